@@ -1,0 +1,139 @@
+-- +goose Up
+
+-- Trigrams serve string :contains. The extension is trusted: a database owner
+-- may create it.
+CREATE EXTENSION IF NOT EXISTS pg_trgm;
+
+-- Every resource type that has been stored, with the number that stands for it.
+CREATE TABLE resource_type (
+    typ  smallint PRIMARY KEY,
+    name text     NOT NULL UNIQUE
+);
+
+-- The current version of every resource that is not deleted.
+--   rid      surrogate given out by the server in blocks: typ << 48 | number. It
+--            stays with the resource, orders search results, and gives the rows
+--            of a type by range.
+--   ref      hash of "type/id" (fhir.ValueReference): what references to this
+--            resource hash to, and the key it is read by.
+--   shard    ref & 255: the distribution column, in every unique key.
+--   terms    hashed (key, value) pairs, fhir.Key.Term: equality search.
+--   targets  ref of each local resource this one refers to: _has.
+--   body     JSON as it is served.
+CREATE TABLE resource (
+    rid          bigint      NOT NULL,
+    ref          bigint      NOT NULL,
+    last_updated timestamptz NOT NULL,
+    version      integer     NOT NULL,
+    typ          smallint    NOT NULL,
+    shard        smallint    NOT NULL,
+    method       "char"      NOT NULL,
+    id           text        NOT NULL COLLATE "C",
+    terms        bigint[]    NOT NULL,
+    targets      bigint[]    NOT NULL,
+    body         bytea       NOT NULL,
+    PRIMARY KEY (rid, shard),
+    CONSTRAINT resource_ref UNIQUE (ref, shard)
+);
+-- _lastUpdated, _sort=_lastUpdated, type and system history.
+CREATE INDEX resource_last_updated ON resource (typ, last_updated, rid);
+-- token, reference, uri, string :exact, :missing, compartments, _revinclude, chains.
+CREATE INDEX resource_terms ON resource USING gin (terms);
+
+-- Superseded versions and deletions. A deleted resource has no row in resource;
+-- its last row here has method 'D' and no body.
+CREATE TABLE resource_history (
+    rid          bigint      NOT NULL,
+    ref          bigint      NOT NULL,
+    last_updated timestamptz NOT NULL,
+    version      integer     NOT NULL,
+    typ          smallint    NOT NULL,
+    shard        smallint    NOT NULL,
+    method       "char"      NOT NULL,
+    id           text        NOT NULL COLLATE "C",
+    body         bytea,
+    PRIMARY KEY (ref, version, shard)
+);
+CREATE INDEX resource_history_last_updated ON resource_history (typ, last_updated, rid);
+
+-- The change log: one narrow row for each version, written with it. It is the
+-- one feed of notifications, app events and cache invalidation. Readers take
+-- rows with xid < pg_snapshot_xmin(pg_current_snapshot()), in (xid, rid, version)
+-- order, and so skip none that commits late.
+CREATE TABLE change (
+    xid     xid8     NOT NULL DEFAULT pg_current_xact_id(),
+    rid     bigint   NOT NULL,
+    version integer  NOT NULL,
+    shard   smallint NOT NULL,
+    method  "char"   NOT NULL,
+    PRIMARY KEY (xid, rid, version, shard)
+);
+
+-- Dates and periods: half-open [low, high) in microseconds since 1970 UTC, open
+-- ends at -10^18 and 10^18. Nearly every range is at most a day long, so one
+-- index answers all prefixes: `high > x` of a short range implies `low > x - 1
+-- day`. The long ones have an index by their end.
+CREATE TABLE index_date (
+    key  bigint NOT NULL,
+    low  bigint NOT NULL,
+    high bigint NOT NULL,
+    rid  bigint NOT NULL
+);
+CREATE INDEX index_date_range ON index_date (key, low, high, rid);
+CREATE INDEX index_date_long ON index_date (key, high, low, rid) WHERE high - low > 86400000000;
+CREATE INDEX index_date_rid ON index_date (rid);
+
+-- Numbers; high is null where it equals low, and may be infinite.
+CREATE TABLE index_number (
+    key  bigint  NOT NULL,
+    rid  bigint  NOT NULL,
+    low  numeric NOT NULL,
+    high numeric
+);
+CREATE INDEX index_number_low ON index_number (key, low, rid);
+CREATE INDEX index_number_high ON index_number (key, high, rid) WHERE high IS NOT NULL;
+CREATE INDEX index_number_rid ON index_number (rid);
+
+-- Quantities in the unit they came with. A search in another unit of the same
+-- dimension is asked once for each unit in use, converted in Go.
+CREATE TABLE index_quantity (
+    key  bigint  NOT NULL,
+    rid  bigint  NOT NULL,
+    unit bigint  NOT NULL,
+    low  numeric NOT NULL,
+    high numeric
+);
+CREATE INDEX index_quantity_low ON index_quantity (key, low, unit, rid);
+CREATE INDEX index_quantity_high ON index_quantity (key, high, unit, rid) WHERE high IS NOT NULL;
+CREATE INDEX index_quantity_rid ON index_quantity (rid);
+
+-- Every unit that has been stored; id is a hash of the other three columns.
+CREATE TABLE quantity_unit (
+    id     bigint PRIMARY KEY,
+    system text   NOT NULL,
+    code   text   NOT NULL,
+    unit   text   NOT NULL
+);
+
+-- Strings, folded (fhir.FoldText): prefix search, order, and trigrams for :contains.
+CREATE TABLE index_string (
+    key  bigint NOT NULL,
+    rid  bigint NOT NULL,
+    text text   NOT NULL COLLATE "C"
+);
+CREATE INDEX index_string_prefix ON index_string (key, left(text, 128), rid);
+CREATE INDEX index_string_contains ON index_string USING gin (text gin_trgm_ops);
+CREATE INDEX index_string_rid ON index_string (rid);
+
+-- Every display text that a coded element has been stored with. A resource with
+-- that text has key.Term(hash of text) among its terms: token :text reads this
+-- table first, which stays small because displays repeat.
+CREATE TABLE token_text (
+    key  bigint NOT NULL,
+    text text   NOT NULL COLLATE "C",
+    PRIMARY KEY (key, text)
+);
+
+-- +goose Down
+DROP TABLE token_text, index_string, quantity_unit, index_quantity, index_number, index_date,
+    change, resource_history, resource, resource_type;

@@ -1,0 +1,223 @@
+package fhir
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// SearchType is the type of a search parameter.
+// Spec: https://hl7.org/fhir/R4/search.html#ptypes.
+type SearchType string
+
+// The search parameter types.
+const (
+	SearchNumber    SearchType = "number"
+	SearchDate      SearchType = "date"
+	SearchString    SearchType = "string"
+	SearchToken     SearchType = "token"
+	SearchReference SearchType = "reference"
+	SearchComposite SearchType = "composite"
+	SearchQuantity  SearchType = "quantity"
+	SearchURI       SearchType = "uri"
+	SearchSpecial   SearchType = "special"
+)
+
+// Key names what is indexed: one branch of a search parameter's expression as
+// values of one search type. Parameters that share a branch share its entries:
+// patient and subject of Observation both read KeyOf("reference",
+// "Observation.subject"), and combo-code reads the entries of code and of
+// component-code. A key is derived from its text, so it needs no registry and
+// is the same on every server and in every release.
+type Key uint64
+
+// KeyOf returns the key of a branch: the search type and the canonical FHIRPath
+// of the branch, starting at the resource type.
+func KeyOf(typ SearchType, path string) Key {
+	return Key(hash('k', string(typ), path))
+}
+
+// A Value is the hash of something equality is asked of. XOR with a key makes a
+// term: SQL can do the same (`ref # key`), which is how a chain gets from the
+// rows of the target to the terms of its source.
+type Value uint64
+
+// Term is one element of a resource's term array: (key, value) in 64 bits. The
+// hash is a truncated SHA-256, so nobody can make two values collide by choice,
+// and 10^8 different terms collide by chance with a probability of 3 in 10^4.
+func (k Key) Term(v Value) int64 { return int64(uint64(k) ^ uint64(v)) }
+
+// hash is the first eight bytes of SHA-256 over kind and parts, each part ended
+// by a NUL (which cannot occur inside one).
+func hash(kind byte, parts ...string) uint64 {
+	var buf [256]byte
+	b := append(buf[:0], kind)
+	for _, p := range parts {
+		b = append(b, p...)
+		b = append(b, 0)
+	}
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+// The values that equality searches ask for.
+
+// ValuePresent is in the terms of every key that has any entry: `:missing`.
+func ValuePresent() Value { return Value(hash('p')) }
+
+// ValueCode is a code in any system: `code`. Codes are folded to lower case.
+// Spec: https://hl7.org/fhir/R4/search.html#token (case sensitivity).
+func ValueCode(code string) Value { return Value(hash('c', Fold(code))) }
+
+// ValueCoding is a code in a system: `system|code`; system "" is a code that has
+// no system: `|code`.
+func ValueCoding(system, code string) Value { return Value(hash('s', system, Fold(code))) }
+
+// ValueSystem is any code of a system: `system|`.
+func ValueSystem(system string) Value { return Value(hash('y', system)) }
+
+// ValueOfType is an identifier by its type: `:of-type=system|code|value`.
+func ValueOfType(system, code, value string) Value {
+	return Value(hash('o', system, Fold(code), Fold(value)))
+}
+
+// ValueReference is a literal reference to a resource of this server. It is also
+// the column resource.ref of that resource.
+func ValueReference(typ, id string) Value { return Value(hash('r', typ, id)) }
+
+// ValueURI is a uri, a canonical, or a reference to somewhere else; exact and
+// case-sensitive.
+func ValueURI(uri string) Value { return Value(hash('u', uri)) }
+
+// ValueIdentifier is the identifier of a logical reference: `:identifier`;
+// system "" stands for no system, AnySystem for the form without `|`.
+func ValueIdentifier(system, value string) Value { return Value(hash('i', system, Fold(value))) }
+
+// ValueExact is a string with case and accents: `:exact`.
+func ValueExact(text string) Value { return Value(hash('x', text)) }
+
+// ValuePair is two values that stand in the same repetition of a composite's
+// element.
+func ValuePair(a, b Value) Value {
+	var buf [16]byte
+	binary.BigEndian.PutUint64(buf[:8], uint64(a))
+	binary.BigEndian.PutUint64(buf[8:], uint64(b))
+	return Value(hash('2', string(buf[:])))
+}
+
+// KeyCompartment is the key under which a resource names the compartments it is
+// in; the value is ValueReference(compartment type, id).
+func KeyCompartment(resourceType string) Key { return Key(hash('m', resourceType)) }
+
+// Index is what a resource leaves in the search index. The zero value is empty;
+// Reset makes it so again and keeps its memory.
+type Index struct {
+	Terms      []int64 // without duplicates and sorted, after Finish
+	Targets    []int64 // ValueReference of each local resource referred to; sorted, unique after Finish
+	Dates      []DateEntry
+	Numbers    []NumberEntry
+	Quantities []QuantityEntry
+	Strings    []StringEntry
+	Texts      []TextEntry
+
+	// BaseURLs are this server's own base URLs, without a trailing slash: an
+	// absolute reference below one of them is a local one.
+	BaseURLs []string
+}
+
+// DateEntry is a half-open UTC range [Low, High) in microseconds since 1970.
+// OpenLow and OpenHigh are the open ends.
+type DateEntry struct {
+	Key       Key
+	Low, High int64
+}
+
+// NumberEntry is an inclusive range of decimals as text; equal for a plain
+// number, "" for an open end.
+type NumberEntry struct {
+	Key       Key
+	Low, High string
+}
+
+// QuantityEntry is a NumberEntry with its unit; System and Code are "" where the
+// quantity has none, Unit is the human form.
+type QuantityEntry struct {
+	Key                Key
+	Low, High          string
+	System, Code, Unit string
+}
+
+// StringEntry is a string folded by FoldText.
+type StringEntry struct {
+	Key  Key
+	Text string
+}
+
+// Parameter is a search parameter as one resource type sees it.
+type Parameter struct {
+	Code        string
+	Base        string // resource type
+	URL         string // canonical of the SearchParameter
+	Type        SearchType
+	Expression  string // the branches that concern Base, FHIRPath
+	Description string
+	// Keys are the branches, in order.
+	Keys []Key
+	// Targets are the resource types a reference may point at, sorted. Of
+	// several branches, the union.
+	Targets []string
+	// Single says that each key has at most one entry in a resource, so that
+	// rows need not be counted distinct.
+	Single bool
+	// System is the implicit system of a code element, see Binding.System.
+	System string
+	// Composites are the branches of a composite parameter; Keys is empty then.
+	Composites []Composite
+	// Unsupported is why the parameter cannot be searched, "" for nearly all. It
+	// is refused by name and absent from /metadata.
+	Unsupported string
+}
+
+// Composite is one branch of a composite parameter.
+type Composite struct {
+	// Key has the entries of a branch that repeats: the components are indexed
+	// together. It is 0 where the branch is the resource itself and every
+	// component occurs once: then the search is the conjunction of the parts.
+	Key Key
+	// Parts are the components: their search types and, where Key is 0, their
+	// own keys.
+	Parts []Part
+}
+
+// Part is one component of a composite.
+type Part struct {
+	Code   string // of the parameter that defines the component
+	Type   SearchType
+	Keys   []Key
+	System string
+}
+
+// Compartment says which parameters put a resource into a compartment.
+// Spec: https://hl7.org/fhir/R4/compartmentdefinition.html.
+type Compartment struct {
+	Code string              // Patient, Encounter, RelatedPerson, Practitioner, Device
+	By   map[string][]string // resource type -> parameter codes; "{def}" is the resource itself
+}
+
+// Open ends of a DateEntry.
+const (
+	OpenLow  int64 = -1e18
+	OpenHigh int64 = 1e18
+)
+
+// TextEntry is the display text of a coded element, folded by FoldText. The
+// terms have Key.Term(ValueText(Text)).
+type TextEntry struct {
+	Key  Key
+	Text string
+}
+
+// ValueText is a display text, folded: token `:text` and reference `:text`.
+func ValueText(text string) Value { return Value(hash('t', text)) }
+
+// UnitID is the id of a unit in the table quantity_unit.
+func UnitID(system, code, unit string) int64 { return int64(hash('q', system, code, unit)) }

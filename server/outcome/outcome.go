@@ -1,0 +1,181 @@
+package outcome
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Code is an issue type. Spec: https://hl7.org/fhir/R4/valueset-issue-type.html.
+type Code string
+
+// The issue codes this service answers with.
+const (
+	CodeInvalid       Code = "invalid"       // body or parameter is not acceptable content
+	CodeStructure     Code = "structure"     // not JSON, or JSON that cannot be a resource
+	CodeRequired      Code = "required"      // a required element is missing
+	CodeValue         Code = "value"         // an element value is not of its type
+	CodeNotSupported  Code = "not-supported" // interaction, operation, type or parameter is not served
+	CodeNotFound      Code = "not-found"     // never existed
+	CodeDeleted       Code = "deleted"       // existed, is deleted
+	CodeConflict      Code = "conflict"      // a version precondition failed, or a race was lost
+	CodeMultiple      Code = "multiple-matches"
+	CodeDuplicate     Code = "duplicate"
+	CodeTooCostly     Code = "too-costly"
+	CodeTooLong       Code = "too-long" // a body or value is over its limit
+	CodeTimeout       Code = "timeout"
+	CodeThrottled     Code = "throttled"
+	CodeLogin         Code = "login"
+	CodeForbidden     Code = "forbidden"
+	CodeException     Code = "exception"
+	CodeInformational Code = "informational"
+)
+
+// Severity is how bad an issue is.
+// Spec: https://hl7.org/fhir/R4/valueset-issue-severity.html.
+type Severity string
+
+// The severities, worst first.
+const (
+	Fatal       Severity = "fatal"
+	Failure     Severity = "error"
+	Warning     Severity = "warning"
+	Information Severity = "information"
+)
+
+// Issue is one entry of an OperationOutcome. Line and Column are 1-based and 0
+// where the place in the input is not known.
+type Issue struct {
+	Severity    Severity
+	Code        Code
+	Diagnostics string
+	Expression  string // FHIRPath of the element, "" when the issue is about no element
+	Line        int
+	Column      int
+}
+
+// Error is a refused request: an HTTP status and at least one issue.
+type Error struct {
+	Status int // HTTP status; 0 means the status of the first issue's code
+	Issues []Issue
+	Cause  error // never shown to the client
+}
+
+func (e *Error) Error() string {
+	parts := make([]string, len(e.Issues))
+	for i, issue := range e.Issues {
+		parts[i] = issue.Diagnostics
+		if issue.Expression != "" {
+			parts[i] = issue.Expression + ": " + parts[i]
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Unwrap returns the cause, for errors.Is and errors.As.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// HTTPStatus is the status that answers e.
+func (e *Error) HTTPStatus() int {
+	if e.Status != 0 {
+		return e.Status
+	}
+	if len(e.Issues) == 0 {
+		return http.StatusInternalServerError
+	}
+	if s, ok := statusOf[e.Issues[0].Code]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// statusOf is the one table from issue code to HTTP status.
+var statusOf = map[Code]int{
+	CodeInvalid:      http.StatusBadRequest,
+	CodeStructure:    http.StatusBadRequest,
+	CodeRequired:     http.StatusBadRequest,
+	CodeValue:        http.StatusBadRequest,
+	CodeNotSupported: http.StatusNotFound,
+	CodeNotFound:     http.StatusNotFound,
+	CodeDeleted:      http.StatusGone,
+	CodeConflict:     http.StatusConflict,
+	CodeMultiple:     http.StatusPreconditionFailed,
+	CodeDuplicate:    http.StatusPreconditionFailed,
+	CodeTooCostly:    http.StatusBadRequest,
+	CodeTooLong:      http.StatusRequestEntityTooLarge,
+	CodeTimeout:      http.StatusServiceUnavailable,
+	CodeThrottled:    http.StatusTooManyRequests,
+	CodeLogin:        http.StatusUnauthorized,
+	CodeForbidden:    http.StatusForbidden,
+	CodeException:    http.StatusInternalServerError,
+}
+
+// New returns an error with one issue and the status of its code.
+func New(code Code, format string, args ...any) *Error {
+	return &Error{Issues: []Issue{{Severity: Failure, Code: code, Diagnostics: fmt.Sprintf(format, args...)}}}
+}
+
+// At sets the element the first issue is about and returns e.
+func (e *Error) At(expression string) *Error {
+	e.Issues[0].Expression = expression
+	return e
+}
+
+// WithStatus sets the HTTP status and returns e.
+func (e *Error) WithStatus(status int) *Error {
+	e.Status = status
+	return e
+}
+
+// Because sets the cause, which is logged and never shown, and returns e.
+func (e *Error) Because(cause error) *Error {
+	e.Cause = cause
+	return e
+}
+
+// NotFound says that a resource never existed: 404 not-found.
+func NotFound(typ, id string) *Error {
+	return New(CodeNotFound, "%s/%s does not exist", typ, id)
+}
+
+// Deleted says that a resource existed and is deleted: 410 deleted.
+func Deleted(typ, id string) *Error {
+	return New(CodeDeleted, "%s/%s is deleted", typ, id)
+}
+
+// Invalid says that a parameter, header or body cannot be accepted: 400 invalid.
+func Invalid(format string, args ...any) *Error { return New(CodeInvalid, format, args...) }
+
+// NotSupported says that an interaction, operation or type is not served: 404
+// not-supported.
+func NotSupported(format string, args ...any) *Error { return New(CodeNotSupported, format, args...) }
+
+// Conflict says that If-Match does not name the current version, or that a race
+// was lost: 409 conflict. R4's text asks for 412 where If-Match fails
+// (https://hl7.org/fhir/R4/http.html#concurrency); the service's contract says
+// 409 for a version mismatch, and this constant is the one place to change it.
+func Conflict(format string, args ...any) *Error { return New(CodeConflict, format, args...) }
+
+// Precondition says that a conditional interaction does not apply: 412.
+func Precondition(code Code, format string, args ...any) *Error {
+	return New(code, format, args...).WithStatus(http.StatusPreconditionFailed)
+}
+
+// Unprocessable says that a body failed validation: 422, one issue an error.
+func Unprocessable(issues []Issue) *Error {
+	return &Error{Status: http.StatusUnprocessableEntity, Issues: issues}
+}
+
+// Internal wraps an unexpected error: 500 exception. The request id is the only
+// thing about it that the client sees.
+func Internal(requestID string, cause error) *Error {
+	return New(CodeException, "internal error, request id %s", requestID).Because(cause)
+}
+
+// From returns err as an *Error, and whether it was one.
+func From(err error) (*Error, bool) {
+	var e *Error
+	ok := errors.As(err, &e)
+	return e, ok
+}
