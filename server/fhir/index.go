@@ -122,6 +122,11 @@ type Index struct {
 	// BaseURLs are this server's own base URLs, without a trailing slash: an
 	// absolute reference below one of them is a local one.
 	BaseURLs []string
+	// ResourceType is the type of the resource being indexed; Compartment needs
+	// it. Reset clears it.
+	ResourceType string
+
+	composite composite
 }
 
 // DateEntry is a half-open UTC range [Low, High) in microseconds since 1970.
@@ -209,8 +214,9 @@ const (
 	OpenHigh int64 = 1e18
 )
 
-// TextEntry is the display text of a coded element, folded by FoldText. The
-// terms have Key.Term(ValueText(Text)).
+// TextEntry is one of the distinct texts of a key: the display text of a coded
+// element, folded by FoldText, whose term is Key.Term(ValueText(Text)); or a uri
+// as it is, whose term is Key.Term(ValueURI(Text)).
 type TextEntry struct {
 	Key  Key
 	Text string

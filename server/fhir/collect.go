@@ -1,0 +1,559 @@
+package fhir
+
+import (
+	"slices"
+	"strings"
+)
+
+// The methods below are what the generated extractors call: one for each way a
+// datatype is indexed. Each takes the key of the branch and values as text; an
+// empty text is no value and leaves nothing. Whatever leaves an entry also
+// leaves the key's ValuePresent.
+
+// AnySystem stands for "in whatever system" in ValueIdentifier. No system is
+// spelled like it: FHIR has no control characters.
+const AnySystem = "\x01"
+
+// composite is the state between Open and Close: the values of each part of the
+// repetition being collected. While it is open, the methods add to it and ignore
+// their key.
+type composite struct {
+	key   Key
+	parts []partValues
+	part  int
+	open  bool
+}
+
+// partValues are the values of one part: hashed ones, or ordered entries whose
+// Key is not set yet.
+type partValues struct {
+	values     []Value
+	dates      []DateEntry
+	numbers    []NumberEntry
+	quantities []QuantityEntry
+	strings    []StringEntry
+}
+
+func (p *partValues) reset() {
+	p.values, p.dates, p.numbers = p.values[:0], p.dates[:0], p.numbers[:0]
+	p.quantities, p.strings = p.quantities[:0], p.strings[:0]
+}
+
+// Reset empties the index and keeps its memory and BaseURLs.
+func (x *Index) Reset() {
+	x.ResourceType = ""
+	x.Terms, x.Targets, x.Dates, x.Numbers = x.Terms[:0], x.Targets[:0], x.Dates[:0], x.Numbers[:0]
+	x.Quantities, x.Strings, x.Texts = x.Quantities[:0], x.Strings[:0], x.Texts[:0]
+	x.composite.open, x.composite.part = false, 0
+}
+
+// Finish sorts what was collected and drops duplicates.
+func (x *Index) Finish() {
+	slices.Sort(x.Terms)
+	x.Terms = slices.Compact(x.Terms)
+	slices.Sort(x.Targets)
+	x.Targets = slices.Compact(x.Targets)
+	slices.SortFunc(x.Texts, func(a, b TextEntry) int {
+		if a.Key != b.Key {
+			if a.Key < b.Key {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Text, b.Text)
+	})
+	x.Texts = slices.Compact(x.Texts)
+	x.Dates = unique(x.Dates)
+	x.Numbers = unique(x.Numbers)
+	x.Quantities = unique(x.Quantities)
+	x.Strings = unique(x.Strings)
+}
+
+// unique drops repeated entries and keeps the order. The lists are short.
+func unique[T comparable](list []T) []T {
+	if len(list) > 64 {
+		seen := make(map[T]struct{}, len(list))
+		return slices.DeleteFunc(list, func(e T) bool {
+			_, again := seen[e]
+			seen[e] = struct{}{}
+			return again
+		})
+	}
+	out := list[:0]
+	for _, e := range list {
+		if !slices.Contains(out, e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// add leaves one term, or one value of the open part.
+func (x *Index) add(k Key, v Value) {
+	if x.composite.open {
+		p := x.partValues()
+		p.values = append(p.values, v)
+		return
+	}
+	x.Terms = append(x.Terms, k.Term(v))
+}
+
+// present notes that k has an entry. Finish drops the repetitions.
+func (x *Index) present(k Key) {
+	if x.composite.open {
+		return
+	}
+	x.Terms = append(x.Terms, k.Term(present))
+}
+
+var present = ValuePresent()
+
+func (x *Index) partValues() *partValues { return &x.composite.parts[x.composite.part] }
+
+// Code indexes a code, or a string or boolean searched as a token: `code`.
+func (x *Index) Code(k Key, code string) {
+	if code == "" {
+		return
+	}
+	x.add(k, ValueCode(code))
+	x.present(k)
+}
+
+// Boolean indexes "true" or "false".
+func (x *Index) Boolean(k Key, text string) { x.Code(k, text) }
+
+// Coding indexes one coding of a Coding or CodeableConcept, or a code whose
+// system is known: `code`, `system|code`, `system|`, `|code`, and its display for
+// :text.
+func (x *Index) Coding(k Key, system, code, display string) {
+	x.systemAndCode(k, system, code)
+	x.TokenText(k, display)
+}
+
+func (x *Index) systemAndCode(k Key, system, code string) {
+	if code != "" {
+		x.add(k, ValueCode(code))
+		x.add(k, ValueCoding(system, code))
+		x.present(k)
+	}
+	if system != "" {
+		x.present(k)
+		if !x.composite.open {
+			x.add(k, ValueSystem(system))
+		}
+	}
+}
+
+// TokenText indexes CodeableConcept.text, Coding.display or Identifier.type.text
+// for :text.
+func (x *Index) TokenText(k Key, text string) {
+	if text == "" || x.composite.open {
+		return
+	}
+	folded := FoldText(text)
+	if folded == "" {
+		return
+	}
+	x.Terms = append(x.Terms, k.Term(ValueText(folded)))
+	x.Texts = append(x.Texts, TextEntry{k, folded})
+	x.present(k)
+}
+
+// Identifier indexes `value`, `system|value`, `system|` and `|value`.
+func (x *Index) Identifier(k Key, system, value string) { x.systemAndCode(k, system, value) }
+
+// OfType indexes one coding of an identifier's type with its value: :of-type.
+func (x *Index) OfType(k Key, typeSystem, typeCode, value string) {
+	if typeCode == "" || value == "" || x.composite.open {
+		return
+	}
+	x.add(k, ValueOfType(typeSystem, typeCode, value))
+	x.present(k)
+}
+
+// ContactPoint indexes `value`, `system|value` (phone, email, …), `use|value`
+// (home, work, …; the meaning that R4 gives the system of a ContactPoint) and
+// `|value`, which asks for no system in particular.
+// Spec: https://hl7.org/fhir/R4/search.html#token.
+func (x *Index) ContactPoint(k Key, system, use, value string) {
+	if value == "" {
+		return
+	}
+	x.add(k, ValueCode(value))
+	if system != "" {
+		x.add(k, ValueCoding(system, value))
+	}
+	if use != "" && use != system {
+		x.add(k, ValueCoding(use, value))
+	}
+	x.present(k)
+}
+
+// Reference indexes Reference.reference; typ is Reference.type or "". A literal
+// reference to a resource of this server, versioned or not, becomes its
+// ValueReference and a target; an absolute URL of somewhere else and a urn are
+// indexed as they are; `#id` only as present.
+// Spec: https://hl7.org/fhir/R4/search.html#reference.
+func (x *Index) Reference(k Key, reference, typ string) {
+	if reference == "" {
+		return
+	}
+	x.present(k)
+	if reference[0] == '#' {
+		return
+	}
+	if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
+		v := ValueReference(t, id)
+		x.add(k, v)
+		x.Targets = append(x.Targets, int64(v))
+		return
+	}
+	x.add(k, ValueURI(reference))
+	if base, ok := withoutVersion(reference); ok {
+		x.add(k, ValueURI(base))
+	}
+}
+
+// LogicalReference indexes Reference.identifier: :identifier.
+func (x *Index) LogicalReference(k Key, system, value string) {
+	if system == "" && value == "" {
+		return
+	}
+	x.present(k)
+	if x.composite.open {
+		return
+	}
+	if value != "" {
+		x.add(k, ValueIdentifier(system, value))
+		x.add(k, ValueIdentifier(AnySystem, value))
+	}
+	if system != "" {
+		x.add(k, ValueIdentifier(system, ""))
+	}
+}
+
+// Canonical indexes a canonical with and without its version, and as a literal
+// reference when it is one.
+func (x *Index) Canonical(k Key, canonical string) {
+	if canonical == "" {
+		return
+	}
+	x.present(k)
+	if canonical[0] == '#' {
+		return
+	}
+	x.add(k, ValueURI(canonical))
+	url := canonical
+	if i := strings.IndexByte(canonical, '|'); i >= 0 {
+		url = canonical[:i]
+		x.add(k, ValueURI(url))
+	}
+	if t, id, ok := LocalReference(url, x.BaseURLs); ok {
+		v := ValueReference(t, id)
+		x.add(k, v)
+		x.Targets = append(x.Targets, int64(v))
+	}
+	if !x.composite.open {
+		x.Texts = append(x.Texts, TextEntry{k, url})
+	}
+}
+
+// URI indexes a uri: exact, and for :above and :below its text among the
+// distinct texts of the key.
+func (x *Index) URI(k Key, uri string) {
+	if uri == "" {
+		return
+	}
+	x.present(k)
+	x.add(k, ValueURI(uri))
+	if !x.composite.open {
+		x.Texts = append(x.Texts, TextEntry{k, uri})
+	}
+}
+
+// String indexes a string: folded for the prefix search, order and :contains;
+// as it is for :exact.
+func (x *Index) String(k Key, text string) {
+	if text == "" {
+		return
+	}
+	x.present(k)
+	folded := FoldText(text)
+	if x.composite.open {
+		p := x.partValues()
+		p.strings = append(p.strings, StringEntry{Text: folded})
+		return
+	}
+	x.Terms = append(x.Terms, k.Term(ValueExact(text)))
+	x.Strings = append(x.Strings, StringEntry{k, folded})
+}
+
+// Date indexes a date, dateTime or instant at its own precision. A text that is
+// no date is left out; validation has refused it before.
+func (x *Index) Date(k Key, text string) {
+	if text == "" {
+		return
+	}
+	low, high, err := ParseDate(text)
+	if err != nil {
+		return
+	}
+	x.date(k, low, high)
+}
+
+// Period indexes from the first instant of start to the last of end; an absent
+// one is an open end. Spec: https://hl7.org/fhir/R4/search.html#date.
+func (x *Index) Period(k Key, start, end string) {
+	low, high := OpenLow, OpenHigh
+	bounds := 0
+	if l, _, err := ParseDate(start); start != "" && err == nil {
+		low, bounds = l, bounds+1
+	}
+	if _, h, err := ParseDate(end); end != "" && err == nil {
+		high, bounds = h, bounds+1
+	}
+	if bounds == 0 || low >= high {
+		return
+	}
+	x.date(k, low, high)
+}
+
+func (x *Index) date(k Key, low, high int64) {
+	if x.composite.open {
+		p := x.partValues()
+		p.dates = append(p.dates, DateEntry{Low: low, High: high})
+		return
+	}
+	x.present(k)
+	x.Dates = append(x.Dates, DateEntry{k, low, high})
+}
+
+// Number indexes an integer or decimal.
+func (x *Index) Number(k Key, text string) { x.NumberRange(k, text, text) }
+
+// NumberRange indexes a range of numbers; an absent end is open.
+func (x *Index) NumberRange(k Key, low, high string) {
+	low, high = number(low), number(high)
+	if low == "" && high == "" {
+		return
+	}
+	if x.composite.open {
+		p := x.partValues()
+		p.numbers = append(p.numbers, NumberEntry{Low: low, High: high})
+		return
+	}
+	x.present(k)
+	x.Numbers = append(x.Numbers, NumberEntry{k, low, high})
+}
+
+// number returns text where it is a decimal that can be indexed, else "".
+func number(text string) string {
+	if text == "" {
+		return ""
+	}
+	if len(text) < 18 && !strings.ContainsAny(text, "eE+") && decimalSyntax(text) {
+		return text
+	}
+	if _, err := ParseDecimal(text); err != nil {
+		return ""
+	}
+	return text
+}
+
+// Quantity indexes a Quantity, Money or what specialises them, in its own unit.
+// A comparator makes the value an open range: "<5" lies below 5.
+// Spec: https://hl7.org/fhir/R4/search.html#quantity.
+func (x *Index) Quantity(k Key, value, comparator, system, code, unit string) {
+	low, high := value, value
+	if comparator != "" {
+		d, err := ParseDecimal(value)
+		if err != nil {
+			return
+		}
+		switch comparator {
+		case "<":
+			low, high = "", justBelow(d)
+		case "<=":
+			low = ""
+		case ">":
+			low, high = justAbove(d), ""
+		case ">=":
+			high = ""
+		}
+	}
+	x.QuantityRange(k, low, high, system, code, unit)
+}
+
+// QuantityRange indexes a Range or a Ratio read as one; an absent end is open.
+func (x *Index) QuantityRange(k Key, low, high, system, code, unit string) {
+	low, high = number(low), number(high)
+	if low == "" && high == "" {
+		return
+	}
+	e := QuantityEntry{Key: k, Low: low, High: high, System: system, Code: code, Unit: unit}
+	if x.composite.open {
+		p := x.partValues()
+		p.quantities = append(p.quantities, e)
+		return
+	}
+	x.present(k)
+	x.Quantities = append(x.Quantities, e)
+}
+
+// Compartment puts the resource into the compartment of a resource: typ is its
+// type, id its logical id or a reference to it; a reference to another type, or
+// to a resource of another server, leaves nothing. ResourceType must be set.
+func (x *Index) Compartment(typ, id string) {
+	if id == "" {
+		return
+	}
+	if strings.ContainsAny(id, "/:#") {
+		t, local, ok := LocalReference(id, x.BaseURLs)
+		if !ok || t != typ {
+			return
+		}
+		id = local
+	}
+	x.Terms = append(x.Terms, KeyCompartment(x.ResourceType).Term(ValueReference(typ, id)))
+}
+
+// Open begins one repetition of a composite's element that has n parts. Until
+// Close the other methods collect values of the current part; Next goes to the
+// next part.
+func (x *Index) Open(k Key, n int) {
+	c := &x.composite
+	c.key, c.part, c.open = k, 0, true
+	for len(c.parts) < n {
+		c.parts = append(c.parts, partValues{})
+	}
+	c.parts = c.parts[:n]
+	for i := range c.parts {
+		c.parts[i].reset()
+	}
+}
+
+// Next goes to the next part of the open repetition.
+func (x *Index) Next() { x.composite.part++ }
+
+// Close ends the repetition and leaves its entries: for every combination of the
+// parts' hashed values one term (CompositeValue), or, when one part is ordered,
+// one row of that type under CompositeKey. A repetition with an empty part
+// leaves nothing.
+func (x *Index) Close() {
+	c := &x.composite
+	c.open, c.part = false, 0
+	ordered := -1
+	for i := range c.parts {
+		p := &c.parts[i]
+		if len(p.values) == 0 {
+			if ordered >= 0 || len(p.dates)+len(p.numbers)+len(p.quantities)+len(p.strings) == 0 {
+				return
+			}
+			ordered = i
+		}
+	}
+	x.present(c.key)
+	x.combine(0, ordered, 0, false)
+}
+
+// combine walks the combinations of hashed values from part i on; v is the value
+// so far.
+func (x *Index) combine(i, ordered int, v Value, any bool) {
+	c := &x.composite
+	if i == len(c.parts) {
+		x.leave(ordered, v)
+		return
+	}
+	if i == ordered {
+		x.combine(i+1, ordered, v, any)
+		return
+	}
+	for _, w := range c.parts[i].values {
+		if any {
+			w = ValuePair(v, w)
+		}
+		x.combine(i+1, ordered, w, true)
+	}
+}
+
+func (x *Index) leave(ordered int, v Value) {
+	c := &x.composite
+	if ordered < 0 {
+		x.Terms = append(x.Terms, c.key.Term(v))
+		return
+	}
+	k := CompositeKey(c.key, v)
+	p := &c.parts[ordered]
+	for _, e := range p.dates {
+		e.Key = k
+		x.Dates = append(x.Dates, e)
+	}
+	for _, e := range p.numbers {
+		e.Key = k
+		x.Numbers = append(x.Numbers, e)
+	}
+	for _, e := range p.quantities {
+		e.Key = k
+		x.Quantities = append(x.Quantities, e)
+	}
+	for _, e := range p.strings {
+		e.Key = k
+		x.Strings = append(x.Strings, e)
+	}
+}
+
+// CompositeKey is the key of the ordered rows of a composite: the composite's
+// own key with the hashed value of its other part (or the ValuePair of several,
+// left to right) mixed in, so that one row and one index answer both parts.
+func CompositeKey(k Key, v Value) Key { return Key(k.Term(v)) }
+
+// LocalReference reads a literal reference to a resource of this server:
+// "Type/id", "Type/id/_history/4", or either below one of the base URLs.
+func LocalReference(reference string, baseURLs []string) (typ, id string, ok bool) {
+	if strings.Contains(reference, ":") {
+		local := false
+		for _, base := range baseURLs {
+			if rest, found := strings.CutPrefix(reference, base); found && strings.HasPrefix(rest, "/") {
+				reference, local = rest[1:], true
+				break
+			}
+		}
+		if !local {
+			return "", "", false
+		}
+	}
+	typ, id, ok = strings.Cut(reference, "/")
+	if !ok {
+		return "", "", false
+	}
+	if i := strings.IndexByte(id, '/'); i >= 0 {
+		if !strings.HasPrefix(id[i:], "/_history/") {
+			return "", "", false
+		}
+		id = id[:i]
+	}
+	if !resourceTypeSyntax(typ) || !ValidID(id) {
+		return "", "", false
+	}
+	return typ, id, true
+}
+
+// withoutVersion cuts "/_history/…" off a reference to another server.
+func withoutVersion(reference string) (string, bool) {
+	if i := strings.LastIndex(reference, "/_history/"); i > 0 {
+		return reference[:i], true
+	}
+	return "", false
+}
+
+func resourceTypeSyntax(s string) bool {
+	if s == "" || s[0] < 'A' || s[0] > 'Z' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return true
+}
