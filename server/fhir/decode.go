@@ -499,6 +499,10 @@ func (d *decoder) value(pr *prop, p unsafe.Pointer, gaps *bool) {
 		switch {
 		case pr.extra:
 			d.extra((*Primitive)(p))
+		case f.Offset == 0 && t.Kind == IDKind:
+			// A logical id is judged where it counts: create ignores it, update
+			// compares it with the URL. R4's own package has one of 67 characters.
+			d.primitive(StringKind, (*Primitive)(p), c)
 		case t.Kind.Primitive():
 			d.primitive(t.Kind, (*Primitive)(p), c)
 		case c == '{':
