@@ -27,6 +27,13 @@ type Header struct {
 	Raw []byte
 }
 
+// Head is the name under which resource structs embed Header: as a field named
+// Header it would hide the method.
+type Head = Header
+
+// Header returns h: every resource struct has the method by embedding Head.
+func (h *Header) Header() *Header { return h }
+
 // Kind says how an element is held and how it is written in JSON.
 type Kind uint8
 

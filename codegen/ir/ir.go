@@ -1,0 +1,402 @@
+// Package ir makes definitions Go-shaped: it decides every identifier, the form
+// of every field, and how each search parameter is read. What it returns can be
+// printed without further thought, which is what codegen/emit does.
+package ir
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	samply "github.com/samply/golang-fhir-models/fhir-models/fhir"
+
+	"kiln/codegen/definition"
+	"kiln/server/fhir"
+)
+
+// Model is every type to generate.
+type Model struct {
+	Types     []*Type // by name; backbone elements after the type they belong to
+	Resources []*Type // the resource types among them
+	Datatypes []*Type // the datatypes among them
+
+	byName map[string]*Type
+}
+
+// Type is one struct.
+type Type struct {
+	Go       string // Go identifier
+	Name     string // FHIR type, or path of a backbone element
+	Base     string
+	Resource bool
+	Doc      string
+	Fields   []*Field
+	// Source is the canonical of the StructureDefinition with its version,
+	// relative to HL7's base where it has that.
+	Source string
+	// Backbones are the backbone elements below, in definition order; only set
+	// for resources and datatypes.
+	Backbones []*Type
+
+	byName map[string]*Field
+}
+
+// Field is one element.
+type Field struct {
+	Name        string // element name, without [x]
+	Go          string
+	Type        Ref // unless it is a choice or any resource
+	Choices     []Ref
+	Open        bool // choice of every datatype
+	AnyResource bool
+	Min, Max    int
+	Summary     bool
+	Modifier    bool
+	Targets     []string
+	Binding     fhir.Binding
+	Short       string
+}
+
+// Ref is a type as a field refers to it.
+type Ref struct {
+	Name      string // FHIR name
+	Go        string
+	Shared    bool // lives in server/fhir, not in the generated package
+	Primitive bool
+}
+
+// Choice reports whether the field is a choice element.
+func (f *Field) Choice() bool { return f.Open || len(f.Choices) > 0 }
+
+// Repeats reports whether the field is a slice.
+func (f *Field) Repeats() bool { return f.Max != 1 }
+
+// Lookup returns the type with the FHIR name or backbone path, or nil.
+func (m *Model) Lookup(name string) *Type { return m.byName[name] }
+
+// Field returns the element with the name, or nil.
+func (t *Type) Field(name string) *Field { return t.byName[name] }
+
+// shared are the types that server/fhir defines by hand, by FHIR name.
+var shared = func() map[string]Ref {
+	out := map[string]Ref{"Extension": {Name: "Extension", Go: "Extension", Shared: true}}
+	for _, n := range Primitives {
+		out[n] = Ref{Name: n, Go: primitiveGo(n), Shared: true, Primitive: true}
+	}
+	return out
+}()
+
+// Primitives are R4's primitive types.
+var Primitives = []string{
+	"base64Binary", "boolean", "canonical", "code", "date", "dateTime", "decimal", "id", "instant",
+	"integer", "markdown", "oid", "positiveInt", "string", "time", "unsignedInt", "uri", "url", "uuid", "xhtml",
+}
+
+func primitiveGo(name string) string {
+	if name == "xhtml" {
+		return "XHTML"
+	}
+	return GoName(name)
+}
+
+const (
+	base         = "http://hl7.org/fhir/StructureDefinition/"
+	systemString = "http://hl7.org/fhirpath/System.String"
+	// openChoice is the number of types from which a choice is open to all.
+	openChoice = 40
+)
+
+// Build returns the model of a set of definitions. It fails, naming the element,
+// on whatever it cannot represent.
+func Build(set *definition.Set) (*Model, error) {
+	m := &Model{byName: map[string]*Type{}}
+	b := &builder{set: set, model: m, taken: map[string]string{}}
+	for _, d := range definition.Sorted(set.Structures) {
+		if !generated(d) {
+			continue
+		}
+		if err := b.declare(d); err != nil {
+			return nil, fmt.Errorf("%s: %w", d.Url, err)
+		}
+	}
+	slices.SortFunc(m.Resources, func(a, b *Type) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(m.Datatypes, func(a, b *Type) int { return cmp.Compare(a.Name, b.Name) })
+	for _, d := range definition.Sorted(set.Structures) {
+		if !generated(d) {
+			continue
+		}
+		if err := b.fill(d); err != nil {
+			return nil, fmt.Errorf("%s: %w", d.Url, err)
+		}
+	}
+	for _, t := range append(slices.Clone(m.Resources), m.Datatypes...) {
+		m.Types = append(m.Types, t)
+		m.Types = append(m.Types, t.Backbones...)
+	}
+	return m, nil
+}
+
+// generated reports whether a StructureDefinition gives a struct: resources and
+// complex datatypes that are not abstract, and Extension not, which is
+// hand-written.
+func generated(d *samply.StructureDefinition) bool {
+	if d.Abstract || d.Derivation == nil || *d.Derivation != samply.TypeDerivationRuleSpecialization || d.Type == "Extension" {
+		return false
+	}
+	if d.Type == "Element" || d.Type == "BackboneElement" {
+		return false
+	}
+	return d.Kind == samply.StructureDefinitionKindResource || d.Kind == samply.StructureDefinitionKindComplexType
+}
+
+type builder struct {
+	set   *definition.Set
+	model *Model
+	taken map[string]string // Go identifier -> FHIR name
+}
+
+// declare makes the types of a definition, without fields.
+func (b *builder) declare(d *samply.StructureDefinition) error {
+	if d.Snapshot == nil || len(d.Snapshot.Element) == 0 {
+		return fmt.Errorf("has no snapshot")
+	}
+	version := ""
+	if d.Version != nil {
+		version = "|" + *d.Version
+	}
+	top := &Type{
+		Name: d.Type, Resource: d.Kind == samply.StructureDefinitionKindResource,
+		Doc:    text(d.Snapshot.Element[0].Short),
+		Source: strings.TrimPrefix(d.Url, "http://hl7.org/fhir/") + version,
+	}
+	if d.BaseDefinition != nil {
+		top.Base = (*d.BaseDefinition)[strings.LastIndexByte(*d.BaseDefinition, '/')+1:]
+	}
+	if err := b.name(top, GoName(d.Type)); err != nil {
+		return err
+	}
+	for i := range d.Snapshot.Element[1:] {
+		e := &d.Snapshot.Element[i+1]
+		if !backbone(e) {
+			continue
+		}
+		t := &Type{Name: e.Path, Base: e.Type[0].Code, Doc: text(e.Short), Source: top.Source}
+		if err := b.name(t, GoName(strings.Split(e.Path, ".")...)); err != nil {
+			return err
+		}
+		top.Backbones = append(top.Backbones, t)
+	}
+	if top.Resource {
+		b.model.Resources = append(b.model.Resources, top)
+	} else {
+		b.model.Datatypes = append(b.model.Datatypes, top)
+	}
+	return nil
+}
+
+// name gives a type its identifier. Where a backbone element's would be that of
+// another type ("Foo.bar" and "FooBar") it gets the suffix Element.
+func (b *builder) name(t *Type, id string) error {
+	if _, ok := b.model.byName[t.Name]; ok {
+		return fmt.Errorf("type %s is defined twice", t.Name)
+	}
+	if !strings.Contains(t.Name, ".") {
+		if other, ok := b.taken[id]; ok && !strings.Contains(other, ".") {
+			return fmt.Errorf("types %s and %s would both be named %s", other, t.Name, id)
+		}
+	} else if b.isTop(id) || b.taken[id] != "" {
+		id += "Element"
+	}
+	if other, ok := b.taken[id]; ok {
+		return fmt.Errorf("types %s and %s would both be named %s", other, t.Name, id)
+	}
+	t.Go = id
+	b.taken[id] = t.Name
+	b.model.byName[t.Name] = t
+	return nil
+}
+
+// isTop reports whether a resource or datatype will have the identifier.
+func (b *builder) isTop(id string) bool {
+	for _, d := range b.set.Structures {
+		if generated(d) && GoName(d.Type) == id {
+			return true
+		}
+	}
+	return id == "Model"
+}
+
+// backbone reports whether an element holds its children in place.
+func backbone(e *samply.ElementDefinition) bool {
+	return len(e.Type) == 1 && (e.Type[0].Code == "BackboneElement" || e.Type[0].Code == "Element")
+}
+
+// fill gives the types of a definition their fields.
+func (b *builder) fill(d *samply.StructureDefinition) error {
+	for i := range d.Snapshot.Element[1:] {
+		e := &d.Snapshot.Element[i+1]
+		if strings.Contains(text(e.Id), ":") {
+			continue // a slice
+		}
+		dot := strings.LastIndexByte(e.Path, '.')
+		if dot < 0 {
+			return fmt.Errorf("element %s stands outside of the type", e.Path)
+		}
+		t := b.model.byName[e.Path[:dot]]
+		if t == nil {
+			return fmt.Errorf("element %s: nothing is known of %s", e.Path, e.Path[:dot])
+		}
+		f, err := b.field(e, e.Path[dot+1:], t)
+		if err != nil {
+			return fmt.Errorf("element %s: %w", e.Path, err)
+		}
+		if f == nil {
+			continue
+		}
+		if t.byName == nil {
+			t.byName = map[string]*Field{}
+		}
+		for _, other := range t.Fields {
+			if other.Go == f.Go {
+				return fmt.Errorf("element %s: %s.%s would be named %s as well", e.Path, t.Name, other.Name, f.Go)
+			}
+		}
+		t.Fields = append(t.Fields, f)
+		t.byName[f.Name] = f
+	}
+	return nil
+}
+
+// field makes a field of an element; nil for one that is prohibited.
+func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Field, error) {
+	name, choice := strings.CutSuffix(name, "[x]")
+	f := &Field{Name: name, Go: GoName(name), Short: text(e.Short)}
+	// Every type has the method Type, and every resource the method Header and
+	// the embedded fields of fhir.Header.
+	if f.Go == "Type" || t.Resource && (f.Go == "Head" || f.Go == "Header" || f.Go == "Raw") {
+		f.Go += "_"
+	}
+	if e.Min != nil {
+		f.Min = *e.Min
+	}
+	switch limit := text(e.Max); limit {
+	case "0":
+		return nil, nil
+	case "*":
+		f.Max = fhir.Many
+	default:
+		n, err := strconv.Atoi(limit)
+		if err != nil {
+			return nil, fmt.Errorf("max is %q", limit)
+		}
+		f.Max = n
+	}
+	f.Summary = e.IsSummary != nil && *e.IsSummary
+	f.Modifier = e.IsModifier != nil && *e.IsModifier
+	f.Targets = targets(e)
+	if e.Binding != nil && e.Binding.ValueSet != nil {
+		url, _, _ := strings.Cut(*e.Binding.ValueSet, "|")
+		f.Binding = fhir.Binding{Strength: e.Binding.Strength.Code(), ValueSet: url}
+		if e.Binding.Strength == samply.BindingStrengthRequired {
+			f.Binding.System = b.set.System(url)
+		}
+	}
+
+	if e.ContentReference != nil {
+		target := b.model.byName[(*e.ContentReference)[strings.IndexByte(*e.ContentReference, '#')+1:]]
+		if target == nil {
+			return nil, fmt.Errorf("contentReference %s leads nowhere", *e.ContentReference)
+		}
+		f.Type = Ref{Name: target.Name, Go: target.Go}
+		return f, nil
+	}
+	if len(e.Type) == 0 {
+		return nil, fmt.Errorf("has no type")
+	}
+	if choice {
+		if f.Open = len(e.Type) >= openChoice; f.Open {
+			return f, nil
+		}
+		for _, et := range e.Type {
+			ref, err := b.ref(et.Code)
+			if err != nil {
+				return nil, err
+			}
+			f.Choices = append(f.Choices, ref)
+		}
+		return f, nil
+	}
+	if len(e.Type) > 1 {
+		return nil, fmt.Errorf("has several types but is not a choice")
+	}
+	code := e.Type[0].Code
+	switch {
+	case code == "Resource":
+		f.AnyResource = true
+	case code == "BackboneElement" || code == "Element":
+		target := b.model.byName[e.Path]
+		f.Type = Ref{Name: target.Name, Go: target.Go}
+	case code == systemString && t.Resource && name == "id":
+		f.Type = shared["id"]
+	case code == systemString:
+		f.Type = Ref{Name: systemString, Go: "SystemString", Shared: true, Primitive: true}
+	default:
+		ref, err := b.ref(code)
+		if err != nil {
+			return nil, err
+		}
+		f.Type = ref
+	}
+	return f, nil
+}
+
+func (b *builder) ref(code string) (Ref, error) {
+	if r, ok := shared[code]; ok {
+		return r, nil
+	}
+	if t := b.model.byName[code]; t != nil {
+		return Ref{Name: t.Name, Go: t.Go}, nil
+	}
+	return Ref{}, fmt.Errorf("type %s is not defined", code)
+}
+
+// targets are the resource types that a Reference or canonical of the element
+// may point at, sorted; nil for any.
+func targets(e *samply.ElementDefinition) []string {
+	var out []string
+	for _, t := range e.Type {
+		for _, p := range t.TargetProfile {
+			typ := strings.TrimPrefix(p, base)
+			if typ == "Resource" {
+				return nil
+			}
+			if !slices.Contains(out, typ) {
+				out = append(out, typ)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// DatatypeRefs are all datatypes, those of server/fhir among them, by name.
+func (m *Model) DatatypeRefs() []Ref {
+	var out []Ref
+	for _, r := range shared {
+		out = append(out, r)
+	}
+	for _, t := range m.Datatypes {
+		out = append(out, Ref{Name: t.Name, Go: t.Go})
+	}
+	slices.SortFunc(out, func(a, b Ref) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,508 @@
+package definitions
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Package is a line of the manifest: a FHIR package whose condensed content is
+// in this folder.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// Source is the URL the archive came from, or the base name of the file.
+	Source string `json:"source"`
+	// Integrity is the digest of the archive as npm writes it: "sha512-…".
+	Integrity string `json:"integrity"`
+	License   string `json:"license,omitempty"`
+	// SHA256 is the digest of the condensed resources before compression, hex.
+	SHA256 string `json:"sha256"`
+	// Resources counts the condensed resources by type.
+	Resources map[string]int `json:"resources"`
+}
+
+// File is the name of the condensed package in its folder.
+func (p Package) File() string {
+	return strings.ReplaceAll(strings.TrimPrefix(p.Name, "@"), "/", "-") + "-" + p.Version + ".ndjson.gz"
+}
+
+// DefaultRegistry is npm's public registry. It carries several HL7 packages.
+const DefaultRegistry = "https://registry.npmjs.org"
+
+// Source says where packages come from. The zero value is npm's public registry.
+type Source struct {
+	Registry string       // base URL of an npm or FHIR package registry
+	Client   *http.Client // http.DefaultClient when nil
+}
+
+// Limits on what a package may hold, in bytes and files; they stop an archive
+// that was made to exhaust memory or disk.
+const (
+	maxArchive  = 512 << 20
+	maxUnpacked = 4 << 30
+	maxResource = 128 << 20
+	maxEntries  = 200_000
+	maxMetadata = 32 << 20
+)
+
+const manifestFile = "packages.json"
+
+// Add fetches the package spec (NAME@VERSION, or the path of a .tgz file),
+// checks its digest, condenses it and records it in the folder dir. Another
+// version of the same package is replaced. Nothing is written unless all of the
+// package could be read. It fails when that version is there already.
+//
+// Nothing in the archive chooses a path: names are checked against npm's rules
+// and the content of the archive is only read.
+func (s Source) Add(ctx context.Context, dir, spec string) (Package, error) {
+	// 1. The archive, with the digest it must have.
+	archive, p, err := s.archive(ctx, spec)
+	if err != nil {
+		return p, err
+	}
+
+	// 2. Its content, condensed.
+	packed, err := condenseArchive(archive, &p)
+	if err != nil {
+		return p, err
+	}
+
+	// 3. The folder.
+	list, err := List(os.DirFS(dir))
+	if err != nil {
+		return p, err
+	}
+	var replaced []string
+	for _, q := range list {
+		if q.Name != p.Name {
+			continue
+		}
+		if q.Version == p.Version {
+			return p, fmt.Errorf("%s@%s is there already", p.Name, p.Version)
+		}
+		replaced = append(replaced, q.File())
+	}
+	list = slices.DeleteFunc(list, func(q Package) bool { return q.Name == p.Name })
+	if err := writeFile(dir, p.File(), packed); err != nil {
+		return p, err
+	}
+	if err := writeManifest(dir, append(list, p)); err != nil {
+		return p, err
+	}
+	for _, f := range replaced {
+		if err := os.Remove(filepath.Join(dir, f)); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// List returns the packages in a folder, sorted by name.
+func List(dir fs.FS) ([]Package, error) {
+	b, err := fs.ReadFile(dir, manifestFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []Package
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", manifestFile, err)
+	}
+	for _, p := range list {
+		if !namePattern.MatchString(p.Name) || !versionPattern.MatchString(p.Version) {
+			return nil, fmt.Errorf("%s: bad package name %q", manifestFile, p.Name+"@"+p.Version)
+		}
+	}
+	return list, nil
+}
+
+// Remove takes the package spec (NAME or NAME@VERSION) out of the folder dir and
+// returns what it removed.
+func Remove(dir, spec string) (Package, error) {
+	list, err := List(os.DirFS(dir))
+	if err != nil {
+		return Package{}, err
+	}
+	for i, p := range list {
+		if spec != p.Name && spec != p.Name+"@"+p.Version {
+			continue
+		}
+		if err := writeManifest(dir, slices.Delete(list, i, i+1)); err != nil {
+			return p, err
+		}
+		if err := os.Remove(filepath.Join(dir, p.File())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return p, err
+		}
+		return p, nil
+	}
+	return Package{}, fmt.Errorf("no package %q; there are: %s", spec, names(list))
+}
+
+func names(list []Package) string {
+	var b []string
+	for _, p := range list {
+		b = append(b, p.Name+"@"+p.Version)
+	}
+	return cmp.Or(strings.Join(b, ", "), "none")
+}
+
+var (
+	// npm: lower case, URL-safe, perhaps in a scope.
+	namePattern    = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*$`)
+	versionPattern = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]{0,63}$`)
+)
+
+func cutVersion(spec string) (name, version string, ok bool) {
+	i := strings.LastIndexByte(spec, '@')
+	if i <= 0 {
+		return "", "", false
+	}
+	name, version = spec[:i], spec[i+1:]
+	return name, version, namePattern.MatchString(name) && versionPattern.MatchString(version)
+}
+
+// archive returns the .tgz that spec names and what is known of it.
+func (s Source) archive(ctx context.Context, spec string) ([]byte, Package, error) {
+	if strings.HasSuffix(spec, ".tgz") || strings.HasSuffix(spec, ".tar.gz") {
+		f, err := os.Open(spec)
+		if err != nil {
+			return nil, Package{}, err
+		}
+		defer f.Close()
+		b, err := readAll(f, maxArchive)
+		if err != nil {
+			return nil, Package{}, fmt.Errorf("read %s: %w", filepath.Base(spec), err)
+		}
+		return b, Package{Source: filepath.Base(spec), Integrity: integrity(b)}, nil
+	}
+	name, version, ok := cutVersion(spec)
+	if !ok {
+		return nil, Package{}, fmt.Errorf("%q is neither NAME@VERSION nor a .tgz file", spec)
+	}
+	return s.fetch(ctx, name, version)
+}
+
+// AddExamples writes the example resources of a package, everything that Add
+// leaves out, to examples/examples.ndjson.gz in dir, and returns how many. Those
+// larger than a megabyte are left out.
+func (s Source) AddExamples(ctx context.Context, dir, spec string) (int, error) {
+	archive, _, err := s.archive(ctx, spec)
+	if err != nil {
+		return 0, err
+	}
+	var lines []string
+	for name, data := range archiveFiles(archive) {
+		if data.err != nil {
+			return 0, data.err
+		}
+		var head struct{ ResourceType string }
+		if path.Dir(name) != "package" || json.Unmarshal(data.body, &head) != nil || head.ResourceType == "" || kept[head.ResourceType] {
+			continue
+		}
+		var line bytes.Buffer
+		if err := json.Compact(&line, data.body); err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		if line.Len() <= 1<<20 {
+			lines = append(lines, line.String())
+		}
+	}
+	slices.Sort(lines)
+	b, err := compress([]byte(strings.Join(lines, "\n") + "\n"))
+	if err != nil {
+		return 0, err
+	}
+	return len(lines), writeFile(filepath.Join(dir, "examples"), "examples.ndjson.gz", b)
+}
+
+// fetch downloads a package and checks its digest.
+func (s Source) fetch(ctx context.Context, name, version string) ([]byte, Package, error) {
+	base := strings.TrimRight(cmp.Or(s.Registry, DefaultRegistry), "/")
+	meta, err := s.get(ctx, base+"/"+url.PathEscape(name), maxMetadata)
+	if err != nil {
+		return nil, Package{}, err
+	}
+	var doc struct {
+		Versions map[string]struct {
+			License any `json:"license"`
+			Dist    struct {
+				Tarball   string `json:"tarball"`
+				Integrity string `json:"integrity"`
+				Shasum    string `json:"shasum"`
+			} `json:"dist"`
+		} `json:"versions"`
+	}
+	if err := json.Unmarshal(meta, &doc); err != nil {
+		return nil, Package{}, fmt.Errorf("registry's answer for %s: %w", name, err)
+	}
+	v, ok := doc.Versions[version]
+	if !ok {
+		return nil, Package{}, fmt.Errorf("the registry has no version %s of %s", version, name)
+	}
+	tarball := cmp.Or(v.Dist.Tarball, base+"/"+url.PathEscape(name)+"/"+version)
+	archive, err := s.get(ctx, tarball, maxArchive)
+	if err != nil {
+		return nil, Package{}, err
+	}
+	if err := checkDigest(archive, v.Dist.Integrity, v.Dist.Shasum); err != nil {
+		return nil, Package{}, fmt.Errorf("%s@%s: %w", name, version, err)
+	}
+	return archive, Package{Name: name, Version: version, Source: tarball, Integrity: integrity(archive)}, nil
+}
+
+func (s Source) get(ctx context.Context, url string, limit int64) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := s.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s", url, resp.Status)
+	}
+	b, err := readAll(resp.Body, limit)
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", url, err)
+	}
+	return b, nil
+}
+
+// checkDigest compares the archive with what the registry says of it: npm's
+// integrity, or where there is none the SHA-1 of FHIR registries. A registry
+// that gives neither is not trusted.
+func checkDigest(archive []byte, want, shasum string) error {
+	switch {
+	case want != "":
+		for w := range strings.FieldsSeq(want) {
+			if strings.HasPrefix(w, "sha512-") {
+				if got := integrity(archive); got != w {
+					return fmt.Errorf("digest is %s, the registry says %s", got, w)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("the registry gives no sha512 digest but %q", want)
+	case shasum != "":
+		sum := sha1.Sum(archive)
+		if got := hex.EncodeToString(sum[:]); !strings.EqualFold(got, shasum) {
+			return fmt.Errorf("SHA-1 is %s, the registry says %s", got, shasum)
+		}
+		return nil
+	}
+	return errors.New("the registry gives no digest")
+}
+
+func integrity(archive []byte) string {
+	sum := sha512.Sum512(archive)
+	return "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// condenseArchive returns the condensed resources of a package, gzipped, one a
+// line, sorted by type and id, and completes p.
+func condenseArchive(archive []byte, p *Package) ([]byte, error) {
+	var meta struct {
+		Name         string   `json:"name"`
+		Version      string   `json:"version"`
+		License      string   `json:"license"`
+		FHIRVersions []string `json:"fhirVersions"`
+		FHIRList     []string `json:"fhir-version-list"`
+	}
+	lines := map[string][]byte{} // type/id -> resource
+	p.Resources = map[string]int{}
+	for name, data := range archiveFiles(archive) {
+		if data.err != nil {
+			return nil, data.err
+		}
+		if name == "package/package.json" {
+			if err := json.Unmarshal(data.body, &meta); err != nil {
+				return nil, fmt.Errorf("package.json: %w", err)
+			}
+			continue
+		}
+		// Resources lie in package/; examples, openapi and so on below it.
+		if path.Dir(name) != "package" || path.Ext(name) != ".json" || path.Base(name) == ".index.json" {
+			continue
+		}
+		var head struct{ ResourceType, ID string }
+		if json.Unmarshal(data.body, &head) != nil || !kept[head.ResourceType] {
+			continue
+		}
+		b, err := Condense(data.body)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		key := head.ResourceType + "/" + head.ID
+		if _, ok := lines[key]; ok {
+			return nil, fmt.Errorf("%s: %s is in the package twice", name, key)
+		}
+		lines[key] = b
+		p.Resources[head.ResourceType]++
+	}
+	if !namePattern.MatchString(meta.Name) || !versionPattern.MatchString(meta.Version) {
+		return nil, fmt.Errorf("package.json names %q, version %q", meta.Name, meta.Version)
+	}
+	if p.Name == "" {
+		p.Name, p.Version = meta.Name, meta.Version
+	}
+	if meta.Name != p.Name || meta.Version != p.Version {
+		return nil, fmt.Errorf("asked for %s@%s, the archive is %s@%s", p.Name, p.Version, meta.Name, meta.Version)
+	}
+	if v := append(meta.FHIRVersions, meta.FHIRList...); len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return strings.HasPrefix(s, "4.0") }) {
+		return nil, fmt.Errorf("%s@%s is for FHIR %s; this server is R4 (4.0.1)", p.Name, p.Version, strings.Join(v, ", "))
+	}
+	if len(lines) == 0 {
+		return nil, fmt.Errorf("%s@%s has no definitions", p.Name, p.Version)
+	}
+	p.License = meta.License
+
+	keys := make([]string, 0, len(lines))
+	for k := range lines {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var plain bytes.Buffer
+	for _, k := range keys {
+		plain.Write(lines[k])
+		plain.WriteByte('\n')
+	}
+	sum := sha256.Sum256(plain.Bytes())
+	p.SHA256 = hex.EncodeToString(sum[:])
+	return compress(plain.Bytes())
+}
+
+// compress gzips without name or time, so that the same input gives the same
+// bytes.
+func compress(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(b); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+type archiveFile struct {
+	body []byte
+	err  error
+}
+
+// archiveFiles walks the regular JSON files of a .tgz within the limits. An
+// error ends it.
+func archiveFiles(archive []byte) func(yield func(string, archiveFile) bool) {
+	return func(yield func(string, archiveFile) bool) {
+		zr, err := gzip.NewReader(bytes.NewReader(archive))
+		if err != nil {
+			yield("", archiveFile{err: fmt.Errorf("not a .tgz: %w", err)})
+			return
+		}
+		total := &io.LimitedReader{R: zr, N: maxUnpacked}
+		tr := tar.NewReader(total)
+		for n := 0; ; n++ {
+			h, err := tr.Next()
+			if err == io.EOF {
+				return
+			}
+			if err == nil && n >= maxEntries {
+				err = fmt.Errorf("more than %d files", maxEntries)
+			}
+			if err != nil {
+				yield("", archiveFile{err: fmt.Errorf("read archive: %w", err)})
+				return
+			}
+			if h.Typeflag != tar.TypeReg || path.Ext(h.Name) != ".json" {
+				continue
+			}
+			b, err := readAll(tr, maxResource)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", h.Name, err)
+			}
+			if !yield(path.Clean(h.Name), archiveFile{body: b, err: err}) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// readAll reads to the end and fails beyond limit bytes.
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("larger than %d bytes", limit)
+	}
+	return b, nil
+}
+
+func writeManifest(dir string, list []Package) error {
+	slices.SortFunc(list, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
+	if list == nil {
+		list = []Package{}
+	}
+	b, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(dir, manifestFile, append(b, '\n'))
+}
+
+// writeFile replaces a file in one step.
+func writeFile(dir, name string, b []byte) error {
+	f, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, name))
+}
