@@ -1,0 +1,18 @@
+-- Changes are read in the order of transaction ids. A transaction that is still
+-- running may have any id from pg_snapshot_xmin on, so reading stops there.
+-- name: Changes :many
+SELECT c.xid::text::bigint AS xid, c.rid, c.version, c.ref, c.method
+FROM change c
+WHERE (c.xid, c.rid, c.version) > (sqlc.arg(after_xid)::text::xid8, @after_rid::bigint, @after_version::integer)
+    AND c.xid >= sqlc.arg(after_xid)::text::xid8
+    AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY c.xid, c.rid, c.version
+LIMIT @count;
+
+-- ChangeHorizon is the transaction id below which the change log is complete.
+-- name: ChangeHorizon :one
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid;
+
+-- name: TrimChanges :execrows
+DELETE FROM change c
+WHERE c.xid < sqlc.arg(before_xid)::text::xid8;

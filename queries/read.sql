@@ -1,0 +1,52 @@
+-- name: ReadResource :one
+SELECT r.id, r.version, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.ref = @ref AND r.shard = @shard;
+
+-- LastHistory is the newest row that is no longer current: of a deleted
+-- resource, its deletion.
+-- name: LastHistory :one
+SELECT h.version, h.last_updated, h.method
+FROM resource_history h
+WHERE h.ref = @ref AND h.shard = @shard
+ORDER BY h.version DESC
+LIMIT 1;
+
+-- name: ReadVersion :one
+SELECT r.id, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.ref = @ref AND r.shard = @shard AND r.version = @version
+UNION ALL
+SELECT h.id, h.last_updated, h.method, h.body
+FROM resource_history h
+WHERE h.ref = @ref AND h.shard = @shard AND h.version = @version;
+
+-- name: ResourceTypes :many
+SELECT t.typ, t.name
+FROM resource_type t;
+
+-- Rows of this table are never deleted, so the highest number is the count. The
+-- lock lets one server at a time choose a number.
+-- name: AddResourceType :exec
+WITH one_at_a_time AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtext('resource_type'))
+)
+INSERT INTO resource_type (typ, name)
+SELECT (SELECT coalesce(max(t.typ), 0) + 1 FROM resource_type t), @name
+FROM one_at_a_time
+ON CONFLICT DO NOTHING;
+
+-- name: ReserveRIDs :one
+UPDATE rid_block
+SET next = next + sqlc.arg(count)::bigint
+RETURNING (next - sqlc.arg(count)::bigint)::bigint AS first;
+
+-- name: AddUnits :exec
+INSERT INTO quantity_unit (id, system, code, unit)
+SELECT unnest(@ids::bigint[]), unnest(@systems::text[]), unnest(@codes::text[]), unnest(@units::text[])
+ON CONFLICT DO NOTHING;
+
+-- name: AddTexts :exec
+INSERT INTO token_text (key, value, text)
+SELECT unnest(@keys::bigint[]), unnest(@values::bigint[]), unnest(@texts::text[])
+ON CONFLICT DO NOTHING;
