@@ -35,5 +35,8 @@ func run(from, to string) error {
 	if err := emit.Models(tree, model); err != nil {
 		return err
 	}
+	if err := emit.Handlers(tree, model); err != nil {
+		return err
+	}
 	return tree.Write(to)
 }

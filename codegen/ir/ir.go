@@ -22,6 +22,8 @@ type Model struct {
 	Resources []*Type // the resource types among them
 	Datatypes []*Type // the datatypes among them
 
+	Compartments []fhir.Compartment
+
 	byName map[string]*Type
 }
 
@@ -135,6 +137,7 @@ func Build(set *definition.Set) (*Model, error) {
 		m.Types = append(m.Types, t)
 		m.Types = append(m.Types, t.Backbones...)
 	}
+	m.Compartments = compartments(set, m)
 	return m, nil
 }
 
@@ -399,4 +402,9 @@ func (m *Model) DatatypeRefs() []Ref {
 	}
 	slices.SortFunc(out, func(a, b Ref) int { return cmp.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Compartment reports whether a resource type is a compartment.
+func (m *Model) Compartment(typ string) bool {
+	return slices.ContainsFunc(m.Compartments, func(c fhir.Compartment) bool { return c.Code == typ })
 }
