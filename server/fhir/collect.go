@@ -168,6 +168,7 @@ func (x *Index) OfType(k Key, typeSystem, typeCode, value string) {
 		return
 	}
 	x.add(k, ValueOfType(typeSystem, typeCode, value))
+	x.add(k, ValueOfType(typeSystem, typeCode, ""))
 	x.present(k)
 }
 
@@ -205,12 +206,26 @@ func (x *Index) Reference(k Key, reference, typ string) {
 	if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
 		v := ValueReference(t, id)
 		x.add(k, v)
+		x.target(k, t)
 		x.Targets = append(x.Targets, int64(v))
 		return
 	}
 	x.add(k, ValueURI(reference))
-	if base, ok := withoutVersion(reference); ok {
+	base, ok := withoutVersion(reference)
+	if ok {
 		x.add(k, ValueURI(base))
+	}
+	if typ == "" {
+		typ = typeInURL(base)
+	}
+	x.target(k, typ)
+}
+
+// target notes that a reference under k points at a resource of type typ: the
+// presence of a parameter that is narrowed to that type, `patient` of `subject`.
+func (x *Index) target(k Key, typ string) {
+	if typ != "" && !x.composite.open {
+		x.Terms = append(x.Terms, k.Term(ValueTarget(typ)))
 	}
 }
 
@@ -538,12 +553,27 @@ func LocalReference(reference string, baseURLs []string) (typ, id string, ok boo
 	return typ, id, true
 }
 
-// withoutVersion cuts "/_history/…" off a reference to another server.
+// withoutVersion cuts "/_history/…" off a reference to another server, and says
+// whether there was one.
 func withoutVersion(reference string) (string, bool) {
 	if i := strings.LastIndex(reference, "/_history/"); i > 0 {
 		return reference[:i], true
 	}
-	return "", false
+	return reference, false
+}
+
+// typeInURL is the resource type in "https://other.example/fhir/Patient/1", or "".
+func typeInURL(url string) string {
+	url, _, _ = strings.Cut(url, "?")
+	i := strings.LastIndexByte(url, '/')
+	if i < 0 {
+		return ""
+	}
+	typ := url[strings.LastIndexByte(url[:i], '/')+1 : i]
+	if !resourceTypeSyntax(typ) || !ValidID(url[i+1:]) {
+		return ""
+	}
+	return typ
 }
 
 func resourceTypeSyntax(s string) bool {

@@ -75,7 +75,8 @@ func ValueCoding(system, code string) Value { return Value(hash('s', system, Fol
 // ValueSystem is any code of a system: `system|`.
 func ValueSystem(system string) Value { return Value(hash('y', system)) }
 
-// ValueOfType is an identifier by its type: `:of-type=system|code|value`.
+// ValueOfType is an identifier by its type: `:of-type=system|code|value`; value
+// "" is any identifier of that type.
 func ValueOfType(system, code, value string) Value {
 	return Value(hash('o', system, Fold(code), Fold(value)))
 }
@@ -83,6 +84,10 @@ func ValueOfType(system, code, value string) Value {
 // ValueReference is a literal reference to a resource of this server. It is also
 // the column resource.ref of that resource.
 func ValueReference(typ, id string) Value { return Value(hash('r', typ, id)) }
+
+// ValueTarget is a reference to any resource of a type: `:missing` of a parameter
+// whose references are narrowed to that type.
+func ValueTarget(typ string) Value { return Value(hash('g', typ)) }
 
 // ValueURI is a uri, a canonical, or a reference to somewhere else; exact and
 // case-sensitive.

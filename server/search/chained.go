@@ -1,0 +1,156 @@
+package search
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// chained reads `subject:Patient.name=…` and `subject.name=…`: rest is what
+// follows the point. Without a type every possible target that has the parameter
+// is searched. Spec: https://hl7.org/fhir/R4/search.html#chaining.
+func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string, depth int) (Clause, error) {
+	if param.Type != fhir.SearchReference {
+		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", clip(c.Name), param.Code, param.Type)
+	}
+	targets := p.reg.Targets(param)
+	if modifier != "" {
+		if !p.reg.Has(modifier) {
+			return c, badModifier(c.Name, modifier, "reference", "missing", "identifier", "[a resource type]")
+		}
+		if len(param.Targets) > 0 && !slices.Contains(param.Targets, modifier) {
+			return c, outcome.Invalid("parameter %s: %s refers to %s, not to %s", clip(c.Name), param.Code, strings.Join(param.Targets, ", "), modifier)
+		}
+		targets = []string{modifier}
+	}
+	var failure error
+	for _, target := range targets {
+		used := p.values
+		sub, err := p.clause([]string{target}, rest, c.Value, depth+1)
+		if err != nil {
+			// An error that is about the value outranks "unknown parameter".
+			var unknown unknownParameter
+			if failure == nil || errors.As(failure, &unknown) {
+				failure = err
+			}
+			continue
+		}
+		if c.Any != nil {
+			p.values = used // one list of values, read for several types
+		}
+		c.Any = append(c.Any, p.link(param, target, sub)...)
+	}
+	if c.Any == nil {
+		var unknown unknownParameter
+		if errors.As(failure, &unknown) && len(targets) > 1 {
+			return c, outcome.Invalid("parameter %s: no type that %s may refer to has a parameter %q", clip(c.Name), param.Code, clip(rest))
+		}
+		if errors.As(failure, &unknown) {
+			return c, unknown.outcome
+		}
+		return c, failure
+	}
+	c.Any = mergeChains(c.Any)
+	return c, nil
+}
+
+// link is the chain over param to resources of type target for which sub holds.
+// A chain that ends in `_id` is a reference.
+func (p *parser) link(param *fhir.Parameter, target string, sub Clause) []Match {
+	if ids, ok := onlyIDs(sub); ok {
+		values := make([]fhir.Value, len(ids.Refs))
+		for i, ref := range ids.Refs {
+			values[i] = fhir.Value(ref)
+		}
+		return []Match{termsOf(param.Keys, values...)}
+	}
+	m := Chain{Keys: param.Keys, Target: target, Clauses: []Clause{sub}}
+	if url, ok := p.reg.Lookup(target, "url"); ok && url.Type == fhir.SearchURI {
+		m.CanonicalKeys = url.Keys
+	}
+	return []Match{m}
+}
+
+func onlyIDs(c Clause) (IDs, bool) {
+	if c.Not || len(c.Any) != 1 {
+		return IDs{}, false
+	}
+	ids, ok := c.Any[0].(IDs)
+	return ids, ok
+}
+
+// mergeChains makes one chain of those that only ask for terms: keys belong to a
+// type, so the terms of several types can be asked for at once.
+func mergeChains(any []Match) []Match {
+	var out []Match
+	var merged *Chain
+	var terms []int64
+	for _, m := range any {
+		chain, ok := m.(Chain)
+		if ok && chain.CanonicalKeys == nil && len(chain.Clauses) == 1 && !chain.Clauses[0].Not && len(chain.Clauses[0].Any) == 1 {
+			if t, ok := chain.Clauses[0].Any[0].(Terms); ok {
+				if merged == nil {
+					first := chain
+					merged = &first
+				} else {
+					merged.Target += "|" + chain.Target
+				}
+				terms = append(terms, t.Values...)
+				continue
+			}
+		}
+		out = append(out, m)
+	}
+	if merged != nil {
+		c := merged.Clauses[0]
+		c.Any = []Match{Terms{terms}}
+		merged.Clauses = []Clause{c}
+		out = append(out, *merged)
+	}
+	return out
+}
+
+// has reads `_has:Type:reference:parameter=value`: another resource, of Type,
+// refers to this one and matches. parameter may be a chain or `_has` again.
+// Spec: https://hl7.org/fhir/R4/search.html#has.
+func (p *parser) has(types []string, name, value string, depth int) (Clause, error) {
+	c := Clause{Name: name, Value: value}
+	parts := strings.SplitN(name, ":", 4)
+	if len(parts) < 4 || parts[3] == "" {
+		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", clip(name))
+	}
+	source := parts[1]
+	if !p.reg.Has(source) {
+		return c, p.reg.typeError(source)
+	}
+	param, err := p.lookup([]string{source}, name, parts[2])
+	if err != nil {
+		return c, known(err)
+	}
+	if param.Type != fhir.SearchReference {
+		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", clip(name), param.Code, source, param.Type)
+	}
+	if len(param.Targets) > 0 && len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
+		return c, outcome.Invalid("parameter %s: %s of %s refers to %s, not to %s", clip(name), param.Code, source,
+			strings.Join(param.Targets, ", "), strings.Join(types, ", "))
+	}
+	sub, err := p.clause([]string{source}, parts[3], value, depth+1)
+	if err != nil {
+		return c, known(err)
+	}
+	c.Any = []Match{Has{Source: source, Keys: param.Keys, Clauses: []Clause{sub}}}
+	return c, nil
+}
+
+// known makes an unknown parameter of another type an error that Lenient does not
+// forgive: the parameter of this type was understood.
+func known(err error) error {
+	var unknown unknownParameter
+	if errors.As(err, &unknown) {
+		return unknown.outcome
+	}
+	return err
+}

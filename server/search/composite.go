@@ -1,0 +1,107 @@
+package search
+
+import (
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// composite reads the values of several parameters, joined by `$`, that have to
+// hold together: in one repetition of the element where it repeats.
+// Spec: https://hl7.org/fhir/R4/search.html#composite.
+func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+	if modifier != "" {
+		return nil, badModifier(name, modifier, "composite", "missing")
+	}
+	values := split(v, '$', 0)
+	var any []Match
+	for _, branch := range param.Composites {
+		if len(values) != len(branch.Parts) {
+			codes := ""
+			for i, part := range branch.Parts {
+				if i > 0 {
+					codes += "$"
+				}
+				codes += part.Code
+			}
+			return nil, badValue(name, v, "expected "+codes)
+		}
+		var matches []Match
+		var err error
+		if branch.Key == 0 {
+			matches, err = p.together(branch, name, values)
+		} else {
+			matches, err = p.repetition(branch, name, values)
+		}
+		if err != nil {
+			return nil, err
+		}
+		any = append(any, matches...)
+	}
+	return any, nil
+}
+
+// together is a branch that is the resource itself: the conjunction of its parts.
+func (p *parser) together(branch fhir.Composite, name string, values []string) ([]Match, error) {
+	var all All
+	for i, part := range branch.Parts {
+		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys, System: part.System}
+		matches, err := p.value(&sub, name, "", values[i])
+		if err != nil {
+			return nil, err
+		}
+		all.Clauses = append(all.Clauses, Clause{Name: part.Code, Value: values[i], Any: matches})
+	}
+	return []Match{all}, nil
+}
+
+// repetition is a branch whose components were indexed together: a term, or an
+// ordered row whose key has the hashed part mixed in.
+func (p *parser) repetition(branch fhir.Composite, name string, values []string) ([]Match, error) {
+	ordered := -1
+	hashed := []fhir.Value{}
+	for i, part := range branch.Parts {
+		if isOrdered(part.Type) {
+			ordered = i
+			continue
+		}
+		var vs []fhir.Value
+		var err error
+		switch part.Type {
+		case fhir.SearchToken:
+			if _, code, ok := cut(values[i], '|'); ok && code == "" {
+				return nil, badValue(name, values[i], "a component needs a code: expected code, system|code or |code")
+			}
+			vs, err = tokenValues(part.System, name, values[i])
+		case fhir.SearchReference:
+			vs, err = p.referenceValues(nil, name, values[i])
+		case fhir.SearchURI:
+			vs = []fhir.Value{fhir.ValueURI(unescape(values[i]))}
+		default:
+			err = outcome.Invalid("parameter %s: a component of type %s is not supported", clip(name), part.Type)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 || i == 1 && ordered == 0 {
+			hashed = vs
+			continue
+		}
+		var pairs []fhir.Value
+		for _, a := range hashed {
+			for _, b := range vs {
+				pairs = append(pairs, fhir.ValuePair(a, b))
+			}
+		}
+		hashed = pairs
+	}
+	if ordered < 0 {
+		return []Match{termsOf([]fhir.Key{branch.Key}, hashed...)}, nil
+	}
+	keys := make([]fhir.Key, len(hashed))
+	for i, v := range hashed {
+		keys[i] = fhir.CompositeKey(branch.Key, v)
+	}
+	part := branch.Parts[ordered]
+	sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: keys}
+	return p.value(&sub, name, "", values[ordered])
+}

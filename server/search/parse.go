@@ -1,0 +1,425 @@
+package search
+
+import (
+	"errors"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Limits of one request. Beyond them it is refused, and told so.
+const (
+	maxParameters = 200    // parameters, repetitions counted
+	maxValues     = 10_000 // values between commas, all parameters together
+	maxOrdered    = 64     // values between commas of one date, number, quantity or string parameter
+	maxDepth      = 8      // hops of a chain, `_has` within `_has`
+)
+
+// Options are the settings of a server that a query depends on. The zero value
+// works.
+type Options struct {
+	DefaultCount int // matches on a page where the request has no `_count`; 0 means 20
+	MaxCount     int // a larger `_count` is clamped; 0 means 200
+	// Lenient is `Prefer: handling=lenient`: unknown parameters are left out and
+	// told of in Query.Ignored.
+	Lenient bool
+	// Explain allows `_explain`.
+	Explain bool
+	// BaseURLs are the server's own, without a trailing slash: an absolute
+	// reference below one is a local one.
+	BaseURLs []string
+	Now      time.Time // for the prefix ap; zero means the present
+	// Expand answers the terminology modifiers; nil refuses them as disabled.
+	Expand func(Expansion) ([]Code, error)
+}
+
+// Expansion asks for the codes that `:in`, `:not-in` (Modifier "in") or `:below`,
+// `:above` stand for.
+type Expansion struct {
+	Modifier     string // in, below, above
+	ValueSet     string // canonical, for in
+	System, Code string // for below and above; System may be ""
+}
+
+// Code is a code in a system; System "" matches the code in any system.
+type Code struct{ System, Code string }
+
+// parser carries what all steps of one Parse need.
+type parser struct {
+	reg    *Registry
+	opt    Options
+	values int // so far, for maxValues
+}
+
+// commonNames are the parameters of every resource type that are no entries of
+// the index.
+var commonNames = []string{"_id", "_lastUpdated", "_list", "_has"}
+
+// resultNames are the parameters that shape the result.
+var resultNames = []string{
+	"_count", "_offset", "_cursor", "_sort", "_include", "_revinclude", "_summary", "_elements",
+	"_total", "_explain", "_format", "_pretty",
+}
+
+// refusedNames are parameters of R4 that this server does not have, with the
+// reason. They are absent from /metadata.
+var refusedNames = map[string]string{
+	"_text":          "full text search is not supported",
+	"_content":       "full text search is not supported",
+	"_filter":        "the filter syntax is not supported",
+	"_query":         "named queries are not supported",
+	"_contained":     "contained resources are not searched on their own",
+	"_containedType": "contained resources are not searched on their own",
+	"_score":         "results have no score",
+}
+
+// unknownParameter is the error of a parameter that its type does not have: the
+// one that Lenient forgives and that an untyped chain tries the next type after.
+type unknownParameter struct{ outcome *outcome.Error }
+
+func (e unknownParameter) Error() string { return e.outcome.Error() }
+func (e unknownParameter) Unwrap() error { return e.outcome }
+
+// Parse reads the parameters of a search on typ, "" for a system search. What it
+// returns can be applied as a whole; else it fails with an *outcome.Error of
+// status 400 that names the parameter, what was expected and what came (501, 503
+// or 404 where a terminology modifier cannot be answered).
+// Spec: https://hl7.org/fhir/R4/search.html.
+func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, error) {
+	if opt.DefaultCount == 0 {
+		opt.DefaultCount = 20
+	}
+	if opt.MaxCount == 0 {
+		opt.MaxCount = 200
+	}
+	if opt.Now.IsZero() {
+		opt.Now = time.Now()
+	}
+	p := &parser{reg: reg, opt: opt}
+	q := &Query{Type: typ, Count: min(opt.DefaultCount, opt.MaxCount), applied: make(url.Values, len(values))}
+
+	// 1. The types searched.
+	if typ != "" {
+		if !reg.Has(typ) {
+			return nil, reg.typeError(typ)
+		}
+		q.Types = []string{typ}
+	} else if err := p.types(q, values["_type"]); err != nil {
+		return nil, err
+	}
+
+	// 2. Every parameter, in the order of their names: the shape of the statement
+	// does not depend on the order in the URL.
+	n := 0
+	for _, v := range values {
+		n += len(v)
+	}
+	if n > maxParameters {
+		return nil, outcome.New(outcome.CodeTooCostly, "%d parameters: at most %d are accepted", n, maxParameters)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := p.parameter(q, name, values[name]); err != nil {
+			var unknown unknownParameter
+			if errors.As(err, &unknown) {
+				if opt.Lenient {
+					issue := unknown.outcome.Issues[0]
+					issue.Severity = outcome.Warning
+					issue.Diagnostics += "; ignored"
+					q.Ignored = append(q.Ignored, issue)
+					continue
+				}
+				return nil, unknown.outcome
+			}
+			return nil, err
+		}
+	}
+	if q.Summary != SummaryNone && len(q.Elements) > 0 {
+		return nil, outcome.Invalid("_summary and _elements cannot be combined")
+	}
+	if q.Summary == SummaryCount {
+		q.Count = 0
+	}
+	if (q.Summary == SummaryText || q.Count == 0) && len(q.Includes)+len(q.RevIncludes) > 0 {
+		if q.Summary == SummaryText {
+			return nil, outcome.Invalid("_summary=text cannot be combined with _include or _revinclude")
+		}
+		q.Includes, q.RevIncludes = nil, nil
+	}
+	return q, nil
+}
+
+// types reads `_type` of a system search.
+func (p *parser) types(q *Query, values []string) error {
+	for _, v := range values {
+		for _, t := range split(v, ',', 0) {
+			if !p.reg.Has(t) {
+				return p.reg.typeError(t)
+			}
+			q.Types = append(q.Types, t)
+		}
+	}
+	slices.Sort(q.Types)
+	q.Types = slices.Compact(q.Types)
+	return nil
+}
+
+// parameter reads all repetitions of one parameter and adds them to q.
+func (p *parser) parameter(q *Query, name string, values []string) error {
+	code, modifier, _ := strings.Cut(name, ":")
+	if slices.Contains(resultNames, code) {
+		return p.result(q, name, code, modifier, values)
+	}
+	if name == "_type" && q.Type == "" {
+		q.applied[name] = values
+		return nil
+	}
+	for _, v := range values {
+		c, err := p.clause(q.Types, name, v, 0)
+		if err != nil {
+			return err
+		}
+		q.Clauses = append(q.Clauses, c)
+	}
+	q.applied[name] = values
+	return nil
+}
+
+// clause reads one parameter with its value, for resources of any of types (nil
+// is every type). depth counts hops.
+func (p *parser) clause(types []string, name, value string, depth int) (Clause, error) {
+	if depth > maxDepth {
+		return Clause{}, outcome.New(outcome.CodeTooCostly, "parameter %s: more than %d hops", clip(name), maxDepth)
+	}
+	c := Clause{Name: name, Value: value}
+	if value == "" {
+		return c, outcome.Invalid("parameter %s has no value", clip(name))
+	}
+	if strings.HasPrefix(name, "_has:") {
+		return p.has(types, name, value, depth)
+	}
+	head, rest, chained := strings.Cut(name, ".")
+	code, modifier, modified := strings.Cut(head, ":")
+	if modified && modifier == "" {
+		return c, outcome.Invalid("parameter %s: there is no modifier after the colon", clip(name))
+	}
+	if !chained {
+		switch code {
+		case "_id":
+			return p.id(types, c, modifier)
+		case "_lastUpdated":
+			return p.updated(c, modifier)
+		case "_list":
+			return p.list(types, c, modifier)
+		}
+	}
+	param, err := p.lookup(types, name, code)
+	if err != nil {
+		return c, err
+	}
+	if chained {
+		return p.chained(param, c, modifier, rest, depth)
+	}
+	if modifier == "missing" {
+		return p.missing(param, c)
+	}
+	return p.plain(param, c, modifier)
+}
+
+// plain reads the values between the commas of a parameter that is an entry of
+// the index.
+func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause, error) {
+	values, err := p.split(param.Type, c)
+	if err != nil {
+		return c, err
+	}
+	if modifier == "not" && param.Type == fhir.SearchToken || modifier == "not-in" {
+		c.Not = true
+	}
+	var terms Terms
+	for _, v := range values {
+		if v == "" {
+			return c, badValue(c.Name, c.Value, "a value between two commas is empty")
+		}
+		matches, err := p.value(param, c.Name, modifier, v)
+		if err != nil {
+			return c, err
+		}
+		for _, m := range matches {
+			if t, ok := m.(Terms); ok {
+				terms.Values = append(terms.Values, t.Values...)
+				continue
+			}
+			c.Any = append(c.Any, m)
+		}
+	}
+	if len(terms.Values) > 0 || len(c.Any) == 0 {
+		slices.Sort(terms.Values)
+		terms.Values = slices.Compact(terms.Values)
+		c.Any = append(c.Any, terms)
+	}
+	return c, nil
+}
+
+// split cuts a value at its commas and keeps count of the values.
+func (p *parser) split(t fhir.SearchType, c Clause) ([]string, error) {
+	values := split(c.Value, ',', 0)
+	p.values += len(values)
+	if p.values > maxValues {
+		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: at most %d values are accepted in one search", clip(c.Name), maxValues)
+	}
+	if (isOrdered(t) || t == fhir.SearchComposite) && len(values) > maxOrdered {
+		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted for a parameter of type %s",
+			clip(c.Name), len(values), maxOrdered, t)
+	}
+	return values, nil
+}
+
+// value reads one value; v still has its escapes.
+func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+	switch param.Type {
+	case fhir.SearchToken:
+		return p.token(param, name, modifier, v)
+	case fhir.SearchReference:
+		return p.reference(param, name, modifier, v)
+	case fhir.SearchString:
+		return p.text(param, name, modifier, v)
+	case fhir.SearchDate:
+		return p.date(param, name, modifier, v)
+	case fhir.SearchNumber:
+		return p.number(param, name, modifier, v)
+	case fhir.SearchQuantity:
+		return p.quantity(param, name, modifier, v)
+	case fhir.SearchURI:
+		return p.uri(param, name, modifier, v)
+	case fhir.SearchComposite:
+		return p.composite(param, name, modifier, v)
+	}
+	return nil, outcome.Invalid("parameter %s: parameters of type %s are not supported", clip(name), param.Type)
+}
+
+// lookup finds parameter code for resources of any of types: of several, with the
+// keys of all.
+func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
+	if why, ok := refusedNames[code]; ok {
+		return nil, outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
+	}
+	if len(types) == 1 {
+		param, ok := p.reg.Lookup(types[0], code)
+		if !ok {
+			return nil, p.unknown(types[0], name, code)
+		}
+		return param, p.usable(param, name)
+	}
+	if len(types) == 0 {
+		types = p.reg.Types()
+	}
+	var all fhir.Parameter
+	for i, t := range types {
+		param, ok := p.reg.Lookup(t, code)
+		if !ok {
+			return nil, p.unknown("", name, code)
+		}
+		if err := p.usable(param, name); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			all = *param
+			all.Keys, all.Targets = slices.Clone(param.Keys), slices.Clone(param.Targets)
+			continue
+		}
+		if param.Type != all.Type {
+			return nil, outcome.Invalid("parameter %s: it is of type %s for %s and of type %s for %s", clip(name), all.Type, all.Base, param.Type, t)
+		}
+		all.Keys = append(all.Keys, param.Keys...)
+		all.Composites = append(slices.Clone(all.Composites), param.Composites...)
+		if len(all.Targets) > 0 && len(param.Targets) > 0 {
+			all.Targets = append(all.Targets, param.Targets...)
+		} else {
+			all.Targets = nil
+		}
+		if param.System != all.System {
+			all.System = ""
+		}
+		all.Single = all.Single && param.Single
+	}
+	slices.Sort(all.Keys)
+	all.Keys = slices.Compact(all.Keys)
+	slices.Sort(all.Targets)
+	all.Targets = slices.Compact(all.Targets)
+	return &all, nil
+}
+
+func (p *parser) usable(param *fhir.Parameter, name string) error {
+	if why := unsupported(param); why != "" {
+		return outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
+	}
+	return nil
+}
+
+func (p *parser) unknown(typ, name, code string) error {
+	where := typ
+	if where == "" {
+		where = "every type searched"
+	}
+	names := slices.Concat(p.reg.codes(typ), resultNames)
+	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", clip(name), where, didYouMean(code, names)).WithStatus(400)}
+}
+
+// missing reads `:missing`: true, no entry; false, some entry.
+// Spec: https://hl7.org/fhir/R4/search.html#modifiers.
+func (p *parser) missing(param *fhir.Parameter, c Clause) (Clause, error) {
+	switch c.Value {
+	case "true":
+		c.Not = true
+	case "false":
+	default:
+		return c, badValue(c.Name, c.Value, `expected "true" or "false"`)
+	}
+	c.Any = present(param)
+	return c, nil
+}
+
+// present holds for a resource that has any entry of a parameter.
+func present(param *fhir.Parameter) []Match {
+	if param.Type == fhir.SearchReference && len(param.Targets) > 0 && strings.Contains(param.Expression, "resolve()") {
+		// Narrowed to some targets (`patient` of `subject`): the key's entries are
+		// shared with the wider parameter.
+		var values []fhir.Value
+		for _, t := range param.Targets {
+			values = append(values, fhir.ValueTarget(t))
+		}
+		return []Match{termsOf(param.Keys, values...)}
+	}
+	if param.Type != fhir.SearchComposite {
+		return []Match{termsOf(param.Keys, fhir.ValuePresent())}
+	}
+	var any []Match
+	for _, branch := range param.Composites {
+		if branch.Key != 0 {
+			any = append(any, termsOf([]fhir.Key{branch.Key}, fhir.ValuePresent()))
+			continue
+		}
+		var all All
+		for _, part := range branch.Parts {
+			all.Clauses = append(all.Clauses, Clause{Name: part.Code, Any: []Match{termsOf(part.Keys, fhir.ValuePresent())}})
+		}
+		any = append(any, all)
+	}
+	return any
+}
+
+// termsOf is every value under every key.
+func termsOf(keys []fhir.Key, values ...fhir.Value) Terms {
+	t := Terms{Values: make([]int64, 0, len(keys)*len(values))}
+	for _, k := range keys {
+		for _, v := range values {
+			t.Values = append(t.Values, k.Term(v))
+		}
+	}
+	return t
+}

@@ -1,0 +1,207 @@
+package search
+
+import (
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Registry knows the search parameters of every resource type. It is not changed
+// once made: a new parameter makes a new Registry. Safe for concurrent use.
+type Registry struct {
+	model        *fhir.Model
+	types        map[string]map[string]*fhir.Parameter // resource type -> code -> parameter
+	sorted       map[string][]*fhir.Parameter
+	names        []string // resource types, sorted
+	compartments map[string]*fhir.Compartment
+}
+
+// NewRegistry returns the registry of params. A later parameter replaces an
+// earlier one of the same type and code.
+func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir.Compartment) *Registry {
+	r := &Registry{
+		model:        model,
+		types:        make(map[string]map[string]*fhir.Parameter),
+		sorted:       make(map[string][]*fhir.Parameter),
+		compartments: make(map[string]*fhir.Compartment),
+	}
+	for typ := range model.Resources {
+		r.types[typ] = make(map[string]*fhir.Parameter)
+		r.names = append(r.names, typ)
+	}
+	slices.Sort(r.names)
+	for i := range params {
+		p := &params[i]
+		if r.types[p.Base] == nil {
+			continue
+		}
+		r.types[p.Base][p.Code] = p
+	}
+	for typ, byCode := range r.types {
+		list := make([]*fhir.Parameter, 0, len(byCode))
+		for _, p := range byCode {
+			list = append(list, p)
+		}
+		slices.SortFunc(list, func(a, b *fhir.Parameter) int { return strings.Compare(a.Code, b.Code) })
+		r.sorted[typ] = list
+	}
+	for i := range compartments {
+		r.compartments[compartments[i].Code] = &compartments[i]
+	}
+	return r
+}
+
+// With returns a registry that has params too, in place of those with the same
+// type and code.
+func (r *Registry) With(params []fhir.Parameter) *Registry {
+	var all []fhir.Parameter
+	for _, typ := range r.names {
+		for _, p := range r.sorted[typ] {
+			all = append(all, *p)
+		}
+	}
+	var compartments []fhir.Compartment
+	for _, c := range r.compartments {
+		compartments = append(compartments, *c)
+	}
+	return NewRegistry(r.model, append(all, params...), compartments)
+}
+
+// Lookup returns the parameter code of a resource type. `_id`, `_lastUpdated` and
+// the other parameters that are no entries of the index are not among them.
+func (r *Registry) Lookup(typ, code string) (*fhir.Parameter, bool) {
+	p, ok := r.types[typ][code]
+	return p, ok
+}
+
+// Parameters returns the parameters of a resource type, by code. Those with
+// Unsupported set are refused when they are used.
+func (r *Registry) Parameters(typ string) []*fhir.Parameter { return r.sorted[typ] }
+
+// Compartment returns the definition of a compartment: Patient, Encounter, ….
+func (r *Registry) Compartment(code string) (*fhir.Compartment, bool) {
+	c, ok := r.compartments[code]
+	return c, ok
+}
+
+// Has reports whether typ is a resource type.
+func (r *Registry) Has(typ string) bool { return r.types[typ] != nil }
+
+// Types returns every resource type, sorted.
+func (r *Registry) Types() []string { return r.names }
+
+// Targets returns the resource types that a reference parameter may point at:
+// its own, or every type when it names none.
+func (r *Registry) Targets(p *fhir.Parameter) []string {
+	if len(p.Targets) == 0 {
+		return r.names
+	}
+	return p.Targets
+}
+
+// unsupported is why p cannot be searched, or "".
+func unsupported(p *fhir.Parameter) string {
+	if p.Unsupported != "" {
+		return p.Unsupported
+	}
+	if p.Type == fhir.SearchSpecial {
+		return "parameters of type special are not supported"
+	}
+	for _, c := range p.Composites {
+		if c.Key == 0 {
+			continue
+		}
+		ordered := 0
+		for _, part := range c.Parts {
+			if isOrdered(part.Type) {
+				ordered++
+			}
+		}
+		if ordered > 1 {
+			return "a composite with more than one ordered component is not supported"
+		}
+	}
+	return ""
+}
+
+// Supported reports whether p can be searched, for /metadata.
+func Supported(p *fhir.Parameter) bool { return unsupported(p) == "" }
+
+func isOrdered(t fhir.SearchType) bool {
+	switch t {
+	case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity, fhir.SearchString:
+		return true
+	}
+	return false
+}
+
+// typeError says that typ is no resource type and names the nearest one.
+func (r *Registry) typeError(typ string) *outcome.Error {
+	return outcome.NotSupported("resource type %q is not known%s", clip(typ), didYouMean(typ, r.names)).WithStatus(400)
+}
+
+// codes returns what may stand as a parameter name for typ.
+func (r *Registry) codes(typ string) []string {
+	list := slices.Clone(commonNames)
+	if typ != "" {
+		for _, p := range r.sorted[typ] {
+			if unsupported(p) == "" {
+				list = append(list, p.Code)
+			}
+		}
+	}
+	return list
+}
+
+// didYouMean returns `, did you mean "x"?` with the name nearest to what came, or
+// "" when nothing is near.
+func didYouMean(came string, names []string) string {
+	best, bestDistance := "", 1+max(2, len(came)/2)
+	for _, n := range names {
+		d := distance(strings.ToLower(came), strings.ToLower(n), bestDistance)
+		if strings.HasPrefix(strings.ToLower(n), strings.ToLower(came)) && len(came) >= 3 {
+			d = min(d, 2)
+		}
+		if d < bestDistance {
+			best, bestDistance = n, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return `, did you mean "` + best + `"?`
+}
+
+// distance is the Levenshtein distance of a and b, or limit when it is at least
+// that.
+func distance(a, b string, limit int) int {
+	if len(a) > 64 || len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return min(row[len(b)], limit)
+}
+
+// clip shortens what a client sent for a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}

@@ -1,0 +1,24 @@
+package search
+
+import "kiln/server/fhir"
+
+// text reads a string: the start of a value, without regard to case and accents;
+// `:contains` any part of one; `:exact` the whole as it is.
+// Spec: https://hl7.org/fhir/R4/search.html#string.
+func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+	v = unescape(v)
+	m := Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(v)}
+	switch modifier {
+	case "":
+	case "contains":
+		m.Op = Contains
+	case "exact":
+		return []Match{termsOf(param.Keys, fhir.ValueExact(v))}, nil
+	default:
+		return nil, badModifier(name, modifier, "string", "missing", "exact", "contains")
+	}
+	if m.Text == "" {
+		return nil, badValue(name, v, "nothing is left of it without case, accents and white space")
+	}
+	return []Match{m}, nil
+}

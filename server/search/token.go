@@ -1,0 +1,107 @@
+package search
+
+import (
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// token reads `code`, `system|code`, `system|` or `|code`, without regard to
+// case in the code. Spec: https://hl7.org/fhir/R4/search.html#token.
+func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+	switch modifier {
+	case "", "not":
+		values, err := tokenValues(param.System, name, v)
+		if err != nil {
+			return nil, err
+		}
+		return []Match{termsOf(param.Keys, values...)}, nil
+	case "text":
+		// The specification leaves open how texts are compared; a part anywhere
+		// in the text is what people look for.
+		text := fhir.FoldText(unescape(v))
+		if text == "" {
+			return nil, badValue(name, v, "expected a part of a display text")
+		}
+		return []Match{Texts{Keys: param.Keys, Op: Contains, Text: text}}, nil
+	case "of-type":
+		return p.ofType(param, name, v)
+	case "in", "not-in":
+		return p.expand(param, name, Expansion{Modifier: "in", ValueSet: unescape(v)})
+	case "below", "above":
+		e := Expansion{Modifier: modifier, Code: unescape(v)}
+		if system, code, ok := cut(v, '|'); ok {
+			e.System, e.Code = unescape(system), unescape(code)
+		} else {
+			e.System = param.System
+		}
+		if e.Code == "" {
+			return nil, badValue(name, v, "expected system|code")
+		}
+		return p.expand(param, name, e)
+	}
+	return nil, badModifier(name, modifier, "token", "missing", "text", "not", "of-type", "in", "not-in", "below", "above")
+}
+
+// tokenValues are the hashed values that a token stands for. implicit is the
+// system of a code element, whose entries name none.
+func tokenValues(implicit, name, v string) ([]fhir.Value, error) {
+	system, code, ok := cut(v, '|')
+	if !ok {
+		return []fhir.Value{fhir.ValueCode(unescape(v))}, nil
+	}
+	system, code = unescape(system), unescape(code)
+	switch {
+	case system == "" && code == "":
+		return nil, badValue(name, v, "expected code, system|code, system| or |code")
+	case code == "" && system == implicit:
+		return []fhir.Value{fhir.ValueSystem(system), fhir.ValuePresent()}, nil
+	case code == "":
+		return []fhir.Value{fhir.ValueSystem(system)}, nil
+	case system == implicit && implicit != "":
+		return []fhir.Value{fhir.ValueCoding(system, code), fhir.ValueCode(code)}, nil
+	}
+	return []fhir.Value{fhir.ValueCoding(system, code)}, nil
+}
+
+// ofType reads `system|code|value`, an identifier by its type, and `system|code`,
+// any identifier of that type.
+// Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
+func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]Match, error) {
+	parts := split(v, '|', 0)
+	for i := range parts {
+		parts[i] = unescape(parts[i])
+	}
+	switch {
+	case len(parts) == 3 && parts[1] != "" && parts[2] != "":
+		return []Match{termsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], parts[2]))}, nil
+	case len(parts) == 2 && parts[1] != "":
+		return []Match{termsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], ""))}, nil
+	}
+	return nil, badValue(name, v, "expected type system|type code|identifier value")
+}
+
+// expand asks the terminology server for codes.
+func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Match, error) {
+	if p.opt.Expand == nil {
+		return nil, outcome.NotSupported("parameter %s: terminology is disabled on this server, which :%s needs", clip(name), e.Modifier).WithStatus(501)
+	}
+	if e.Modifier == "in" && e.ValueSet == "" {
+		return nil, badValue(name, e.ValueSet, "expected the URL of a ValueSet")
+	}
+	codes, err := p.opt.Expand(e)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]fhir.Value, 0, len(codes))
+	for _, c := range codes {
+		switch {
+		case c.System == "":
+			values = append(values, fhir.ValueCode(c.Code))
+		case c.System == param.System:
+			values = append(values, fhir.ValueCoding(c.System, c.Code), fhir.ValueCode(c.Code))
+		default:
+			values = append(values, fhir.ValueCoding(c.System, c.Code))
+		}
+	}
+	return []Match{termsOf(param.Keys, values...)}, nil
+}

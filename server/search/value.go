@@ -1,0 +1,90 @@
+package search
+
+import (
+	"strings"
+
+	"kiln/server/outcome"
+)
+
+// Values are split before they are unescaped: `\,` `\|` `\$` and `\\` stand for
+// the character itself. Spec: https://hl7.org/fhir/R4/search.html#escaping.
+
+// split cuts s at every sep that has no backslash before it. The parts keep their
+// escapes. At most limit parts are made, the last with the rest, if limit > 0.
+func split(s string, sep byte, limit int) []string {
+	if strings.IndexByte(s, sep) < 0 {
+		return []string{s}
+	}
+	var out []string
+	start := 0
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case sep:
+			if limit > 0 && len(out) == limit-1 {
+				break
+			}
+			out = append(out, s[start:i])
+			start = i + 1
+		}
+	}
+	return append(out, s[start:])
+}
+
+// cut splits s at its first unescaped sep.
+func cut(s string, sep byte) (before, after string, found bool) {
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case sep:
+			return s[:i], s[i+1:], true
+		}
+	}
+	return s, "", false
+}
+
+// unescape drops the backslash of every escape.
+func unescape(s string) string {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) && strings.IndexByte(`,|$\`, s[i+1]) >= 0 {
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// takePrefix cuts a comparison prefix off a value. Only two letters before a
+// digit, a sign or a point are one.
+func takePrefix(s string) (Prefix, string, bool) {
+	if len(s) < 2 || s[0] < 'a' || s[0] > 'z' {
+		return EQ, s, true
+	}
+	for p, name := range prefixNames {
+		if strings.HasPrefix(s, name) {
+			return Prefix(p), s[2:], true
+		}
+	}
+	return EQ, s, false
+}
+
+// badValue refuses a value: which parameter, what was expected, what came.
+func badValue(name, came, expected string) *outcome.Error {
+	return outcome.Invalid("parameter %s: %q is not accepted: %s", clip(name), clip(came), expected)
+}
+
+// badModifier refuses a modifier.
+func badModifier(name, modifier string, typ string, allowed ...string) *outcome.Error {
+	for i := range allowed {
+		allowed[i] = ":" + allowed[i]
+	}
+	return outcome.Invalid("parameter %s: modifier %q does not apply to a parameter of type %s, which takes %s",
+		clip(name), ":"+clip(modifier), typ, strings.Join(allowed, ", "))
+}
