@@ -1,0 +1,22 @@
+// Bench measures FHIR servers. It sends the same load to any server at a base
+// URL and says how many requests a second it answered, how long they took, and
+// what that cost in processor time, memory, WAL and disk.
+//
+//	bench run read,search --url http://127.0.0.1:8080     any server
+//	bench floor --database-url postgres://…               PostgreSQL alone
+//	bench layout --database-url postgres://…              two ways to store the index
+//	bench section7 --kiln bin/kiln                        the design's targets, with floor and ratio
+//	bench smoke --kiln bin/kiln                           every workload once, no thresholds
+//
+// A workload is a function that performs one operation and a set of samples taken
+// from the server's own data, so that nothing about a server is assumed but
+// FHIR. Operations run in a closed loop (so many clients, each waits for its
+// answer) or in an open loop (so many a second, come what may). In the open loop
+// the time of an operation counts from the moment it was due, not from when a
+// client was free to send it: a server that stalls is charged for everybody who
+// would have waited.
+//
+// The floor is a program without FHIR: pgx moves the rows that the server would
+// have moved, with as many clients. A figure divided by its floor says what the
+// server adds, on whatever machine.
+package main

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// target is what the commands measure: a server that runs, or one started for
+// them, with its database where that is known.
+type target struct {
+	bench   *Bench
+	db      *pgxpool.Pool // nil where the database is not known
+	url     string        // of the database
+	cluster *Cluster      // nil for a server that runs
+	kiln    *Kiln
+}
+
+// serverSettings are what a private cluster runs with: more memory than
+// PostgreSQL's defaults for the smallest machine, commits as durable as ever.
+var serverSettings = []string{
+	"shared_buffers=1GB", "effective_cache_size=4GB", "max_wal_size=4GB", "min_wal_size=1GB", "checkpoint_timeout=15min",
+	"max_connections=200", "wal_compression=lz4", "default_toast_compression=lz4", "random_page_cost=1.1",
+}
+
+// target connects to --url, or starts a cluster and --kiln.
+func (s *settings) target(ctx context.Context) (*target, error) {
+	t := &target{url: s.databaseURL}
+	fail := func(err error) (*target, error) {
+		t.close()
+		return nil, err
+	}
+	base, pid := s.url, s.serverPID
+	if base == "" {
+		var err error
+		if t.url == "" {
+			if t.cluster, err = StartCluster(ctx, serverSettings); err != nil {
+				return fail(err)
+			}
+			if t.url, err = t.cluster.CreateDatabase(ctx, "kiln"); err != nil {
+				return fail(err)
+			}
+		}
+		if t.kiln, err = StartKiln(ctx, s.kiln, t.url); err != nil {
+			return fail(err)
+		}
+		base, pid = t.kiln.URL, t.kiln.PID
+	}
+	client, err := NewClient(base, s.token)
+	if err != nil {
+		return fail(err)
+	}
+	if pid == 0 {
+		pid = localListener(base)
+	}
+	t.bench = &Bench{Client: client, Watched: Watched{Server: pid}, Seed: s.seed, SampleSize: s.samples,
+		Corpus: Corpus{Path: s.corpus, Limit: s.corpusLimit}}
+	if t.url != "" {
+		if t.db, err = openPool(ctx, t.url, 4); err != nil {
+			return fail(err)
+		}
+		t.bench.Watched.Postmaster = postmasterOf(ctx, t.db)
+	}
+	return t, nil
+}
+
+// localListener is the process behind a base URL on this machine, or 0.
+func localListener(base string) int {
+	u, err := url.Parse(base)
+	if err != nil {
+		return 0
+	}
+	if h := u.Hostname(); h != "localhost" && h != "127.0.0.1" && h != "::1" {
+		return 0
+	}
+	port, _ := strconv.Atoi(u.Port())
+	return listenerOf(port)
+}
+
+func (t *target) close() {
+	if t.kiln != nil {
+		t.kiln.Stop()
+	}
+	if t.db != nil {
+		t.db.Close()
+	}
+	if t.cluster != nil {
+		t.cluster.Stop()
+	}
+}
+
+// measure runs a workload several times and sums it up.
+func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Result, error) {
+	var before Volume
+	var err error
+	if t.db != nil {
+		if before, err = readVolume(ctx, t.db); err != nil {
+			return Result{}, err
+		}
+	}
+	var all []*Measured
+	var moved int64
+	for i := range max(runs, 1) {
+		l.Seed += uint64(i)
+		m, err := t.bench.Run(ctx, w, l)
+		if err != nil {
+			return Result{}, err
+		}
+		moved += m.Resources
+		all = append(all, m)
+	}
+	r := summarise(w.Name, l, all)
+	// Warm-up writes too, but is not counted: only a workload without one is told.
+	if t.db != nil && w.Writes && moved > 0 && (w.Finite || l.WarmUp == 0) {
+		after, err := readVolume(ctx, t.db)
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: %w", w.Name, err)
+		}
+		since := after.Since(before)
+		wal, disk := float64(since.WAL)/float64(moved), float64(since.Disk)/float64(moved)
+		r.WAL, r.Disk, r.Tables = &wal, &disk, map[string]float64{}
+		for name, size := range since.Tables {
+			r.Tables[name] = float64(size) / float64(moved)
+		}
+		for name, size := range since.Indexes {
+			r.Tables[name] = float64(size) / float64(moved)
+		}
+	}
+	return r, nil
+}
