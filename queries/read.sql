@@ -25,15 +25,12 @@ WHERE h.ref = @ref AND h.shard = @shard AND h.version = @version;
 SELECT t.typ, t.name
 FROM resource_type t;
 
--- Rows of this table are never deleted, so the highest number is the count. The
--- lock lets one server at a time choose a number.
+-- Two servers may choose the same number: then one of them adds nothing, sees so
+-- when it reads the table, and asks again.
 -- name: AddResourceType :exec
-WITH one_at_a_time AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtext('resource_type'))
-)
 INSERT INTO resource_type (typ, name)
-SELECT (SELECT coalesce(max(t.typ), 0) + 1 FROM resource_type t), @name
-FROM one_at_a_time
+SELECT coalesce(max(t.typ), 0) + 1, @name
+FROM resource_type t
 ON CONFLICT DO NOTHING;
 
 -- name: ReserveRIDs :one

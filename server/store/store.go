@@ -2,12 +2,17 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"kiln/gen/db"
 )
 
 // Config says where the data is. Only URL is needed.
@@ -27,8 +32,18 @@ type Config struct {
 // number of Stores, in any number of processes, may work on one database.
 type Store struct {
 	pool *pgxpool.Pool
+	// side serves what must not wait for a transaction of the main pool, and what
+	// such a transaction may ask for while it is open: surrogates, resource types
+	// and dictionaries.
+	side *pgxpool.Pool
 	log  *slog.Logger
 	now  func() time.Time
+
+	rids  surrogates
+	types typeTable
+	texts known // terms of token_text that are committed
+	units known // ids of quantity_unit that are committed
+	queue queue
 }
 
 // querier is what a pool, a connection and a transaction have in common.
@@ -41,38 +56,81 @@ type querier interface {
 
 // Open connects to a migrated database.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	pool, err := pgxpool.New(ctx, c.URL)
+	s := &Store{log: c.Logger, now: c.Now}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	maxConns := c.MaxConns
+	if maxConns == 0 {
+		maxConns = max(8, 4*runtime.NumCPU())
+	}
+	timeout := c.StatementTimeout
+	if timeout == 0 {
+		timeout = 2 * time.Minute
+	}
+	var err error
+	if s.pool, err = open(ctx, c.URL, maxConns, settings(timeout)); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	// A surrogate or a dictionary row matters only when a later commit uses it,
+	// and that commit's flush covers it: these need not wait for the disk.
+	if s.side, err = open(ctx, c.URL, 2, settings(timeout)+"SET synchronous_commit = off;"); err != nil {
+		s.pool.Close()
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+		s.side.Close()
+		s.pool.Close()
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	s.queue.start(s, min(4, max(2, maxConns/4)))
+	return s, nil
+}
+
+// settings are the SQL that every connection begins with. Plans are made once
+// for each statement and connection: their shape is decided in Go, and neither
+// planning again nor compiling pays for statements of a few milliseconds.
+// Sequential scans are what is left when no index applies.
+func settings(timeout time.Duration) string {
+	return fmt.Sprintf(`SET plan_cache_mode = force_generic_plan;
+		SET jit = off;
+		SET enable_seqscan = off;
+		SET idle_in_transaction_session_timeout = '1min';
+		SET statement_timeout = %d;`, max(0, timeout.Milliseconds()))
+}
+
+func open(ctx context.Context, url string, maxConns int, settings string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{pool: pool, log: c.Logger, now: c.Now}, nil
+	c.MaxConns = int32(maxConns)
+	c.MaxConnIdleTime = 5 * time.Minute
+	c.MaxConnLifetime = time.Hour
+	c.MaxConnLifetimeJitter = 10 * time.Minute
+	c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	// A cancelled request cancels its statement in PostgreSQL and keeps the
+	// connection.
+	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
+	}
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.PgConn().Exec(ctx, settings).ReadAll()
+		return err
+	}
+	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// Close waits for writes that have begun and closes the connections.
-func (s *Store) Close() { s.pool.Close() }
-
-// Tx is one transaction. It is not safe for concurrent use.
-type Tx struct {
-	store *Store
-	tx    pgx.Tx
+// Close waits for writes that have begun and closes the connections. Writes that
+// come later fail.
+func (s *Store) Close() {
+	s.queue.stop()
+	s.pool.Close()
+	s.side.Close()
 }
 
-// InTx runs fn in one READ COMMITTED transaction and commits when fn returns
-// nil. After a serialization failure, a deadlock or a lost race it runs fn
-// again, so fn must have no effect outside the transaction that it cannot
-// repeat.
-func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fn(&Tx{store: s, tx: tx}) })
-}
-
-// typeNumber returns the number of a resource type, and false when no resource
-// of that type has ever been stored.
-func (s *Store) typeNumber(ctx context.Context, typ string) (int16, bool, error) {
-	return 0, false, nil
-}
-
-// typeName returns the resource type that a number stands for.
-func (s *Store) typeName(ctx context.Context, typ int16) (string, error) { return "", nil }
-
-// decodeBody returns the JSON of the column body.
-func decodeBody(stored []byte) ([]byte, error) { return stored, nil }
+// Ping asks the database for a sign of life.
+func (s *Store) Ping(ctx context.Context) error { return translate(s.pool.Ping(ctx)) }

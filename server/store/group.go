@@ -1,0 +1,490 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// entry is a write on its way into a transaction.
+type entry struct {
+	w     *Write
+	index int   // of the write among its neighbours
+	unit  *unit // when coalesced
+	typ   int16
+	ref   int64
+	rid   int64
+
+	action      action
+	version     int
+	lastUpdated time.Time
+	body        []byte // JSON
+	fhirIndex   *fhir.Index
+}
+
+type action uint8
+
+const (
+	nothing  action = iota // DELETE of what does not exist
+	inserted               // with an id of the server's: nobody else can have it
+	claimed                // with an id of the client's: somebody else may be about to
+	updated
+	deleted
+)
+
+// prepare does what can be done before a transaction: everything, for a create
+// with an id of the server's.
+func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
+	entries := make([]entry, len(ws))
+	indexes := make([]*fhir.Index, len(ws))
+	for i, w := range ws {
+		e := &entries[i]
+		*e = entry{w: w, index: i, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index}
+		indexes[i] = w.Index
+		if w.Method == fhir.DELETE {
+			e.fhirIndex = nil
+		} else if w.Modify == nil && (w.Body == nil || w.Index == nil) || w.ID == "" {
+			return nil, &WriteError{i, fmt.Errorf("store: write of %s/%s lacks a body, an index or an id", w.ResourceType, w.ID)}
+		}
+		var err error
+		if e.typ, err = s.addType(ctx, w.ResourceType); err != nil {
+			return nil, &WriteError{i, translate(err)}
+		}
+		if w.Method == fhir.POST {
+			if e.rid, err = s.rid(ctx, e.typ); err != nil {
+				return nil, &WriteError{i, translate(err)}
+			}
+			e.action = inserted
+			e.make(1, s.now(), w.Body)
+		}
+	}
+	if err := s.learn(ctx, indexes...); err != nil {
+		// Which one it was shows when each is learned alone.
+		for i, x := range indexes {
+			if err := s.learn(ctx, x); err != nil {
+				return nil, &WriteError{i, err}
+			}
+		}
+	}
+	return entries, nil
+}
+
+// make gives the entry its version.
+func (e *entry) make(version int, at time.Time, body *fhir.Body) {
+	e.version = version
+	e.lastUpdated = at.UTC().Truncate(time.Microsecond)
+	if body != nil {
+		e.body = body.Render(nil, e.w.ID, e.version, e.lastUpdated)
+	}
+}
+
+// finish tells the writer what was made.
+func (e *entry) finish() {
+	w := e.w
+	w.Created = e.action == inserted || e.action == claimed
+	w.Result = fhir.Version{
+		ResourceType: w.ResourceType, ID: w.ID, VersionID: e.version, LastUpdated: e.lastUpdated,
+		Method: w.Method, Body: e.body,
+	}
+}
+
+// resolve locks the current versions of everything that may exist and decides
+// what each write does. A write that cannot be done goes to fail, which returns
+// nil to go on without it.
+func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fail func(*entry, error) error) error {
+	var refs []int64
+	byRef := make(map[int64]*entry, len(entries))
+	withBody := false
+	for _, e := range entries {
+		if e.w.Method == fhir.POST {
+			continue
+		}
+		e.action = nothing
+		refs = append(refs, e.ref)
+		byRef[e.ref] = e
+		withBody = withBody || e.w.Modify != nil
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	slices.Sort(refs)
+	current, err := q.LockResources(ctx, db.LockResourcesParams{WithBody: withBody, Refs: refs})
+	if err != nil {
+		return fmt.Errorf("lock resources: %w", err)
+	}
+	now := s.now()
+	for _, r := range current {
+		e := byRef[r.Ref]
+		delete(byRef, r.Ref)
+		e.rid = r.Rid
+		if err := s.decideExisting(ctx, e, r, now); err != nil {
+			if err := fail(e, err); err != nil {
+				return err
+			}
+		}
+	}
+	if len(byRef) == 0 {
+		return nil
+	}
+	refs = refs[:0]
+	for ref := range byRef {
+		refs = append(refs, ref)
+	}
+	last, err := q.LastVersions(ctx, refs)
+	if err != nil {
+		return fmt.Errorf("last versions: %w", err)
+	}
+	history := make(map[int64]db.LastVersionsRow, len(last))
+	for _, h := range last {
+		history[h.Ref] = h
+	}
+	for _, e := range entries { // in their own order, so that the first error is the first
+		if byRef[e.ref] != e {
+			continue
+		}
+		if err := s.decideAbsent(ctx, e, history[e.ref], now); err != nil {
+			if err := fail(e, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
+	w := e.w
+	switch {
+	case w.IfNoneMatch:
+		return outcome.Precondition(outcome.CodeDuplicate, "%s/%s exists, and If-None-Match asks that it does not", w.ResourceType, w.ID)
+	case w.IfMatch != 0 && w.IfMatch != int(r.Version):
+		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for version %d", w.ResourceType, w.ID, r.Version, w.IfMatch)
+	}
+	body := w.Body
+	if w.Modify != nil {
+		json, err := decodeBody(r.Body)
+		if err != nil {
+			return err
+		}
+		body, e.fhirIndex, err = w.Modify(fhir.Version{
+			ResourceType: w.ResourceType, ID: w.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(),
+			Method: r.Method, Body: json,
+		})
+		if err != nil {
+			return err
+		}
+		if err := s.learn(ctx, e.fhirIndex); err != nil {
+			return err
+		}
+	}
+	e.action = updated
+	if w.Method == fhir.DELETE {
+		e.action, body = deleted, nil
+	}
+	e.make(int(r.Version)+1, later(now, r.LastUpdated), body)
+	return nil
+}
+
+// decideAbsent takes the last version there was, or the zero row.
+func (s *Store) decideAbsent(ctx context.Context, e *entry, h db.LastVersionsRow, now time.Time) error {
+	w := e.w
+	switch {
+	case w.IfMatch != 0:
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for version %d", w.ResourceType, w.ID, w.IfMatch)
+	case (w.MustExist || w.Modify != nil) && h.Version == 0:
+		return outcome.NotFound(w.ResourceType, w.ID)
+	case w.MustExist || w.Modify != nil:
+		return outcome.Deleted(w.ResourceType, w.ID)
+	case w.Method == fhir.DELETE:
+		e.version = int(h.Version)
+		if e.version > 0 {
+			e.lastUpdated = h.LastUpdated.UTC()
+		}
+		return nil
+	}
+	e.action = claimed
+	e.rid = h.Rid
+	if e.rid == 0 {
+		var err error
+		if e.rid, err = s.rid(ctx, e.typ); err != nil {
+			return err
+		}
+	}
+	if h.Version > 0 {
+		now = later(now, h.LastUpdated)
+	}
+	e.make(int(h.Version)+1, now, w.Body)
+	return nil
+}
+
+// later returns now, or the next microsecond after last when that is later: the
+// versions of a resource are ordered in time whatever the servers' clocks say.
+func later(now, last time.Time) time.Time {
+	if next := last.Add(time.Microsecond); now.Before(next) {
+		return next
+	}
+	return now
+}
+
+// statement is one multi-row statement of a group, with a parameter for each
+// column in the order of the SQL.
+type statement struct {
+	name string
+	sql  string
+	cols []array
+}
+
+func newStatement(name, sql string, oids ...uint32) statement {
+	cols := make([]array, len(oids))
+	for i, oid := range oids {
+		cols[i] = array{oid: oid}
+	}
+	return statement{name: "kiln_" + name, sql: sql, cols: cols}
+}
+
+// group is the rows of a transaction, column by column. Groups are reused.
+type group struct {
+	insert, move, update, remove, deletion, unindex, date, number, quantity, text, change statement
+
+	params  [][]byte
+	formats []int16
+}
+
+var groups = sync.Pool{New: func() any {
+	return &group{
+		insert: newStatement("insert", db.InsertResources,
+			oidInt8, oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea),
+		move: newStatement("move", db.MoveToHistory, oidInt8),
+		update: newStatement("update", db.UpdateResources,
+			oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea),
+		remove:   newStatement("remove", db.DeleteResources, oidInt8),
+		deletion: newStatement("deletion", db.InsertDeletions, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText),
+		unindex:  newStatement("unindex", db.DeleteIndex, oidInt8),
+		date:     newStatement("date", db.InsertDates, oidInt8, oidInt8, oidInt8, oidInt8),
+		number:   newStatement("number", db.InsertNumbers, oidInt8, oidInt8, oidNumeric, oidNumeric),
+		quantity: newStatement("quantity", db.InsertQuantities, oidInt8, oidInt8, oidInt8, oidNumeric, oidNumeric),
+		text:     newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText),
+		change:   newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+	}
+}}
+
+// statements in the order they are sent: a version moves to history before it
+// is replaced.
+func (g *group) statements() [11]*statement {
+	return [...]*statement{
+		&g.insert, &g.move, &g.update, &g.remove, &g.deletion, &g.unindex,
+		&g.date, &g.number, &g.quantity, &g.text, &g.change,
+	}
+}
+
+func (g *group) reset() {
+	for _, st := range g.statements() {
+		for i := range st.cols {
+			st.cols[i].reset()
+		}
+	}
+}
+
+// release gives the group back, unless it has grown beyond what is worth
+// keeping.
+func (g *group) release() {
+	size := 0
+	for _, st := range g.statements() {
+		for i := range st.cols {
+			size += cap(st.cols[i].buf)
+		}
+	}
+	if size < 4<<20 {
+		groups.Put(g)
+	}
+}
+
+// add lays out the rows of an entry.
+func (g *group) add(e *entry) {
+	if e.action == nothing {
+		return
+	}
+	method := byte(e.w.Method)
+	switch e.action {
+	case inserted, claimed:
+		c := g.insert.cols // terms, targets, rids, refs, …: the order of the SQL's parameters
+		termsLow, termsHigh := addSlice(&c[0], e.fhirIndex.Terms)
+		targetsLow, targetsHigh := addSlice(&c[1], e.fhirIndex.Targets)
+		c[2].int64(e.rid)
+		c[3].int64(e.ref)
+		c[4].time(e.lastUpdated)
+		c[5].int32(int32(e.version))
+		c[6].char(method)
+		c[7].text(e.w.ID)
+		c[8].int32(termsLow)
+		c[9].int32(termsHigh)
+		c[10].int32(targetsLow)
+		c[11].int32(targetsHigh)
+		c[12].bytes(e.body)
+	case updated:
+		g.move.cols[0].int64(e.ref)
+		g.unindex.cols[0].int64(e.rid)
+		c := g.update.cols
+		termsLow, termsHigh := addSlice(&c[0], e.fhirIndex.Terms)
+		targetsLow, targetsHigh := addSlice(&c[1], e.fhirIndex.Targets)
+		c[2].int64(e.ref)
+		c[3].time(e.lastUpdated)
+		c[4].int32(int32(e.version))
+		c[5].char(method)
+		c[6].int32(termsLow)
+		c[7].int32(termsHigh)
+		c[8].int32(targetsLow)
+		c[9].int32(targetsHigh)
+		c[10].bytes(e.body)
+	case deleted:
+		g.move.cols[0].int64(e.ref)
+		g.unindex.cols[0].int64(e.rid)
+		g.remove.cols[0].int64(e.ref)
+		c := g.deletion.cols
+		c[0].int64(e.rid)
+		c[1].int64(e.ref)
+		c[2].time(e.lastUpdated)
+		c[3].int32(int32(e.version))
+		c[4].text(e.w.ID)
+	}
+	c := g.change.cols
+	c[0].int64(e.rid)
+	c[1].int64(e.ref)
+	c[2].int32(int32(e.version))
+	c[3].char(method)
+	if e.fhirIndex != nil && e.action != deleted {
+		g.addIndex(e.rid, e.fhirIndex)
+	}
+}
+
+// addSlice appends one row's array to the flat one and returns where it lies,
+// 1-based; an empty array is a slice that ends before it begins.
+func addSlice(a *array, vs []int64) (low, high int32) {
+	low = int32(a.n) + 1
+	for _, v := range vs {
+		a.int64(v)
+	}
+	return low, int32(a.n)
+}
+
+func (g *group) addIndex(rid int64, x *fhir.Index) {
+	for _, d := range x.Dates {
+		c := g.date.cols
+		c[0].int64(int64(d.Key))
+		c[1].int64(d.Low)
+		c[2].int64(d.High)
+		c[3].int64(rid)
+	}
+	for _, n := range x.Numbers {
+		c := g.number.cols
+		c[0].int64(int64(n.Key))
+		c[1].int64(rid)
+		addRange(&c[2], &c[3], n.Low, n.High)
+	}
+	for _, q := range x.Quantities {
+		c := g.quantity.cols
+		c[0].int64(int64(q.Key))
+		c[1].int64(rid)
+		c[2].int64(fhir.UnitID(q.System, q.Code, q.Unit))
+		addRange(&c[3], &c[4], q.Low, q.High)
+	}
+	for _, s := range x.Strings {
+		c := g.text.cols
+		c[0].int64(int64(s.Key))
+		c[1].int64(rid)
+		c[2].text(s.Text)
+	}
+}
+
+func addRange(low, high *array, from, to string) {
+	if from == "" {
+		low.infinite(-1)
+	} else {
+		low.numeric(from)
+	}
+	switch to {
+	case from:
+		high.null()
+	case "":
+		high.infinite(1)
+	default:
+		high.numeric(to)
+	}
+}
+
+// send writes the rows in one round trip. With commit it ends the transaction
+// too: one that has begun, else the implicit one of the pipeline.
+func (g *group) send(ctx context.Context, conn *pgx.Conn, begun, commit bool) error {
+	for _, st := range g.statements() {
+		if st.cols[0].n > 0 || st.cols[len(st.cols)-1].n > 0 {
+			if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil {
+				return fmt.Errorf("prepare %s: %w", st.name, err)
+			}
+		}
+	}
+	p := conn.PgConn().StartPipeline(ctx)
+	for _, st := range g.statements() {
+		if st.cols[0].n > 0 || st.cols[len(st.cols)-1].n > 0 {
+			g.params, g.formats = g.params[:0], g.formats[:0]
+			for i := range st.cols {
+				g.params = append(g.params, st.cols[i].param())
+				g.formats = append(g.formats, pgx.BinaryFormatCode)
+			}
+			p.SendQueryPrepared(st.name, g.params, g.formats, nil)
+		}
+	}
+	if begun && commit {
+		p.SendQueryParams("COMMIT", nil, nil, nil, nil)
+	}
+	err := p.Sync()
+	for err == nil {
+		var result any
+		if result, err = p.GetResults(); err != nil || result == nil {
+			break
+		}
+		if r, ok := result.(*pgconn.ResultReader); ok {
+			_, err = r.Close()
+		}
+	}
+	if closeErr := p.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// lostRace reports whether one of the claimed ids has been given a version by
+// somebody else.
+func lostRace(ctx context.Context, q *db.Queries, entries []*entry) error {
+	var p db.LostRacesParams
+	for _, e := range entries {
+		if e.action == claimed {
+			p.Refs = append(p.Refs, e.ref)
+			p.Versions = append(p.Versions, int32(e.version))
+		}
+	}
+	if len(p.Refs) == 0 {
+		return nil
+	}
+	lost, err := q.LostRaces(ctx, p)
+	if err != nil {
+		return fmt.Errorf("check for races: %w", err)
+	}
+	if len(lost) > 0 {
+		return errLostRace
+	}
+	return nil
+}
+
+// sortEntries puts entries in the order in which every writer takes its locks.
+func sortEntries(entries []*entry) {
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.ref, b.ref) })
+}

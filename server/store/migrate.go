@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+
+	"kiln/queries"
+)
+
+// Migrate brings the database's schema up to date. Servers that start together
+// wait for each other, and all but one find nothing to do.
+func Migrate(ctx context.Context, url string) error {
+	_, err := queries.Migrate(ctx, url)
+	return err
+}
+
+// Status returns every migration, oldest first, with the time it was applied.
+func Status(ctx context.Context, url string) ([]queries.Migration, error) {
+	return queries.Status(ctx, url)
+}
+
+// Plan returns the migrations that Migrate would apply.
+func Plan(ctx context.Context, url string) ([]queries.Migration, error) {
+	all, err := queries.Status(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	var pending []queries.Migration
+	for _, m := range all {
+		if m.Applied.IsZero() {
+			pending = append(pending, m)
+		}
+	}
+	return pending, nil
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"kiln/gen/db"
+)
+
+// surrogates gives out numbers from a block that this server has reserved. What
+// is left of a block when the server stops is never used.
+type surrogates struct {
+	mu        sync.Mutex
+	next, end int64
+}
+
+const surrogateBlock = 4096
+
+// rid returns a new surrogate for a resource of type typ.
+func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
+	r := &s.rids
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == r.end {
+		first, err := db.New(s.side).ReserveRIDs(ctx, surrogateBlock)
+		if err != nil {
+			return 0, fmt.Errorf("reserve surrogates: %w", err)
+		}
+		r.next, r.end = first, first+surrogateBlock
+	}
+	n := r.next
+	r.next++
+	return int64(typ)<<48 | n, nil
+}
+
+// typeTable is the table resource_type as far as this server has seen it. Rows
+// are only ever added.
+type typeTable struct {
+	current atomic.Pointer[types]
+}
+
+type types struct {
+	number map[string]int16
+	name   map[int16]string
+}
+
+func (t *typeTable) load(ctx context.Context, q *db.Queries) error {
+	rows, err := q.ResourceTypes(ctx)
+	if err != nil {
+		return err
+	}
+	next := types{number: make(map[string]int16, len(rows)), name: make(map[int16]string, len(rows))}
+	for _, r := range rows {
+		next.number[r.Name] = r.Typ
+		next.name[r.Typ] = r.Name
+	}
+	t.current.Store(&next)
+	return nil
+}
+
+// typeNumber returns the number of a resource type, and false when no resource
+// of that type has ever been stored.
+func (s *Store) typeNumber(ctx context.Context, typ string) (int16, bool, error) {
+	if n, ok := s.types.current.Load().number[typ]; ok {
+		return n, true, nil
+	}
+	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+		return 0, false, translate(err)
+	}
+	n, ok := s.types.current.Load().number[typ]
+	return n, ok, nil
+}
+
+// typeName returns the resource type that a number stands for.
+func (s *Store) typeName(ctx context.Context, typ int16) (string, error) {
+	if name, ok := s.types.current.Load().name[typ]; ok {
+		return name, nil
+	}
+	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+		return "", translate(err)
+	}
+	name, ok := s.types.current.Load().name[typ]
+	if !ok {
+		return "", fmt.Errorf("store: no resource type has number %d", typ)
+	}
+	return name, nil
+}
+
+// addType returns the number of a resource type, giving it one when it has none.
+func (s *Store) addType(ctx context.Context, typ string) (int16, error) {
+	for range 100 {
+		n, ok, err := s.typeNumber(ctx, typ)
+		if ok || err != nil {
+			return n, err
+		}
+		if err := db.New(s.side).AddResourceType(ctx, typ); err != nil {
+			return 0, fmt.Errorf("add resource type: %w", err)
+		}
+	}
+	return 0, fmt.Errorf("store: resource type %s found no number", typ)
+}

@@ -1,0 +1,176 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Write is one change of one resource.
+type Write struct {
+	// Method POST creates with an id that the server has made, which nothing else
+	// can have; PUT updates or creates, PATCH updates, DELETE deletes.
+	Method           fhir.Method
+	ResourceType, ID string
+	Body             *fhir.Body  // nil for DELETE
+	Index            *fhir.Index // finished; nil for DELETE
+	// IfMatch is the version that must be current, 0 for any. Another one is a
+	// conflict, an absent resource a failed precondition (412).
+	IfMatch int
+	// IfNoneMatch is `If-None-Match: *`: the resource must not exist, else 412.
+	IfNoneMatch bool
+	// MustExist refuses to create: not-found or deleted.
+	MustExist bool
+	// Modify gives body and index from the current version, instead of Body and
+	// Index. It runs while the resource is locked, and again when the
+	// transaction is.
+	Modify func(current fhir.Version) (*fhir.Body, *fhir.Index, error)
+
+	// Result is the version made. DELETE of what is deleted already has that
+	// deletion here, DELETE of what never existed a VersionID of 0.
+	Result  fhir.Version
+	Created bool // there was no current version before
+}
+
+// WriteError is a failed write among several.
+type WriteError struct {
+	Index int // of the write
+	Err   error
+}
+
+func (e *WriteError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *WriteError) Unwrap() error { return e.Err }
+
+// Write makes one change, durable on return. Changes that come at the same time
+// share a transaction, and each succeeds or fails by itself.
+func (s *Store) Write(ctx context.Context, w *Write) error {
+	err := s.WriteAll(ctx, []*Write{w})
+	if e, ok := err.(*WriteError); ok {
+		return e.Err
+	}
+	return err
+}
+
+// WriteAll makes several changes of different resources, all or none, durable on
+// return. It is InTx with one Tx.Write, but shares its transaction with others
+// when it is short. The first change that fails is a *WriteError.
+func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
+	if len(ws) == 0 {
+		return nil
+	}
+	if len(ws) <= maxShared && !modifies(ws) {
+		return s.queue.write(ctx, ws)
+	}
+	return s.InTx(ctx, func(t *Tx) error { return t.Write(ctx, ws) })
+}
+
+// modifies reports whether a write runs a function under its lock: neighbours
+// should not wait for that.
+func modifies(ws []*Write) bool {
+	for _, w := range ws {
+		if w.Modify != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Tx is one transaction. It is not safe for concurrent use.
+type Tx struct {
+	store *Store
+	tx    pgx.Tx
+}
+
+const maxAttempts = 10
+
+// InTx runs fn in one READ COMMITTED transaction and commits when fn returns
+// nil. After a serialization failure, a deadlock or a lost race it runs fn
+// again, so fn must have no effect outside the transaction that it cannot
+// repeat.
+func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fn(&Tx{store: s, tx: tx}) })
+		if err == nil || attempt == maxAttempts || !retryable(err) || ctx.Err() != nil {
+			return translate(err)
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return translate(err)
+		}
+	}
+}
+
+// pause waits a random time, longer with every attempt, so that those who
+// collided do not collide again.
+func pause(ctx context.Context, attempt int) error {
+	t := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Write makes several changes, of different resources, in a handful of
+// statements. The first one that fails is a *WriteError, after which the
+// transaction can only be given up.
+func (t *Tx) Write(ctx context.Context, ws []*Write) error {
+	seen := make(map[int64]int, len(ws))
+	entries, err := t.store.prepare(ctx, ws)
+	if err != nil {
+		return err
+	}
+	sorted := make([]*entry, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		if first, ok := seen[e.ref]; ok {
+			return &WriteError{i, writtenTwice(e, first)}
+		}
+		seen[e.ref] = i
+		sorted[i] = e
+	}
+	q := db.New(t.tx)
+	fail := func(e *entry, err error) error { return &WriteError{e.index, translate(err)} }
+	if err := t.store.resolve(ctx, q, sorted, fail); err != nil {
+		return translate(err)
+	}
+	// Every writer inserts in the same order, as it locks in the same order.
+	sortEntries(sorted)
+	g := groups.Get().(*group)
+	defer g.release()
+	g.reset()
+	for _, e := range sorted {
+		g.add(e)
+	}
+	if err := g.send(ctx, t.tx.Conn(), true, false); err != nil {
+		return translate(fmt.Errorf("write: %w", err))
+	}
+	if err := lostRace(ctx, q, sorted); err != nil {
+		return translate(err)
+	}
+	for _, e := range sorted {
+		e.finish()
+	}
+	return nil
+}
+
+func writtenTwice(e *entry, first int) error {
+	return outcome.Invalid("%s/%s is written twice, by entries %d and %d", e.w.ResourceType, e.w.ID, first, e.index)
+}
+
+// Lock takes transaction locks on arbitrary numbers, in ascending order, and
+// waits for them. Call it once, first: then transactions with several locks
+// cannot wait for each other in a circle.
+func (t *Tx) Lock(ctx context.Context, keys ...int64) error {
+	return translate(db.New(t.tx).Lock(ctx, keys))
+}
