@@ -37,8 +37,8 @@ type SearchParameter struct {
 	fhir.SearchParameter
 	Base   []string `json:"base"`
 	Target []string `json:"target"`
-	// Package names where it was found: name|version, or "local".
-	Package string `json:"-"`
+	// Rank orders where it was found: 0 local, 1 HL7's core package, 2 another.
+	Rank int `json:"-"`
 }
 
 // CompartmentDefinition is samply's model, but for the resource types.
@@ -85,7 +85,7 @@ func Load(dir fs.FS) (*Set, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.add("local", b); err != nil {
+		if err := s.add(0, b); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -99,9 +99,9 @@ func Load(dir fs.FS) (*Set, error) {
 
 func rank(p definitions.Package) int {
 	if strings.HasPrefix(p.Name, "hl7.fhir.r4.") {
-		return 0
+		return 1
 	}
-	return 1
+	return 2
 }
 
 func (s *Set) loadPackage(dir fs.FS, p definitions.Package) error {
@@ -123,14 +123,14 @@ func (s *Set) loadPackage(dir fs.FS, p definitions.Package) error {
 		if err != nil && err != io.EOF {
 			return err
 		}
-		if err := s.add(p.Name+"|"+p.Version, line); err != nil {
+		if err := s.add(rank(p), line); err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
 	}
 }
 
 // add reads one resource. Types that codegen has no use for are passed over.
-func (s *Set) add(from string, b []byte) error {
+func (s *Set) add(rank int, b []byte) error {
 	var head struct{ ResourceType, ID string }
 	if err := json.Unmarshal(b, &head); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (s *Set) add(from string, b []byte) error {
 			return read(b, s.Structures, func(d *fhir.StructureDefinition) string { return d.Url })
 		case "SearchParameter":
 			return read(b, s.Parameters, func(d *SearchParameter) string {
-				d.Package = from
+				d.Rank = rank
 				return d.Url
 			})
 		case "CompartmentDefinition":

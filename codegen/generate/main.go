@@ -38,5 +38,8 @@ func run(from, to string) error {
 	if err := emit.Handlers(tree, model); err != nil {
 		return err
 	}
+	if err := emit.Index(tree, model); err != nil {
+		return err
+	}
 	return tree.Write(to)
 }

@@ -23,6 +23,9 @@ type Model struct {
 	Datatypes []*Type // the datatypes among them
 
 	Compartments []fhir.Compartment
+	Searches     []*Search // one for each resource type
+	Interpreted  []Remark  // branches that are left to the FHIRPath engine
+	Omitted      []Remark  // parameters that cannot be searched
 
 	byName map[string]*Type
 }
@@ -138,6 +141,10 @@ func Build(set *definition.Set) (*Model, error) {
 		m.Types = append(m.Types, t.Backbones...)
 	}
 	m.Compartments = compartments(set, m)
+	m.byName["Extension"] = extension()
+	if err := search(set, m); err != nil {
+		return nil, err
+	}
 	return m, nil
 }
 
@@ -389,6 +396,21 @@ func text(s *string) string {
 		return ""
 	}
 	return *s
+}
+
+// extension is what paths need to know of Extension.
+func extension() *Type {
+	t := &Type{Name: "Extension", Go: "Extension", Base: "Element", byName: map[string]*Field{}}
+	t.Fields = []*Field{
+		{Name: "id", Go: "ID", Max: 1, Type: Ref{Name: systemString, Go: "SystemString", Shared: true, Primitive: true}},
+		{Name: "extension", Go: "Extension", Max: fhir.Many, Type: shared["Extension"]},
+		{Name: "url", Go: "URL", Max: 1, Type: Ref{Name: systemString, Go: "SystemString", Shared: true, Primitive: true}},
+		{Name: "value", Go: "Value", Max: 1, Open: true},
+	}
+	for _, f := range t.Fields {
+		t.byName[f.Name] = f
+	}
+	return t
 }
 
 // DatatypeRefs are all datatypes, those of server/fhir among them, by name.
