@@ -137,3 +137,11 @@ func (n Node) appendExtra(dst []Node, name string) []Node {
 	}
 	return dst
 }
+
+// Primitive is the value at a primitive's node, nil at every other node.
+func (n Node) Primitive() *Primitive {
+	if n.T == nil || !n.T.Kind.Primitive() {
+		return nil
+	}
+	return (*Primitive)(n.p)
+}

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"kiln/server/outcome"
+)
+
+// Options are what the routes need.
+type Options struct {
+	// Ready returns why the service cannot serve, nil when it can.
+	Ready   func(ctx context.Context) error
+	Metrics *prometheus.Registry
+	Pprof   bool // profiles, to clients on this machine only
+}
+
+// readyTimeout bounds how long a health check may wait for the database.
+const readyTimeout = 2 * time.Second
+
+// Routes are the endpoints by pattern.
+func Routes(o Options) map[string]http.Handler {
+	routes := map[string]http.Handler{
+		"GET /health/live":  http.HandlerFunc(alive),
+		"GET /health/ready": ready(o.Ready),
+		"GET /health":       ready(o.Ready),
+		"GET /metrics":      promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{}),
+	}
+	if o.Pprof {
+		routes["/debug/pprof/"] = loopbackOnly(pprof.Index)
+		routes["/debug/pprof/profile"] = loopbackOnly(pprof.Profile)
+		routes["/debug/pprof/trace"] = loopbackOnly(pprof.Trace)
+		routes["/debug/pprof/symbol"] = loopbackOnly(pprof.Symbol)
+		routes["/debug/pprof/cmdline"] = loopbackOnly(pprof.Cmdline)
+	}
+	return routes
+}
+
+// RegisterProcess adds the metrics of the Go runtime and of the process.
+func RegisterProcess(r prometheus.Registerer) {
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+}
+
+// Starting answers while the service is being built: alive, not ready.
+func Starting() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/health/live", "/fhir/health/live":
+			alive(w, r)
+		default:
+			unavailable(w, "the server is starting")
+		}
+	})
+}
+
+func alive(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, []byte(`{"status":"ok"}`)) }
+
+func ready(check func(ctx context.Context) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+		defer cancel()
+		if err := check(ctx); err != nil {
+			unavailable(w, "the database does not answer")
+			return
+		}
+		alive(w, r)
+	})
+}
+
+func unavailable(w http.ResponseWriter, reason string) {
+	w.Header().Set("Retry-After", "1")
+	w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	w.Write(outcome.JSON(outcome.New(outcome.CodeTimeout, "%s", reason).Issues))
+}
+
+func say(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	w.Write(body)
+}
+
+// loopbackOnly hides a handler from other machines.
+func loopbackOnly(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err == nil {
+			if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() {
+				h(w, r)
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
+		w.WriteHeader(http.StatusForbidden)
+		w.Write(outcome.JSON(outcome.New(outcome.CodeForbidden, "profiles are for clients on the server's own machine").Issues))
+	})
+}

@@ -1,0 +1,139 @@
+package interaction
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"kiln/server/outcome"
+)
+
+// batchWidth is how many entries of one batch run at the same time. Writes that
+// do are committed together by the store.
+const batchWidth = 32
+
+// batch carries out entries independently of each other: deletes, then creates,
+// then updates and patches, then reads. Entries about the same resource keep
+// their order.
+// Spec: https://hl7.org/fhir/R4/http.html#brules, #trules.
+func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Response, error) {
+	out := &Bundle{Type: "batch-response", Total: -1, Entries: make([]Entry, len(parts))}
+	phases := make([][]*job, 4)
+	for i, part := range parts {
+		err := part.err
+		if err == nil {
+			var j *job
+			if j, err = s.job(i, part.entry); err == nil {
+				n := phase(j.method)
+				phases[n] = append(phases[n], j)
+				continue
+			}
+		}
+		out.Entries[i] = s.failed(ctx, i, err)
+	}
+	for _, jobs := range phases {
+		var g errgroup.Group
+		g.SetLimit(batchWidth)
+		for _, same := range bySubject(jobs) {
+			g.Go(func() error {
+				for _, j := range same {
+					r, err := s.one(ctx, p, j)
+					if err != nil {
+						out.Entries[j.i] = s.failed(ctx, j.i, err)
+						continue
+					}
+					out.Entries[j.i] = entryOf(r, p, j.method)
+				}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return Response{}, err
+		}
+		if err := ctx.Err(); err != nil {
+			return Response{}, err
+		}
+	}
+	return Response{Status: http.StatusOK, Bundle: out}, nil
+}
+
+// phase is when an entry's turn is: DELETE, POST, PUT and PATCH, GET.
+func phase(method string) int {
+	switch method {
+	case "DELETE":
+		return 0
+	case "POST":
+		return 1
+	case "PUT", "PATCH":
+		return 2
+	}
+	return 3
+}
+
+// bySubject groups jobs that are about the same resource or the same criteria.
+func bySubject(jobs []*job) [][]*job {
+	groups := make([][]*job, 0, len(jobs))
+	at := make(map[string]int)
+	for _, j := range jobs {
+		subject := ""
+		switch {
+		case j.method == "GET" || j.method == "HEAD":
+		case j.to.id != "":
+			subject = j.to.typ + "/" + j.to.id
+		case j.entry.Request.IfNoneExist.Text != "":
+			subject = j.to.typ + "?" + j.entry.Request.IfNoneExist.Text
+		case j.to.hasQuery:
+			subject = j.to.typ + "?" + j.to.query
+		}
+		if subject == "" {
+			groups = append(groups, []*job{j})
+			continue
+		}
+		i, ok := at[subject]
+		if !ok {
+			i = len(groups)
+			at[subject] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], j)
+	}
+	return groups
+}
+
+// one carries out an entry of a batch.
+func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, error) {
+	q := j.entry.Request
+	switch j.method {
+	case "POST":
+		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: strings.TrimPrefix(q.IfNoneExist.Text, "?")}
+		return s.create(ctx, c, j.entry.Resource)
+	case "PUT":
+		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
+			IfMatch: q.IfMatch.Text, IfNoneMatch: q.IfNoneMatch.Text}, j.entry.Resource)
+	case "PATCH":
+		contentType, patch, err := j.patch()
+		if err != nil {
+			return Response{}, err
+		}
+		return s.Patch(ctx, PatchParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
+			ContentType: contentType, Patch: patch, IfMatch: q.IfMatch.Text})
+	case "DELETE":
+		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, IfMatch: q.IfMatch.Text})
+	}
+	return s.get(ctx, s.Store, j, p.Lenient)
+}
+
+// failed is the entry of an error. What is no outcome goes to the log.
+func (s *Service) failed(ctx context.Context, i int, err error) Entry {
+	e, ok := outcome.From(inEntry(i, err))
+	if !ok || e.HTTPStatus() >= http.StatusInternalServerError {
+		s.logger().LogAttrs(ctx, slog.LevelError, "batch entry failed", slog.Int("entry", i), slog.Any("error", err))
+	}
+	if !ok {
+		e = outcome.New(outcome.CodeException, "internal error").At(entryPath(i))
+	}
+	return Entry{Answer: &Answer{Status: e.HTTPStatus(), Issues: e.Issues}}
+}

@@ -1,0 +1,295 @@
+package interaction
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// BundleParams are the inputs of a batch or transaction.
+type BundleParams struct {
+	Body    []byte // must not change until Bundle returns
+	Return  Return // representation sends written resources back
+	Lenient bool   // handling=lenient, for the searches inside
+}
+
+// Bundle carries out a batch or a transaction, whichever its type says.
+// Spec: https://hl7.org/fhir/R4/http.html#transaction.
+func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) {
+	if len(p.Body) == 0 {
+		return Response{}, outcome.New(outcome.CodeStructure, "the request has no body; expected a Bundle of type batch or transaction as JSON")
+	}
+	r, err := fhir.Decode(s.Model, p.Body)
+	if err != nil {
+		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnprocessableEntity {
+			if parts, ok := s.batchParts(p.Body); ok {
+				return s.batch(ctx, p, parts)
+			}
+		}
+		return Response{}, err
+	}
+	b, ok := r.(*r4.Bundle)
+	if !ok {
+		return Response{}, outcome.Invalid("the base URL takes a Bundle, the body is a resource of type %s; POST it to /%[1]s", r.Type().Name)
+	}
+	switch b.Type_.Text {
+	case "batch":
+		parts := make([]part, len(b.Entry))
+		for i := range b.Entry {
+			parts[i].entry = &b.Entry[i]
+		}
+		return s.batch(ctx, p, parts)
+	case "transaction":
+		return s.transaction(ctx, p, b)
+	case "":
+		return Response{}, outcome.New(outcome.CodeRequired, "the Bundle has no type; expected batch or transaction").At("Bundle.type")
+	}
+	return Response{}, outcome.Invalid("the base URL takes a Bundle of type batch or transaction, not %s; to store a Bundle, POST it to /Bundle", clip(b.Type_.Text)).
+		At("Bundle.type")
+}
+
+// part is one entry of a batch, or the reason why it cannot be read.
+type part struct {
+	entry *r4.BundleEntry
+	err   error
+}
+
+// batchParts reads the entries of a batch one by one, so that a malformed one
+// does not spoil the others. It gives up where not even that is possible.
+func (s *Service) batchParts(body []byte) ([]part, bool) {
+	var b struct {
+		ResourceType string            `json:"resourceType"`
+		Type         string            `json:"type"`
+		Entry        []json.RawMessage `json:"entry"`
+	}
+	if err := json.Unmarshal(body, &b); err != nil || b.ResourceType != "Bundle" || b.Type != "batch" {
+		return nil, false
+	}
+	parts := make([]part, len(b.Entry))
+	for i, raw := range b.Entry {
+		r, err := fhir.Decode(s.Model, fmt.Appendf(nil, `{"resourceType":"Bundle","type":"batch","entry":[%s]}`, raw))
+		if err != nil {
+			parts[i].err = renumber(err, i)
+			continue
+		}
+		parts[i].entry = &r.(*r4.Bundle).Entry[0]
+	}
+	return parts, true
+}
+
+// renumber says Bundle.entry[i] where an error says Bundle.entry[0].
+func renumber(err error, i int) error {
+	e, ok := outcome.From(err)
+	if !ok {
+		return err
+	}
+	e.Issues = append([]outcome.Issue(nil), e.Issues...)
+	for n := range e.Issues {
+		issue := &e.Issues[n]
+		if rest, ok := strings.CutPrefix(issue.Expression, "Bundle.entry[0]"); ok {
+			issue.Expression = entryPath(i) + rest
+		}
+		issue.Line, issue.Column = 0, 0
+	}
+	return e
+}
+
+func entryPath(i int) string { return fmt.Sprintf("Bundle.entry[%d]", i) }
+
+// inEntry names the entry that an error is about, in every issue.
+func inEntry(i int, err error) error {
+	e, ok := outcome.From(err)
+	if !ok {
+		return fmt.Errorf("%s: %w", entryPath(i), err)
+	}
+	n := *e
+	n.Issues = append([]outcome.Issue(nil), e.Issues...)
+	for k := range n.Issues {
+		issue := &n.Issues[k]
+		switch typ, rest, ok := strings.Cut(issue.Expression, "."); {
+		case strings.HasPrefix(issue.Expression, "Bundle.entry["):
+		case ok && typ != "":
+			issue.Expression = entryPath(i) + ".resource." + rest
+		default:
+			issue.Expression = entryPath(i)
+		}
+	}
+	return &n
+}
+
+// job is what one entry asks for.
+type job struct {
+	i       int
+	entry   *r4.BundleEntry
+	method  string
+	to      target
+	ifMatch string
+
+	// Of a write in a transaction.
+	w        *store.Write
+	cond     *condition
+	existing *fhir.Version // what If-None-Exist matched
+	gone     bool          // a conditional delete that matched nothing
+}
+
+// job reads entry.request and checks that it makes sense.
+func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
+	if e.Request == nil {
+		return nil, outcome.New(outcome.CodeRequired, "the entry has no request").At(entryPath(i) + ".request")
+	}
+	j := &job{i: i, entry: e, method: e.Request.Method.Text, ifMatch: e.Request.IfMatch.Text}
+	if e.Request.URL.Text == "" {
+		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no url").At(entryPath(i) + ".request.url")
+	}
+	var err error
+	if j.to, err = s.parseTarget(e.Request.URL.Text); err != nil {
+		if o, ok := outcome.From(err); ok {
+			return nil, o.At(entryPath(i) + ".request.url")
+		}
+		return nil, err
+	}
+	plain := !j.to.history && !j.to.search && j.to.compartment == "" && j.to.operation == ""
+	switch j.method {
+	case "GET", "HEAD":
+		return j, nil
+	case "POST":
+		if j.to.operation != "" || j.to.search {
+			return nil, outcome.NotSupported("POST %s is not served inside a Bundle", clip(e.Request.URL.Text)).At(entryPath(i) + ".request.url")
+		}
+		plain = plain && j.to.typ != "" && j.to.id == ""
+	case "PUT", "PATCH", "DELETE":
+		plain = plain && j.to.typ != "" && (j.to.id != "" || j.to.hasQuery)
+	case "":
+		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no method").At(entryPath(i) + ".request.method")
+	default:
+		return nil, outcome.Invalid("method %q is not one of GET, HEAD, POST, PUT, PATCH, DELETE", clip(j.method)).At(entryPath(i) + ".request.method")
+	}
+	if !plain {
+		return nil, outcome.Invalid("%s %s is not an interaction", j.method, clip(e.Request.URL.Text)).At(entryPath(i) + ".request.url")
+	}
+	if j.method != "DELETE" && e.Resource == nil {
+		return nil, outcome.New(outcome.CodeRequired, "%s needs a resource", j.method).At(entryPath(i) + ".resource")
+	}
+	if j.method == "POST" || j.method == "PUT" {
+		if got := e.Resource.Type().Name; got != j.to.typ {
+			return nil, outcome.Invalid("the resource is of type %s, request.url names %s", got, j.to.typ).At(entryPath(i) + ".resource")
+		}
+	}
+	return j, nil
+}
+
+// patch reads the patch of an entry: a Binary with a JSON Patch inside.
+// Spec: https://hl7.org/fhir/R4/http.html#patch (patch in a batch).
+func (j *job) patch() (contentType string, patch []byte, err error) {
+	b, ok := j.entry.Resource.(*r4.Binary)
+	if !ok {
+		return "application/fhir+json", nil, nil
+	}
+	patch, err = base64.StdEncoding.DecodeString(strings.Map(dropSpace, b.Data.Text))
+	if err != nil {
+		return "", nil, outcome.Invalid("Binary.data is not base64").At(entryPath(j.i) + ".resource.data")
+	}
+	contentType = b.ContentType.Text
+	if t, _, err := mime.ParseMediaType(contentType); err == nil {
+		contentType = t
+	}
+	return contentType, patch, nil
+}
+
+func dropSpace(r rune) rune {
+	if r == ' ' || r == '\n' || r == '\r' || r == '\t' {
+		return -1
+	}
+	return r
+}
+
+// get carries out a GET entry on from.
+func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (Response, error) {
+	q := j.entry.Request
+	values, err := parseQuery(j.to.query)
+	if err != nil {
+		return Response{}, err
+	}
+	var since time.Time
+	if text := q.IfModifiedSince.Text; text != "" {
+		if since, err = instant("ifModifiedSince", text); err != nil {
+			return Response{}, err
+		}
+	}
+	t := j.to
+	switch {
+	case t.operation == "metadata":
+		return s.Capabilities(ctx)
+	case t.operation == "$everything" && t.id != "":
+		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
+	case t.operation == "$meta" && t.id != "":
+		return s.Meta(ctx, MetaParams{ResourceType: t.typ, ID: t.id})
+	case t.operation != "" || t.search:
+		return Response{}, outcome.NotSupported("GET %s is not served inside a Bundle", clip(q.URL.Text))
+	case t.version != "":
+		return s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+	case t.history:
+		return s.history(ctx, from, HistoryParams{ResourceType: t.typ, ID: t.id, Values: values})
+	case t.compartment != "":
+		return s.search(ctx, from, SearchParams{ResourceType: t.compartment, Compartment: t.typ, CompartmentID: t.id, Values: values, Lenient: lenient})
+	case t.id != "":
+		return s.read(ctx, from, ReadParams{ResourceType: t.typ, ID: t.id, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+	default:
+		return s.search(ctx, from, SearchParams{ResourceType: t.typ, Values: values, Lenient: lenient})
+	}
+}
+
+// entryOf writes a response as an entry of a batch response.
+func entryOf(r Response, p BundleParams, method string) Entry {
+	e := Entry{Version: r.Version, Body: r.Body, Nested: r.Bundle, Answer: &Answer{Status: r.Status, Issues: r.Issues}}
+	e.Answer.Located = r.Version.ResourceType != ""
+	switch {
+	case r.Written:
+		e.NoResource = p.Return != ReturnRepresentation
+	case r.Version.Body == nil || method == "HEAD":
+		e.NoResource = true
+	}
+	if method == "HEAD" {
+		e.Body, e.Nested = nil, nil
+	}
+	if r.Written && p.Return == ReturnOutcome && e.Answer.Issues == nil {
+		e.Answer.Issues = Told(r)
+	}
+	return e
+}
+
+// Told says in issues what a write did: Prefer: return=OperationOutcome.
+func Told(r Response) []outcome.Issue {
+	verb := "updated"
+	switch r.Status {
+	case http.StatusCreated:
+		verb = "created"
+	case http.StatusNoContent:
+		verb = "deleted"
+	}
+	text := verb
+	if r.Version.ResourceType != "" {
+		text = fmt.Sprintf("%s/%s %s, version %d", r.Version.ResourceType, r.Version.ID, verb, r.Version.VersionID)
+	}
+	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
+}
+
+// criteria is the query string of a conditional entry in canonical form.
+func criteriaOf(t target) string {
+	v, err := url.ParseQuery(t.query)
+	if err != nil {
+		return t.query
+	}
+	return v.Encode()
+}

@@ -1,0 +1,207 @@
+package interaction
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	"kiln/server/fhir"
+	"kiln/server/search"
+)
+
+// metadata caches the capability statement of a registry.
+type metadata struct {
+	mu   sync.Mutex
+	of   *search.Registry
+	body []byte
+}
+
+// Capabilities returns the CapabilityStatement: what this server serves, from
+// the tables that serve it.
+// Spec: https://hl7.org/fhir/R4/http.html#capabilities.
+func (s *Service) Capabilities(_ context.Context) (Response, error) {
+	reg := s.Registry()
+	s.metadata.mu.Lock()
+	defer s.metadata.mu.Unlock()
+	if s.metadata.of != reg {
+		body, err := json.Marshal(s.capabilityStatement(reg))
+		if err != nil {
+			return Response{}, fmt.Errorf("capability statement: %w", err)
+		}
+		s.metadata.of, s.metadata.body = reg, body
+	}
+	return Response{Status: http.StatusOK, Body: s.metadata.body}, nil
+}
+
+// The parts of a CapabilityStatement that the service fills in.
+type (
+	capabilityStatement struct {
+		ResourceType   string         `json:"resourceType"`
+		Status         string         `json:"status"`
+		Date           string         `json:"date"`
+		Kind           string         `json:"kind"`
+		Software       software       `json:"software"`
+		Implementation implementation `json:"implementation"`
+		FHIRVersion    string         `json:"fhirVersion"`
+		Format         []string       `json:"format"`
+		PatchFormat    []string       `json:"patchFormat"`
+		Rest           []capRest      `json:"rest"`
+	}
+	software struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	implementation struct {
+		Description string `json:"description"`
+		URL         string `json:"url,omitempty"`
+	}
+	capRest struct {
+		Mode        string         `json:"mode"`
+		Resource    []capResource  `json:"resource"`
+		Interaction []capCode      `json:"interaction"`
+		SearchParam []capParameter `json:"searchParam"`
+		Compartment []string       `json:"compartment,omitempty"`
+	}
+	capCode struct {
+		Code string `json:"code"`
+	}
+	capResource struct {
+		Type              string         `json:"type"`
+		Profile           string         `json:"profile"`
+		Interaction       []capCode      `json:"interaction"`
+		Versioning        string         `json:"versioning"`
+		ReadHistory       bool           `json:"readHistory"`
+		UpdateCreate      bool           `json:"updateCreate"`
+		ConditionalCreate bool           `json:"conditionalCreate"`
+		ConditionalRead   string         `json:"conditionalRead"`
+		ConditionalUpdate bool           `json:"conditionalUpdate"`
+		ConditionalDelete string         `json:"conditionalDelete"`
+		ReferencePolicy   []string       `json:"referencePolicy"`
+		SearchInclude     []string       `json:"searchInclude"`
+		SearchRevInclude  []string       `json:"searchRevInclude"`
+		SearchParam       []capParameter `json:"searchParam"`
+		Operation         []capOperation `json:"operation"`
+	}
+	capParameter struct {
+		Name          string `json:"name"`
+		Definition    string `json:"definition,omitempty"`
+		Type          string `json:"type"`
+		Documentation string `json:"documentation,omitempty"`
+	}
+	capOperation struct {
+		Name       string `json:"name"`
+		Definition string `json:"definition"`
+	}
+)
+
+// common are the parameters of every type that are no entries of the index.
+var common = []capParameter{
+	{"_id", "http://hl7.org/fhir/SearchParameter/Resource-id", "token", "Logical id of this artifact"},
+	{"_lastUpdated", "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", "date", "When the resource version last changed"},
+	{"_list", "", "special", "Members of the List with this id"},
+	{"_has", "", "special", "Reverse chaining: resources that others refer to"},
+}
+
+func codes(list ...string) []capCode {
+	out := make([]capCode, len(list))
+	for i, c := range list {
+		out[i].Code = c
+	}
+	return out
+}
+
+func (s *Service) capabilityStatement(reg *search.Registry) capabilityStatement {
+	c := capabilityStatement{
+		ResourceType: "CapabilityStatement", Status: "active", Date: s.Facts.Date, Kind: "instance",
+		Software:       software{"Kiln", s.Facts.Version},
+		Implementation: implementation{"Kiln, a FHIR R4 server compiled from its definitions", s.Facts.URL},
+		FHIRVersion:    "4.0.1",
+		Format:         []string{"application/fhir+json", "application/json", "json"},
+		PatchFormat:    []string{JSONPatch},
+		Rest: []capRest{{
+			Mode:        "server",
+			Interaction: codes("transaction", "batch", "search-system", "history-system"),
+			SearchParam: append([]capParameter{{"_type", "", "special", "Resource types to search"}}, common...),
+			Compartment: []string{},
+		}},
+	}
+	rest := &c.Rest[0]
+	for _, code := range []string{"Device", "Encounter", "Patient", "Practitioner", "RelatedPerson"} {
+		if _, ok := reg.Compartment(code); ok {
+			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+lower(code))
+		}
+	}
+	pointers := pointersTo(reg)
+	for _, typ := range reg.Types() {
+		rest.Resource = append(rest.Resource, s.capabilities(reg, typ, pointers[typ]))
+	}
+	return c
+}
+
+func lower(s string) string {
+	b := []byte(s)
+	for i := range b {
+		if b[i] >= 'A' && b[i] <= 'Z' {
+			b[i] += 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []string) capResource {
+	r := capResource{
+		Type:    typ,
+		Profile: "http://hl7.org/fhir/StructureDefinition/" + typ,
+		Interaction: codes("read", "vread", "update", "patch", "delete", "history-instance", "history-type",
+			"create", "search-type"),
+		Versioning: "versioned", ReadHistory: true, UpdateCreate: !s.RefuseUpdateCreate,
+		ConditionalCreate: true, ConditionalRead: "full-support", ConditionalUpdate: true, ConditionalDelete: "single",
+		ReferencePolicy:  []string{"literal", "logical"},
+		SearchInclude:    []string{"*"},
+		SearchRevInclude: append([]string{"*"}, revIncludes...),
+		SearchParam:      slices.Clone(common),
+		Operation:        []capOperation{},
+	}
+	for _, p := range reg.Parameters(typ) {
+		if !search.Supported(p) {
+			continue
+		}
+		r.SearchParam = append(r.SearchParam, capParameter{p.Code, p.URL, string(p.Type), p.Description})
+		if p.Type == fhir.SearchReference {
+			r.SearchInclude = append(r.SearchInclude, typ+":"+p.Code)
+		}
+	}
+	for _, name := range []string{"$everything", "$meta", "$meta-add", "$meta-delete"} {
+		op := operations[name]
+		if op.types != nil && !slices.Contains(op.types, typ) {
+			continue
+		}
+		definition := op.definition
+		if op.types != nil {
+			definition = fmt.Sprintf(definition, typ)
+		}
+		r.Operation = append(r.Operation, capOperation{name[1:], definition})
+	}
+	return r
+}
+
+// pointersTo lists, for each type, the reference parameters that are declared to
+// point at it: "Observation:subject". Those that may point anywhere are left out;
+// `*` stands for them.
+func pointersTo(reg *search.Registry) map[string][]string {
+	out := make(map[string][]string)
+	for _, typ := range reg.Types() {
+		for _, p := range reg.Parameters(typ) {
+			if p.Type != fhir.SearchReference || !search.Supported(p) {
+				continue
+			}
+			for _, target := range p.Targets {
+				out[target] = append(out[target], typ+":"+p.Code)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,119 @@
+package interaction
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"net/url"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// condition is the search of a conditional interaction. Whoever acts on its
+// answer holds the lock of its key until the transaction ends, so that of two
+// requests with the same condition the second sees what the first did.
+type condition struct {
+	typ   string
+	text  string // canonical: parameters sorted
+	query *search.Query
+	key   int64
+	held  bool // the lock of key is held
+}
+
+func (c *condition) String() string { return c.typ + "?" + c.text }
+
+// condition parses criteria. what names their origin in errors.
+func (s *Service) condition(typ, criteria, what string) (*condition, error) {
+	values, err := parseQuery(criteria)
+	if err != nil {
+		return nil, err
+	}
+	return s.conditionOf(typ, values, what)
+}
+
+func (s *Service) conditionOf(typ string, values url.Values, what string) (*condition, error) {
+	if s.Model.Resources[typ] == nil {
+		return nil, unknownType(typ)
+	}
+	for _, name := range []string{"_format", "_pretty", "_summary", "_elements"} {
+		values.Del(name) // they speak of the answer, not of the match
+	}
+	for name := range values {
+		switch name {
+		case "_count", "_offset", "_cursor", "_sort", "_include", "_revinclude", "_total", "_contained", "_containedType":
+			return nil, outcome.Invalid("%s cannot have %s: it is about which resources match, not about a page of them", what, name)
+		}
+	}
+	if len(values) == 0 {
+		return nil, outcome.Invalid("%s needs at least one search parameter", what)
+	}
+	// Two matches are enough to know that there is more than one.
+	values.Set("_count", "2")
+	values.Set("_total", "none")
+	q, err := search.Parse(s.Registry(), typ, values, s.searchOptions(false))
+	if err != nil {
+		return nil, err
+	}
+	values.Del("_count")
+	values.Del("_total")
+	c := &condition{typ: typ, text: values.Encode(), query: q}
+	sum := sha256.Sum256([]byte(c.String()))
+	c.key = int64(binary.BigEndian.Uint64(sum[:8]))
+	return c, nil
+}
+
+// searcher is what matching needs.
+type searcher interface {
+	Search(ctx context.Context, q *search.Query) (*store.SearchResult, error)
+}
+
+// one takes the condition's lock and returns its match, nil for none. Several
+// are multiple-matches, 412.
+func (c *condition) one(ctx context.Context, tx *store.Tx) (*fhir.Version, error) {
+	if !c.held {
+		if err := tx.Lock(ctx, c.key); err != nil {
+			return nil, err
+		}
+	}
+	return c.match(ctx, tx)
+}
+
+// match is one without the lock.
+func (c *condition) match(ctx context.Context, from searcher) (*fhir.Version, error) {
+	found, err := from.Search(ctx, c.query)
+	if err != nil {
+		return nil, err
+	}
+	switch len(found.Matches) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &found.Matches[0], nil
+	}
+	return nil, outcome.Precondition(outcome.CodeMultiple, "several resources match %s; the interaction needs one at most", c)
+}
+
+// mustMatch makes w about the one match.
+func (c *condition) mustMatch(ctx context.Context, tx *store.Tx, w *store.Write) error {
+	match, err := c.one(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if match == nil {
+		return outcome.New(outcome.CodeNotFound, "no resource matches %s", c)
+	}
+	w.ID = match.ID
+	return nil
+}
+
+// unwrapWrite returns why a transaction's only write failed.
+func unwrapWrite(err error) error {
+	if w, ok := errors.AsType[*store.WriteError](err); ok {
+		return w.Err
+	}
+	return err
+}

@@ -1,0 +1,76 @@
+package interaction
+
+import (
+	"context"
+	"net/http"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/store"
+)
+
+// DeleteParams are the inputs of a delete.
+type DeleteParams struct {
+	ResourceType string
+	ID           string // "" for a conditional delete
+	Criteria     string // the search of a conditional delete, without `?`
+	IfMatch      string
+}
+
+// Delete deletes a resource: its next version marks the deletion. Deleting what
+// does not exist, or is deleted already, is 204 as well, and makes no version.
+// With Criteria, several matches are multiple-matches, 412.
+// Spec: https://hl7.org/fhir/R4/http.html#delete, #3.1.0.7.1.
+func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) {
+	if err := s.may(ctx, access.Delete, p.ResourceType, p.ID); err != nil {
+		return Response{}, err
+	}
+	w := &store.Write{Method: fhir.DELETE, ResourceType: p.ResourceType, ID: p.ID}
+	if p.IfMatch != "" {
+		n, err := ParseETag(p.IfMatch)
+		if err != nil {
+			return Response{}, err
+		}
+		w.IfMatch = n
+	}
+	if p.ID == "" {
+		return s.deleteByCriteria(ctx, p, w)
+	}
+	if !fhir.ValidID(p.ID) {
+		return Response{Status: http.StatusNoContent}, nil
+	}
+	if err := s.write(ctx, w); err != nil {
+		return Response{}, err
+	}
+	return deleted(w), nil
+}
+
+func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store.Write) (Response, error) {
+	c, err := s.condition(p.ResourceType, p.Criteria, "a conditional delete")
+	if err != nil {
+		return Response{}, err
+	}
+	var answer Response
+	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
+		answer = Response{Status: http.StatusNoContent}
+		match, err := c.one(ctx, tx)
+		if err != nil || match == nil {
+			return err
+		}
+		w.ID = match.ID
+		if err := tx.Write(ctx, []*store.Write{w}); err != nil {
+			return unwrapWrite(err)
+		}
+		answer = deleted(w)
+		return nil
+	})
+	return answer, err
+}
+
+// deleted is the answer to a delete: 204 with the version that marks it.
+func deleted(w *store.Write) Response {
+	if w.Result.VersionID == 0 {
+		return Response{Status: http.StatusNoContent}
+	}
+	return Response{Status: http.StatusNoContent, Version: w.Result}
+}

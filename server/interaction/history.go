@@ -1,0 +1,176 @@
+package interaction
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// HistoryParams are the inputs of a history. Without ID it is the history of a
+// type, without ResourceType that of everything.
+type HistoryParams struct {
+	ResourceType, ID string
+	Values           url.Values // _since, _at, _count, _cursor, _total
+}
+
+// History returns versions, deletions included, newest first. The history of a
+// resource that never existed is not-found.
+// Spec: https://hl7.org/fhir/R4/http.html#history.
+func (s *Service) History(ctx context.Context, p HistoryParams) (Response, error) {
+	return s.history(ctx, s.Store, p)
+}
+
+func (s *Service) history(ctx context.Context, from reader, p HistoryParams) (Response, error) {
+	kind := access.History
+	if p.ID != "" {
+		kind = access.Read
+	}
+	if err := s.may(ctx, kind, p.ResourceType, p.ID); err != nil {
+		return Response{}, err
+	}
+	if p.ID != "" && !fhir.ValidID(p.ID) {
+		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+	}
+	q := store.HistoryQuery{ResourceType: p.ResourceType, ID: p.ID}
+	var err error
+	if q.Count, err = s.pageSize(p.Values); err != nil {
+		return Response{}, err
+	}
+	applied := url.Values{}
+	for name, values := range p.Values {
+		value := values[len(values)-1]
+		switch name {
+		case "_since":
+			q.Since, err = instant(name, value)
+		case "_at":
+			q.At, err = instantEnd(name, value)
+		case "_total":
+			q.NoTotal = value == "none"
+		case "_cursor":
+			q.Cursor = value
+			continue
+		case "_count":
+			value = strconv.Itoa(q.Count)
+		case "_format", "_pretty":
+			continue
+		default:
+			return Response{}, outcome.Invalid("history has no parameter %q; it has _since, _at, _count, _total, _format and _pretty", clip(name))
+		}
+		if err != nil {
+			return Response{}, err
+		}
+		applied.Set(name, value)
+	}
+	page, err := from.History(ctx, q)
+	if err != nil {
+		return Response{}, err
+	}
+	return Response{Status: http.StatusOK, Bundle: historyBundle(p, q, page, applied)}, nil
+}
+
+func historyBundle(p HistoryParams, q store.HistoryQuery, page store.HistoryPage, applied url.Values) *Bundle {
+	path := "_history"
+	switch {
+	case p.ID != "":
+		path = p.ResourceType + "/" + p.ID + "/_history"
+	case p.ResourceType != "":
+		path = p.ResourceType + "/_history"
+	}
+	b := &Bundle{Type: "history", Total: page.Total, Entries: make([]Entry, len(page.Versions))}
+	link := func(relation, cursor string) {
+		v := url.Values{}
+		for k, values := range applied {
+			v[k] = values
+		}
+		if cursor != "" {
+			v.Set("_cursor", cursor)
+		}
+		b.Links = append(b.Links, Link{relation, withQuery(path, v)})
+	}
+	link("self", q.Cursor)
+	if q.Count > 0 {
+		link("first", "")
+		if page.Next != "" {
+			link("next", page.Next)
+		}
+	}
+	for i, v := range page.Versions {
+		b.Entries[i] = historyEntry(v)
+	}
+	return b
+}
+
+// historyEntry tells how a version came about.
+// Spec: https://hl7.org/fhir/R4/http.html#history (entry.request, entry.response).
+func historyEntry(v fhir.Version) Entry {
+	e := Entry{
+		Version: v,
+		Request: RequestLine{Method: v.Method.String(), URL: v.ResourceType + "/" + v.ID},
+		Answer:  &Answer{Status: http.StatusOK, Located: true},
+	}
+	switch {
+	case v.Deleted():
+		e.Answer.Status, e.NoResource = http.StatusNoContent, true
+	case v.Method == fhir.POST:
+		e.Request.URL = v.ResourceType
+		e.Answer.Status = http.StatusCreated
+	case v.VersionID == 1:
+		e.Answer.Status = http.StatusCreated
+	}
+	return e
+}
+
+// pageSize reads _count: what is above the maximum is clamped, 0 asks for the
+// total only.
+func (s *Service) pageSize(values url.Values) (int, error) {
+	size, most := s.DefaultCount, s.MaxCount
+	if size == 0 {
+		size = 20
+	}
+	if most == 0 {
+		most = 200
+	}
+	if text := values.Get("_count"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err != nil {
+			return 0, outcome.Invalid("_count is %q: expected a number of resources, 0 or more", clip(text))
+		}
+		size = int(n)
+	}
+	return min(size, most), nil
+}
+
+// instant is the beginning of what a date text means.
+func instant(name, text string) (time.Time, error) {
+	low, _, err := parseDate(name, text)
+	return time.UnixMicro(low), err
+}
+
+// instantEnd is the last moment of what a date text means.
+func instantEnd(name, text string) (time.Time, error) {
+	_, high, err := parseDate(name, text)
+	return time.UnixMicro(high - 1), err
+}
+
+func parseDate(name, text string) (low, high int64, err error) {
+	low, high, err = fhir.ParseDate(text)
+	if err != nil {
+		return 0, 0, outcome.Invalid("%s is %q: expected an instant such as 2024-05-06T07:08:09Z", name, clip(text))
+	}
+	return low, high, nil
+}
+
+// withQuery joins a path and a query.
+func withQuery(path string, v url.Values) string {
+	if len(v) == 0 {
+		return path
+	}
+	return path + "?" + v.Encode()
+}

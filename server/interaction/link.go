@@ -1,0 +1,202 @@
+package interaction
+
+import (
+	"strings"
+	"unsafe"
+
+	"kiln/server/fhir"
+)
+
+// linker puts, into the resources of a transaction, references to what its
+// entries become in the place of links to the entries.
+// Spec: https://hl7.org/fhir/R4/http.html#trules.
+type linker struct {
+	// targets: what an entry is called in the bundle (fullUrl) -> "Patient/123".
+	targets map[string]string
+	// conditional: a conditional reference -> "Patient/123".
+	conditional map[string]string
+	isType      func(name string) bool
+
+	base  string // of the resource at hand: what stands before Type/id in its fullUrl
+	nodes []fhir.Node
+	found []change
+}
+
+type change struct {
+	p   *fhir.Primitive
+	new string
+}
+
+// apply changes the links of r and returns what to splice: r's own JSON with
+// edits, or new JSON where a link was written with escapes.
+func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhir.Edit) {
+	raw = r.Header().Raw
+	l.base = baseOf(fullURL)
+	l.found = l.found[:0]
+	l.walk(fhir.NodeOf(r), l.collect)
+	if len(l.found) == 0 {
+		return raw, nil
+	}
+	edits = make([]fhir.Edit, 0, len(l.found))
+	for _, c := range l.found {
+		if old, ok := within(raw, c.p.Text); ok {
+			edits = append(edits, fhir.Edit{Old: old, New: c.new})
+		}
+		c.p.Text = c.new
+	}
+	if len(edits) < len(l.found) {
+		return fhir.Encode(make([]byte, 0, len(raw)+256), r), nil
+	}
+	return raw, edits
+}
+
+// within returns the bytes of raw that text is.
+func within(raw []byte, text string) ([]byte, bool) {
+	from := uintptr(unsafe.Pointer(unsafe.StringData(text))) - uintptr(unsafe.Pointer(unsafe.SliceData(raw)))
+	if from >= uintptr(len(raw)) || from+uintptr(len(text)) > uintptr(len(raw)) {
+		return nil, false
+	}
+	return raw[from : from+uintptr(len(text))], true
+}
+
+// walk visits every primitive below n that may hold a link.
+func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
+	start := len(l.nodes)
+	isReference := n.T.Name == "Reference"
+	for i := range n.T.Fields {
+		f := &n.T.Fields[i]
+		l.nodes = n.AppendField(l.nodes[:start], f)
+		end := len(l.nodes)
+		for j := start; j < end; j++ {
+			child := l.nodes[j]
+			if !child.T.Kind.Primitive() {
+				l.deeper(end, child, visit)
+				continue
+			}
+			switch child.T.Kind {
+			case fhir.URIKind, fhir.URLKind, fhir.CanonicalKind, fhir.OIDKind, fhir.UUIDKind, fhir.XHTMLKind:
+				visit(child, false)
+			case fhir.StringKind:
+				if isReference && f.Name == "reference" {
+					visit(child, true)
+				}
+			}
+			if x := child.Extra(); x != nil {
+				for k := range x.Extension {
+					l.deeper(end, fhir.NodeOf(&x.Extension[k]), visit)
+				}
+			}
+		}
+	}
+	l.nodes = l.nodes[:start]
+}
+
+// deeper walks child without touching the first n nodes of the stack.
+func (l *linker) deeper(n int, child fhir.Node, visit func(n fhir.Node, reference bool)) {
+	l.nodes = l.nodes[:n]
+	l.walk(child, visit)
+}
+
+func (l *linker) collect(n fhir.Node, reference bool) {
+	text := n.Text()
+	var replaced string
+	switch {
+	case text == "":
+		return
+	case reference:
+		replaced = l.reference(text)
+	case n.T.Kind == fhir.XHTMLKind:
+		replaced = l.narrative(text)
+	case strings.HasPrefix(text, "urn:"):
+		// A canonical or a code system may be an entry's http fullUrl by right;
+		// only a urn is certainly a name made for this bundle.
+		replaced = l.targets[text]
+	}
+	if replaced != "" && replaced != text {
+		l.found = append(l.found, change{n.Primitive(), replaced})
+	}
+}
+
+// reference returns what replaces Reference.reference, "" for nothing.
+func (l *linker) reference(text string) string {
+	if to, ok := l.targets[text]; ok {
+		return to
+	}
+	if isConditional(text, l.isType) {
+		return l.conditional[text]
+	}
+	if l.base != "" && !strings.Contains(text, ":") {
+		// A relative reference is resolved against the fullUrl of its entry.
+		// Spec: https://hl7.org/fhir/R4/bundle.html#references.
+		return l.targets[l.base+text]
+	}
+	return ""
+}
+
+// isConditional reports whether text is a search that stands in the place of a
+// reference: "Patient?identifier=…".
+func isConditional(text string, isType func(string) bool) bool {
+	typ, _, ok := strings.Cut(text, "?")
+	return ok && isType(typ)
+}
+
+// narrative replaces the targets of href and src attributes.
+func (l *linker) narrative(div string) string {
+	var out strings.Builder
+	done := 0
+	for at := 0; ; {
+		i := strings.IndexByte(div[at:], '=')
+		if i < 0 {
+			break
+		}
+		name := at + i
+		at = name + 1
+		if !strings.HasSuffix(div[:name], "href") && !strings.HasSuffix(div[:name], "src") || at >= len(div) {
+			continue
+		}
+		quote := div[at]
+		if quote != '"' && quote != '\'' {
+			continue
+		}
+		end := strings.IndexByte(div[at+1:], quote)
+		if end < 0 {
+			break
+		}
+		value := div[at+1 : at+1+end]
+		if to, ok := l.targets[value]; ok {
+			out.WriteString(div[done : at+1])
+			out.WriteString(to)
+			done = at + 1 + end
+		}
+		at += end + 2
+	}
+	if done == 0 {
+		return ""
+	}
+	out.WriteString(div[done:])
+	return out.String()
+}
+
+// baseOf is what stands before Type/id in an absolute URL, with its slash; ""
+// for a urn.
+func baseOf(fullURL string) string {
+	if !strings.HasPrefix(fullURL, "http://") && !strings.HasPrefix(fullURL, "https://") {
+		return ""
+	}
+	if i := strings.LastIndexByte(fullURL, '/'); i > 0 {
+		if j := strings.LastIndexByte(fullURL[:i], '/'); j > len("https:/") {
+			return fullURL[:j+1]
+		}
+	}
+	return ""
+}
+
+// conditionalReferences appends the conditional references in r to dst.
+func (l *linker) conditionalReferences(dst []string, r fhir.Resource) []string {
+	l.walk(fhir.NodeOf(r), func(n fhir.Node, reference bool) {
+		if reference && isConditional(n.Text(), l.isType) {
+			dst = append(dst, n.Text())
+		}
+	})
+	return dst
+}

@@ -1,0 +1,82 @@
+package interaction
+
+import (
+	"net/url"
+	"strings"
+
+	"kiln/server/outcome"
+)
+
+// target is what the URL of a Bundle entry names.
+type target struct {
+	typ, id string
+	version string // of …/_history/{version}
+	history bool
+	// compartment is the type searched in `Patient/1/Observation`, "*" for all.
+	compartment string
+	operation   string // with its $
+	search      bool   // …/_search
+	query       string // what follows `?`
+	hasQuery    bool
+}
+
+// parseTarget reads entry.request.url: relative to the base, or absolute below
+// one of the service's own base URLs.
+// Spec: https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.request.url.
+func (s *Service) parseTarget(text string) (target, error) {
+	var t target
+	path := text
+	for _, base := range s.BaseURLs {
+		if rest, ok := strings.CutPrefix(path, base); ok && (rest == "" || rest[0] == '/' || rest[0] == '?') {
+			path = rest
+			break
+		}
+	}
+	if strings.Contains(path, "://") {
+		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", clip(text))
+	}
+	path, t.query, t.hasQuery = strings.Cut(path, "?")
+	path = strings.Trim(path, "/")
+	var parts []string
+	if path != "" {
+		parts = strings.Split(path, "/")
+	}
+	for i, p := range parts {
+		var err error
+		if parts[i], err = url.PathUnescape(p); err != nil {
+			return t, outcome.Invalid("request.url %q is not a URL", clip(text))
+		}
+	}
+	if len(parts) > 0 && parts[0] != "_history" && !strings.HasPrefix(parts[0], "$") && parts[0] != "metadata" {
+		t.typ, parts = parts[0], parts[1:]
+		if s.Model.Resources[t.typ] == nil {
+			return t, unknownType(t.typ)
+		}
+		if len(parts) > 0 && parts[0] != "_history" && parts[0] != "_search" && !strings.HasPrefix(parts[0], "$") {
+			t.id, parts = parts[0], parts[1:]
+		}
+	}
+	switch {
+	case len(parts) == 0:
+		return t, nil
+	case len(parts) == 1 && strings.HasPrefix(parts[0], "$"):
+		t.operation = parts[0]
+		return t, nil
+	case len(parts) == 1 && parts[0] == "metadata":
+		t.operation = "metadata"
+		return t, nil
+	case len(parts) == 1 && parts[0] == "_search" && t.id == "":
+		t.search = true
+		return t, nil
+	case len(parts) == 1 && parts[0] == "_history":
+		t.history = true
+		return t, nil
+	case len(parts) == 2 && parts[0] == "_history" && t.id != "":
+		t.history, t.version = true, parts[1]
+		return t, nil
+	case len(parts) == 1 && t.id != "" && (parts[0] == "*" || s.Model.Resources[parts[0]] != nil):
+		t.compartment = parts[0]
+		return t, nil
+	}
+	return t, outcome.NotSupported("request.url %q names no interaction of this server", clip(text))
+}

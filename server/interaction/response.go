@@ -1,0 +1,140 @@
+package interaction
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Response is the answer to an interaction. At most one of Version, Body and
+// Bundle is content.
+type Response struct {
+	Status int
+	// Version is what was read or made; its ResourceType is "" where the answer
+	// is about no version.
+	Version fhir.Version
+	// Written says that Version is the result of a write: Prefer decides whether
+	// it is sent back.
+	Written bool
+	Body    []byte // a resource made for this answer
+	Bundle  *Bundle
+	// Issues are what else there is to say.
+	Issues []outcome.Issue
+}
+
+// Return is what the client wants back from a write.
+// Spec: https://hl7.org/fhir/R4/http.html#ops.
+type Return string
+
+// The forms of `Prefer: return=`. The empty Return leaves it to the service:
+// the resource for a request of its own, nothing for an entry of a Bundle.
+const (
+	ReturnMinimal        Return = "minimal"
+	ReturnRepresentation Return = "representation"
+	ReturnOutcome        Return = "OperationOutcome"
+)
+
+// Bundle is a Bundle to be written: URLs are relative to the service's base, and
+// resources are bytes.
+type Bundle struct {
+	Type    string // searchset, history, transaction-response, batch-response
+	Total   int    // -1 leaves it out
+	Links   []Link
+	Entries []Entry
+}
+
+// Link is one link of a Bundle.
+type Link struct {
+	Relation string // self, first, previous, next, last
+	URL      string // relative to the base: "Patient?name=x&_offset=20"
+}
+
+// Entry is one entry of a Bundle.
+type Entry struct {
+	// Version is the resource; an entry without one has Body, Nested or Failure
+	// instead, or no resource at all.
+	Version fhir.Version
+	// Mode is search.mode: match, include, outcome.
+	Mode string
+	// Body is a resource that is not a stored version.
+	Body   []byte
+	Nested *Bundle
+	// Answer is entry.response; nil in a searchset.
+	Answer *Answer
+	// Request is entry.request of a history; "" elsewhere.
+	Request RequestLine
+	// NoResource says that Version is what Answer is about, and not content.
+	NoResource bool
+}
+
+// RequestLine is a method and a URL.
+type RequestLine struct{ Method, URL string }
+
+// Answer is entry.response of a batch, transaction or history.
+type Answer struct {
+	Status int
+	// Located says that Version is named by location, etag and lastModified.
+	Located bool
+	Issues  []outcome.Issue
+}
+
+// ETag is the entity tag of a version. Spec: https://hl7.org/fhir/R4/http.html#versioning.
+func ETag(versionID int) string { return `W/"` + strconv.Itoa(versionID) + `"` }
+
+// ParseETag reads the version out of `W/"3"`. Strong and bare forms are read
+// too, as clients send them.
+func ParseETag(tag string) (versionID int, err error) {
+	t := strings.TrimSpace(tag)
+	t = strings.TrimPrefix(t, "W/")
+	if n := len(t); n >= 2 && t[0] == '"' && t[n-1] == '"' {
+		t = t[1 : n-1]
+	}
+	v, err := strconv.ParseUint(t, 10, 31)
+	if err != nil || v == 0 {
+		return 0, outcome.Invalid(`%q is not the ETag of a version: expected W/"1", W/"2", …`, clip(tag))
+	}
+	return int(v), nil
+}
+
+// Location is the relative URL of a version.
+func Location(v fhir.Version) string {
+	return v.ResourceType + "/" + v.ID + "/_history/" + strconv.Itoa(v.VersionID)
+}
+
+// notModified reports whether a client that has what the conditions describe
+// needs no new copy. If-None-Match wins over If-Modified-Since.
+// Spec: https://hl7.org/fhir/R4/http.html#cread, RFC 9110 §13.2.2.
+func notModified(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) bool {
+	if ifNoneMatch != "" {
+		for tag := range strings.SplitSeq(ifNoneMatch, ",") {
+			if tag = strings.TrimSpace(tag); tag == "*" {
+				return true
+			}
+			if n, err := ParseETag(tag); err == nil && n == v.VersionID {
+				return true
+			}
+		}
+		return false
+	}
+	return !ifModifiedSince.IsZero() && !v.LastUpdated.Truncate(time.Second).After(ifModifiedSince)
+}
+
+func made(w fhir.Version, created bool) Response {
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return Response{Status: status, Version: w, Written: true}
+}
+
+// clip bounds what an error repeats of its input.
+func clip(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}

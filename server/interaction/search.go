@@ -1,0 +1,153 @@
+package interaction
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// SearchParams are the inputs of a search.
+type SearchParams struct {
+	ResourceType string // "" for all types, or those of _type; "*" in a compartment
+	Values       url.Values
+	Lenient      bool // handling=lenient: leave out parameters that are not known
+	// Compartment and CompartmentID narrow the search to a compartment:
+	// /Patient/1/Observation.
+	Compartment, CompartmentID string
+}
+
+// Search returns a page of matches with what they include.
+// Spec: https://hl7.org/fhir/R4/http.html#search.
+func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) {
+	return s.search(ctx, s.Store, p)
+}
+
+func (s *Service) searchOptions(lenient bool) search.Options {
+	return search.Options{Lenient: lenient, DefaultCount: s.DefaultCount, MaxCount: s.MaxCount,
+		Explain: s.Explain, BaseURLs: s.BaseURLs, Now: s.Now()}
+}
+
+func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Response, error) {
+	typ := p.ResourceType
+	if typ == "*" {
+		typ = ""
+	}
+	if err := s.may(ctx, access.Search, typ, ""); err != nil {
+		return Response{}, err
+	}
+	path := typ
+	var clause *search.Clause
+	if p.Compartment != "" {
+		var err error
+		if clause, err = s.compartment(p); err != nil {
+			return Response{}, err
+		}
+		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
+	}
+	q, err := search.Parse(s.Registry(), typ, p.Values, s.searchOptions(p.Lenient))
+	if err != nil {
+		return Response{}, err
+	}
+	if clause != nil {
+		q.And(*clause)
+	}
+	return s.page(ctx, from, q, func(offset int, cursor string) string {
+		return withQuery(path, q.PageValues(offset, cursor))
+	})
+}
+
+// page runs q and makes a searchset of the result; to gives the URL of the page
+// at an offset.
+func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to func(offset int, cursor string) string) (Response, error) {
+	if s.SearchTimeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, s.SearchTimeout)
+		defer cancel()
+		ctx = bounded
+	}
+	found, err := from.Search(ctx, q)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return Response{}, outcome.New(outcome.CodeTimeout, "the search took longer than %s (search.timeout_seconds) and was given up", s.SearchTimeout).Because(err)
+	}
+	if err != nil {
+		return Response{}, err
+	}
+	b := &Bundle{Type: "searchset", Total: -1, Entries: make([]Entry, 0, len(found.Matches)+len(found.Includes)+1)}
+	if found.Total != nil {
+		b.Total = *found.Total
+	}
+	b.Links = links(q, found, to)
+	reduce := s.reducer(q.Summary, q.Elements)
+	for _, v := range found.Matches {
+		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "match"})
+	}
+	for _, v := range found.Includes {
+		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
+	}
+	if issues := append(q.Ignored, found.Issues...); len(issues) > 0 {
+		b.Entries = append(b.Entries, Entry{Body: outcome.JSON(issues), Mode: "outcome"})
+	}
+	return Response{Status: http.StatusOK, Bundle: b}, nil
+}
+
+// compartment is the clause that keeps a search inside a compartment.
+func (s *Service) compartment(p SearchParams) (*search.Clause, error) {
+	def, ok := s.Registry().Compartment(p.Compartment)
+	if !ok {
+		return nil, outcome.NotSupported("%s is no compartment: expected Patient, Encounter, Practitioner, RelatedPerson or Device", p.Compartment)
+	}
+	var types []string
+	if p.ResourceType == "*" {
+		types = compartmentTypes(def)
+	} else {
+		if _, ok := def.By[p.ResourceType]; !ok {
+			return nil, outcome.NotSupported("the %s compartment has no resources of type %s", p.Compartment, p.ResourceType)
+		}
+		types = []string{p.ResourceType}
+	}
+	c := search.InCompartment(types, p.Compartment, p.CompartmentID)
+	return &c, nil
+}
+
+// links are the links of a page; to gives the URL of the page at an offset.
+// Spec: https://hl7.org/fhir/R4/http.html#paging.
+func links(q *search.Query, found *store.SearchResult, to func(offset int, cursor string) string) []Link {
+	self := ""
+	if q.Cursor != nil {
+		self = q.Cursor.String()
+	}
+	out := []Link{{"self", to(found.Offset, self)}}
+	if q.Count == 0 {
+		return out
+	}
+	out = append(out, Link{"first", to(0, "")})
+	if found.Offset > 0 {
+		out = append(out, Link{"previous", to(max(found.Offset-q.Count, 0), found.First)})
+	}
+	if found.HasNext {
+		out = append(out, Link{"next", to(found.Offset+len(found.Matches), found.Last)})
+	}
+	if found.Total != nil {
+		out = append(out, Link{"last", to(found.EndOffset, found.End)})
+	}
+	return out
+}
+
+// compartmentTypes are the resource types of a compartment, sorted.
+func compartmentTypes(def *fhir.Compartment) []string {
+	types := make([]string, 0, len(def.By))
+	for typ, by := range def.By {
+		if len(by) > 0 {
+			types = append(types, typ)
+		}
+	}
+	slices.Sort(types)
+	return types
+}

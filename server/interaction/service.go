@@ -1,0 +1,149 @@
+package interaction
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"sync"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// Service carries out interactions. Its fields are set once, before first use.
+type Service struct {
+	Model    *fhir.Model
+	Extract  func(x *fhir.Index, r fhir.Resource)
+	Store    *store.Store
+	Registry func() *search.Registry // the search parameters in force
+	Now      func() time.Time
+	NewID    func() string // a new logical id
+
+	DefaultCount, MaxCount int  // of a page; 0 means 20 and 200
+	RefuseUpdateCreate     bool // PUT to an unknown id is 405 instead of a create
+	// BaseURLs are the service's own, without a trailing slash: absolute
+	// references below them are local.
+	BaseURLs      []string
+	Explain       bool          // search may be asked to explain itself
+	SearchTimeout time.Duration // 0 means none
+	// Validator judges what is written; nil accepts whatever can be decoded.
+	Validator Validator
+	Facts     Facts
+	Logger    *slog.Logger // nil discards
+
+	indexes  sync.Pool
+	metadata metadata
+}
+
+func (s *Service) logger() *slog.Logger {
+	if s.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return s.Logger
+}
+
+// Facts are what the capability statement says of this server beside its
+// interactions.
+type Facts struct {
+	Version string // of the software
+	Date    string // of the build or of the definitions, yyyy-mm-dd
+	URL     string // base URL, "" when it depends on the request
+}
+
+// may asks access about an interaction, after making sure that the type is one
+// of the model's.
+func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string) error {
+	if typ != "" && s.Model.Resources[typ] == nil {
+		return unknownType(typ)
+	}
+	return access.From(ctx).May(access.Request{Interaction: i, ResourceType: typ, ID: id})
+}
+
+func unknownType(typ string) error {
+	return outcome.NotSupported("there is no resource type %q in FHIR R4", clip(typ))
+}
+
+// decode reads a body of the given resource type.
+func (s *Service) decode(typ string, data []byte) (fhir.Resource, error) {
+	if len(data) == 0 {
+		return nil, outcome.New(outcome.CodeStructure, "the request has no body; expected a resource of type %s as JSON", typ)
+	}
+	r, err := fhir.Decode(s.Model, data)
+	if err != nil {
+		return nil, err
+	}
+	if got := r.Type().Name; got != typ {
+		return nil, outcome.Invalid("the body is a resource of type %s, the URL names %s", got, typ)
+	}
+	return r, nil
+}
+
+// draft fills in body and index of w from r, as it is to be stored.
+func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
+	body, err := fhir.Splice(r.Header().Raw, edits)
+	if err != nil {
+		return err
+	}
+	w.Body, w.Index = body, s.index(r)
+	return nil
+}
+
+func (s *Service) index(r fhir.Resource) *fhir.Index {
+	x, _ := s.indexes.Get().(*fhir.Index)
+	if x == nil {
+		x = new(fhir.Index)
+	}
+	x.Reset()
+	x.BaseURLs = s.BaseURLs
+	s.Extract(x, r)
+	x.Finish()
+	return x
+}
+
+// write stores one draft. Its index goes back to the pool only when the store is
+// surely done with it.
+func (s *Service) write(ctx context.Context, w *store.Write) error {
+	if err := s.Store.Write(ctx, w); err != nil {
+		return err
+	}
+	if w.Index != nil {
+		s.indexes.Put(w.Index)
+		w.Index = nil
+	}
+	return nil
+}
+
+// checkID refuses a logical id that FHIR does not allow.
+// Spec: https://hl7.org/fhir/R4/datatypes.html#id.
+func checkID(id string) error {
+	if !fhir.ValidID(id) {
+		return outcome.Invalid("%q is not an id: expected 1 to 64 letters, digits, - and .", clip(id))
+	}
+	return nil
+}
+
+// checkBodyID refuses a body whose id is not the one it is to be stored under.
+func checkBodyID(r fhir.Resource, id string) error {
+	switch got := r.Header().ID.Text; got {
+	case id:
+		return nil
+	case "":
+		return outcome.Invalid("the body has no id; expected %q, the id of the URL", id).At(r.Type().Name + ".id")
+	default:
+		return outcome.Invalid("the body has the id %q, the URL names %q", clip(got), id).At(r.Type().Name + ".id")
+	}
+}
+
+// parseQuery reads a query string as it stands in a bundle entry's url, in
+// If-None-Exist or in a conditional reference.
+func parseQuery(query string) (url.Values, error) {
+	v, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, outcome.Invalid("%q is not a query string: %v", clip(query), err)
+	}
+	return v, nil
+}

@@ -1,0 +1,401 @@
+package interaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"kiln/gen/r4"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// transaction carries out all entries or none. What needs no database comes
+// before BEGIN: reading the entries, ids, links between entries, validation, index
+// entries. Then:
+//
+//	lock and answer the conditions -> DELETE, POST, PUT and PATCH in one write -> GET
+//
+// Spec: https://hl7.org/fhir/R4/http.html#trules.
+func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle) (Response, error) {
+	t, err := s.plan(ctx, b)
+	if err != nil {
+		return Response{}, err
+	}
+	// 4. Without conditions everything can be made ready before BEGIN.
+	if !t.conditional {
+		if err := t.ready(ctx); err != nil {
+			return Response{}, err
+		}
+	}
+	var out *Bundle
+	again := false
+	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
+		if again && t.conditional {
+			// Links were written into the resources: start from the client's text.
+			fresh, err := fhir.Decode(s.Model, p.Body)
+			if err != nil {
+				return err
+			}
+			if t, err = s.plan(ctx, fresh.(*r4.Bundle)); err != nil {
+				return err
+			}
+		}
+		again = true
+		var err error
+		out, err = t.run(ctx, tx, p)
+		return err
+	})
+	if err != nil {
+		return Response{}, err
+	}
+	t.release()
+	return Response{Status: http.StatusOK, Bundle: out}, nil
+}
+
+// plan is a transaction, read and checked.
+type plan struct {
+	s           *Service
+	jobs        []*job // in request order
+	writes      []*job // in execution order
+	gets        []*job
+	conditional bool // an entry waits for the answer to its condition
+	linker      linker
+}
+
+// plan is steps 1 to 3.
+func (s *Service) plan(ctx context.Context, b *r4.Bundle) (*plan, error) {
+	t := &plan{s: s, jobs: make([]*job, len(b.Entry))}
+	t.linker.isType = func(name string) bool { return s.Model.Resources[name] != nil }
+	// 1. Read and check each entry.
+	named := make(map[string]int, len(b.Entry))
+	for i := range b.Entry {
+		e := &b.Entry[i]
+		j, err := s.job(i, e)
+		if err != nil {
+			return nil, inEntry(i, err)
+		}
+		if url := e.FullURL.Text; url != "" && e.Resource != nil {
+			if other, twice := named[url]; twice {
+				return nil, outcome.Invalid("entries %d and %d have the same fullUrl %s", other, i, clip(url)).At(entryPath(i) + ".fullUrl")
+			}
+			named[url] = i
+		}
+		t.jobs[i] = j
+	}
+	// 2. Say what each write is about.
+	for _, j := range t.jobs {
+		if err := t.subject(ctx, j); err != nil {
+			return nil, inEntry(j.i, err)
+		}
+		if j.w != nil {
+			t.writes = append(t.writes, j)
+		} else {
+			t.gets = append(t.gets, j)
+		}
+		t.conditional = t.conditional || j.cond != nil
+	}
+	slices.SortStableFunc(t.writes, func(a, b *job) int { return phase(a.method) - phase(b.method) })
+	if err := t.distinct(); err != nil {
+		return nil, err
+	}
+	// 3. Answer conditional references, each once. They only read.
+	return t, t.resolveReferences(ctx)
+}
+
+// subject decides which resource a write is about, as far as that is known
+// before its condition is answered.
+func (t *plan) subject(ctx context.Context, j *job) error {
+	s, q := t.s, j.entry.Request
+	var kind access.Interaction
+	var what, criteria string
+	switch j.method {
+	case "POST":
+		kind, what, criteria = access.Create, "ifNoneExist", strings.TrimPrefix(q.IfNoneExist.Text, "?")
+		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.typ, ID: s.NewID()}
+	case "PUT":
+		kind, what, criteria = access.Update, "a conditional update", j.to.query
+		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.typ, ID: j.to.id}
+		if err := s.preconditions(j.w, q.IfMatch.Text, q.IfNoneMatch.Text); err != nil {
+			return err
+		}
+		if j.to.id != "" {
+			if err := checkID(j.to.id); err != nil {
+				return err
+			}
+			if err := checkBodyID(j.entry.Resource, j.to.id); err != nil {
+				return err
+			}
+		}
+	case "PATCH":
+		kind, what, criteria = access.Patch, "a conditional patch", j.to.query
+		j.w = &store.Write{Method: fhir.PATCH, ResourceType: j.to.typ, ID: j.to.id, MustExist: true}
+		contentType, patch, err := j.patch()
+		if err != nil {
+			return err
+		}
+		if j.w.Modify, err = s.modify(ctx, j.to.typ, contentType, patch); err != nil {
+			return err
+		}
+	case "DELETE":
+		kind, what, criteria = access.Delete, "a conditional delete", j.to.query
+		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.typ, ID: j.to.id}
+	default:
+		return nil
+	}
+	if j.method != "PUT" && q.IfMatch.Text != "" {
+		n, err := ParseETag(q.IfMatch.Text)
+		if err != nil {
+			return err
+		}
+		j.w.IfMatch = n
+	}
+	if err := s.may(ctx, kind, j.to.typ, j.to.id); err != nil {
+		return err
+	}
+	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
+		c, err := s.condition(j.to.typ, criteria, what)
+		if err != nil {
+			return err
+		}
+		j.cond = c
+	}
+	return nil
+}
+
+// distinct refuses two writes of one resource.
+func (t *plan) distinct() error {
+	seen := make(map[string]int, len(t.writes))
+	for _, j := range t.writes {
+		if j.w.ID == "" || j.existing != nil || j.gone {
+			continue
+		}
+		key := j.w.ResourceType + "/" + j.w.ID
+		if other, twice := seen[key]; twice {
+			return outcome.Invalid("entries %d and %d are both about %s; a transaction changes a resource once", min(other, j.i), max(other, j.i), key).
+				At(entryPath(max(other, j.i)))
+		}
+		seen[key] = j.i
+	}
+	return nil
+}
+
+// resolveReferences answers the conditional references of all resources.
+func (t *plan) resolveReferences(ctx context.Context) error {
+	var texts []string
+	for _, j := range t.writes {
+		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT {
+			continue
+		}
+		texts = t.linker.conditionalReferences(texts[:0], j.entry.Resource)
+		for _, text := range texts {
+			if _, done := t.linker.conditional[text]; done {
+				continue
+			}
+			typ, criteria, _ := strings.Cut(text, "?")
+			c, err := t.s.condition(typ, criteria, "a conditional reference")
+			if err != nil {
+				return inEntry(j.i, err)
+			}
+			match, err := c.match(ctx, t.s.Store)
+			if err != nil {
+				return inEntry(j.i, err)
+			}
+			if match == nil {
+				return inEntry(j.i, outcome.Precondition(outcome.CodeNotFound, "the conditional reference %s matches no resource", clip(text)))
+			}
+			if t.linker.conditional == nil {
+				t.linker.conditional = make(map[string]string)
+			}
+			t.linker.conditional[strings.Clone(text)] = match.ResourceType + "/" + match.ID
+		}
+	}
+	return nil
+}
+
+// ready writes the links into the resources and makes body and index of each.
+// From here on every subject is known.
+func (t *plan) ready(ctx context.Context) error {
+	targets := make(map[string]string, len(t.writes))
+	for _, j := range t.writes {
+		if url := j.entry.FullURL.Text; url != "" && j.entry.Resource != nil && j.method != "PATCH" {
+			targets[url] = j.w.ResourceType + "/" + j.w.ID
+		}
+	}
+	t.linker.targets = targets
+	for _, j := range t.writes {
+		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil {
+			continue
+		}
+		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
+		if err := t.s.validate(ctx, j.entry.Resource); err != nil {
+			return inEntry(j.i, err)
+		}
+		body, err := fhir.Splice(raw, edits)
+		if err != nil {
+			return inEntry(j.i, err)
+		}
+		j.w.Body, j.w.Index = body, t.s.index(j.entry.Resource)
+	}
+	return nil
+}
+
+// run is everything between BEGIN and COMMIT.
+func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, error) {
+	writes := t.writes
+	if t.conditional {
+		// 5. Conditions see what the transaction deletes.
+		if err := t.lock(ctx, tx); err != nil {
+			return nil, err
+		}
+		n := 0
+		for n < len(writes) && writes[n].method == "DELETE" {
+			n++
+		}
+		if err := t.answer(ctx, tx, writes[:n]); err != nil {
+			return nil, err
+		}
+		if err := t.distinct(); err != nil {
+			return nil, err
+		}
+		if err := t.write(ctx, tx, writes[:n]); err != nil {
+			return nil, err
+		}
+		writes = writes[n:]
+		if err := t.answer(ctx, tx, writes); err != nil {
+			return nil, err
+		}
+		if err := t.distinct(); err != nil {
+			return nil, err
+		}
+		if err := t.ready(ctx); err != nil {
+			return nil, err
+		}
+	}
+	// 6. Write.
+	if err := t.write(ctx, tx, writes); err != nil {
+		return nil, err
+	}
+	// 7. Read, and tell.
+	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
+	for _, j := range t.writes {
+		out.Entries[j.i] = entryOf(j.response(), p, j.method)
+	}
+	for _, j := range t.gets {
+		r, err := t.s.get(ctx, inside{tx, t.s.Store}, j, p.Lenient)
+		if err != nil {
+			return nil, inEntry(j.i, err)
+		}
+		out.Entries[j.i] = entryOf(r, p, j.method)
+	}
+	return out, nil
+}
+
+func (t *plan) lock(ctx context.Context, tx *store.Tx) error {
+	var keys []int64
+	for _, j := range t.writes {
+		if j.cond != nil {
+			keys = append(keys, j.cond.key)
+			j.cond.held = true
+		}
+	}
+	slices.Sort(keys)
+	return tx.Lock(ctx, slices.Compact(keys)...)
+}
+
+// answer resolves the conditions of jobs, whose locks are held.
+func (t *plan) answer(ctx context.Context, tx *store.Tx, jobs []*job) error {
+	for _, j := range jobs {
+		if j.cond == nil {
+			continue
+		}
+		if err := t.answerOne(ctx, tx, j); err != nil {
+			return inEntry(j.i, err)
+		}
+	}
+	return nil
+}
+
+func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
+	if j.method == "PUT" {
+		return t.s.resolveUpdate(ctx, tx, j.cond, j.w, j.entry.Resource)
+	}
+	match, err := j.cond.match(ctx, tx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case j.method == "POST" && match != nil:
+		j.existing = match
+		j.w.ID = match.ID // what links to the entry mean
+	case j.method == "DELETE" && match == nil:
+		j.gone = true
+	case j.method == "PATCH" && match == nil:
+		return outcome.New(outcome.CodeNotFound, "no resource matches %s", j.cond)
+	case match != nil:
+		j.w.ID = match.ID
+	}
+	return nil
+}
+
+// write hands the store what is to be written.
+func (t *plan) write(ctx context.Context, tx *store.Tx, jobs []*job) error {
+	ws := make([]*store.Write, 0, len(jobs))
+	of := make([]*job, 0, len(jobs))
+	for _, j := range jobs {
+		if j.existing != nil || j.gone || j.w.Method == fhir.DELETE && !fhir.ValidID(j.w.ID) {
+			continue
+		}
+		ws, of = append(ws, j.w), append(of, j)
+	}
+	if len(ws) == 0 {
+		return nil
+	}
+	err := tx.Write(ctx, ws)
+	if w, ok := errors.AsType[*store.WriteError](err); ok {
+		j := of[w.Index]
+		return inEntry(j.i, t.s.updateCreateError(j.w, w.Err))
+	}
+	if err != nil {
+		return fmt.Errorf("write transaction: %w", err)
+	}
+	return nil
+}
+
+// response is the answer to a write of the transaction.
+func (j *job) response() Response {
+	switch {
+	case j.existing != nil:
+		return Response{Status: http.StatusOK, Version: *j.existing, Written: true}
+	case j.method == "DELETE":
+		return deleted(j.w)
+	}
+	return made(j.w.Result, j.w.Created)
+}
+
+// inside reads in a transaction. History alone is read beside it: it tells what
+// is committed.
+type inside struct {
+	*store.Tx
+	store *store.Store
+}
+
+// History returns committed versions.
+func (i inside) History(ctx context.Context, q store.HistoryQuery) (store.HistoryPage, error) {
+	return i.store.History(ctx, q)
+}
+
+// release gives the index entries back for reuse.
+func (t *plan) release() {
+	for _, j := range t.writes {
+		if j.w.Index != nil {
+			t.s.indexes.Put(j.w.Index)
+			j.w.Index = nil
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package interaction
+
+import (
+	"context"
+	"net/http"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// UpdateParams are the inputs of an update.
+type UpdateParams struct {
+	ResourceType string
+	ID           string // "" for a conditional update
+	// Criteria is the search of a conditional update, without `?`.
+	Criteria string
+	Body     []byte // must not change until Update returns
+	// IfMatch is the header: the version that must be current; "" for any.
+	IfMatch string
+	// IfNoneMatch is the header; only `*` has a meaning here: the resource must
+	// not exist.
+	IfNoneMatch string
+}
+
+// Update stores a new version of a resource, and creates the resource where
+// there is none. It fails with conflict (409) when IfMatch names another version
+// and with a failed precondition (412) when there is none to match.
+//
+// With Criteria, one match is updated; no match is created, under the body's id
+// if it has one; several are multiple-matches, 412.
+// Spec: https://hl7.org/fhir/R4/http.html#update, #cond-update.
+func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) {
+	if err := s.may(ctx, access.Update, p.ResourceType, p.ID); err != nil {
+		return Response{}, err
+	}
+	r, err := s.decode(p.ResourceType, p.Body)
+	if err != nil {
+		return Response{}, err
+	}
+	return s.update(ctx, p, r)
+}
+
+func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
+	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID}
+	if err := s.preconditions(w, p.IfMatch, p.IfNoneMatch); err != nil {
+		return Response{}, err
+	}
+	if p.ID == "" {
+		return s.updateByCriteria(ctx, p, w, r)
+	}
+	if err := checkID(p.ID); err != nil {
+		return Response{}, err
+	}
+	if err := checkBodyID(r, p.ID); err != nil {
+		return Response{}, err
+	}
+	if err := s.validate(ctx, r); err != nil {
+		return Response{}, err
+	}
+	if err := s.draft(w, r, nil); err != nil {
+		return Response{}, err
+	}
+	if err := s.write(ctx, w); err != nil {
+		return Response{}, s.updateCreateError(w, err)
+	}
+	return made(w.Result, w.Created), nil
+}
+
+// preconditions reads the conditional headers of a write into w.
+func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
+	w.MustExist = s.RefuseUpdateCreate
+	w.IfNoneMatch = ifNoneMatch == "*"
+	if ifMatch == "" {
+		return nil
+	}
+	n, err := ParseETag(ifMatch)
+	w.IfMatch = n
+	return err
+}
+
+// updateCreateError turns "does not exist" into 405 where update must not create.
+func (s *Service) updateCreateError(w *store.Write, err error) error {
+	if e, ok := outcome.From(err); ok && s.RefuseUpdateCreate && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+		return outcome.NotSupported("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",
+			w.ResourceType, w.ID, w.ResourceType).WithStatus(http.StatusMethodNotAllowed)
+	}
+	return err
+}
+
+func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store.Write, r fhir.Resource) (Response, error) {
+	c, err := s.condition(p.ResourceType, p.Criteria, "a conditional update")
+	if err != nil {
+		return Response{}, err
+	}
+	if err := s.validate(ctx, r); err != nil {
+		return Response{}, err
+	}
+	if err := s.draft(w, r, nil); err != nil {
+		return Response{}, err
+	}
+	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
+		if err := s.resolveUpdate(ctx, tx, c, w, r); err != nil {
+			return err
+		}
+		return unwrapWrite(tx.Write(ctx, []*store.Write{w}))
+	})
+	if err != nil {
+		return Response{}, s.updateCreateError(w, err)
+	}
+	return made(w.Result, w.Created), nil
+}
+
+// resolveUpdate decides which resource a conditional update is about, under the
+// lock of its condition.
+func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition, w *store.Write, r fhir.Resource) error {
+	match, err := c.one(ctx, tx)
+	if err != nil {
+		return err
+	}
+	own := r.Header().ID.Text
+	switch {
+	case match != nil && own != "" && own != match.ID:
+		return outcome.Invalid("the body has the id %q, the search of the conditional update matches %s/%s", clip(own), match.ResourceType, match.ID).
+			At(w.ResourceType + ".id")
+	case match != nil:
+		w.ID = match.ID
+	case own != "":
+		// The body names a resource that the criteria do not match. If it is
+		// there, the client's picture of it is wrong.
+		if _, err := tx.Read(ctx, w.ResourceType, own); err == nil {
+			return outcome.New(outcome.CodeConflict, "no resource matches %s, yet %s/%s, which the body names, exists", c, w.ResourceType, own)
+		}
+		w.ID = own
+	default:
+		w.ID = s.NewID()
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package interaction
+
+import (
+	"context"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Validator judges resources before they are stored.
+type Validator interface {
+	// Validate returns what is wrong with r; an empty result is a valid resource.
+	// Issues that are no errors do not keep it from being stored.
+	Validate(ctx context.Context, r fhir.Resource) []outcome.Issue
+}
+
+type skip struct{}
+
+// SkipValidation returns a context in which writes are not validated.
+func SkipValidation(ctx context.Context) context.Context {
+	return context.WithValue(ctx, skip{}, true)
+}
+
+// validate fails with invalid, 422, when the service has a validator and it finds
+// an error in r.
+func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
+	if s.Validator == nil || ctx.Value(skip{}) != nil {
+		return nil
+	}
+	issues := s.Validator.Validate(ctx, r)
+	for _, i := range issues {
+		if i.Severity == outcome.Failure || i.Severity == outcome.Fatal {
+			return outcome.Unprocessable(issues)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package interaction
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// VReadParams are the inputs of a vread.
+type VReadParams struct {
+	ResourceType, ID, VersionID string
+	IfNoneMatch                 string
+	IfModifiedSince             time.Time
+}
+
+// VRead returns one version of a resource. It fails with not-found if that
+// version never existed and with deleted if it marks a deletion.
+// Spec: https://hl7.org/fhir/R4/http.html#vread.
+func (s *Service) VRead(ctx context.Context, p VReadParams) (Response, error) {
+	return s.vread(ctx, s.Store, p)
+}
+
+func (s *Service) vread(ctx context.Context, from reader, p VReadParams) (Response, error) {
+	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
+		return Response{}, err
+	}
+	n, err := strconv.ParseUint(p.VersionID, 10, 31)
+	if err != nil || n == 0 || !fhir.ValidID(p.ID) {
+		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, clip(p.ID), clip(p.VersionID))
+	}
+	v, err := from.VRead(ctx, p.ResourceType, p.ID, int(n))
+	if err != nil {
+		return Response{}, err
+	}
+	return readResponse(v, p.IfNoneMatch, p.IfModifiedSince), nil
+}

@@ -1,0 +1,11 @@
+// Package rest is HTTP in and out of the FHIR interactions: routes, content
+// negotiation, conditional headers, Prefer, Bundles and OperationOutcomes.
+//
+//	request -> request id -> CORS -> /fhir prefix -> principal -> route (gen/handler)
+//	        -> parameters -> interaction -> Response -> headers, body
+//
+// What an interaction means is told in server/interaction; this package only
+// translates. Every answer on every route, the ones of the router included, is
+// FHIR: an error is always an OperationOutcome. Stored resources are written as
+// they are stored, Bundles by joining them.
+package rest

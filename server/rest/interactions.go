@@ -1,0 +1,276 @@
+package rest
+
+import (
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+)
+
+// The methods of gen/handler.Interactions: each reads the parameters of its
+// interaction and writes the answer.
+
+// Read serves GET /{type}/{id}.
+func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "read")
+	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
+		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
+	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
+}
+
+// VRead serves GET /{type}/{id}/_history/{vid}.
+func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "vread")
+	resp, err := h.Service.VRead(c.ctx, interaction.VReadParams{ResourceType: typ, ID: r.PathValue("id"), VersionID: r.PathValue("vid"),
+		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
+	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
+}
+
+// Create serves POST /{type}.
+func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "create")
+	c.write(r, func(body []byte) (interaction.Response, error) {
+		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body,
+			IfNoneExist: strings.TrimPrefix(r.Header.Get("If-None-Exist"), "?")})
+	})
+}
+
+// Update serves PUT /{type}/{id}.
+func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "update")
+	c.write(r, func(body []byte) (interaction.Response, error) {
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body,
+			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
+	})
+}
+
+// ConditionalUpdate serves PUT /{type}?criteria.
+func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "update")
+	if r.URL.RawQuery == "" {
+		c.methodNotAllowed(r, "GET", "POST")
+		return
+	}
+	c.write(r, func(body []byte) (interaction.Response, error) {
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body,
+			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
+	})
+}
+
+// Patch serves PATCH /{type}/{id}.
+func (h *Handler) Patch(w http.ResponseWriter, r *http.Request, typ string) {
+	start(w, "patch").patch(r, interaction.PatchParams{ResourceType: typ, ID: r.PathValue("id")})
+}
+
+// ConditionalPatch serves PATCH /{type}?criteria.
+func (h *Handler) ConditionalPatch(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "patch")
+	if r.URL.RawQuery == "" {
+		c.methodNotAllowed(r, "GET", "POST")
+		return
+	}
+	c.patch(r, interaction.PatchParams{ResourceType: typ, Criteria: r.URL.RawQuery})
+}
+
+func (c *call) patch(r *http.Request, p interaction.PatchParams) {
+	pref, err := preferences(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	text := r.Header.Get("Content-Type")
+	if p.ContentType, _, err = mime.ParseMediaType(text); err != nil {
+		p.ContentType = text
+	}
+	p.IfMatch = r.Header.Get("If-Match")
+	if p.Patch, err = c.body(r); err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := c.h.Service.Patch(c.ctx, p)
+	c.answer(r, pref, resp, err)
+}
+
+// Delete serves DELETE /{type}/{id}.
+func (h *Handler) Delete(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "delete")
+	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, ID: r.PathValue("id"), IfMatch: r.Header.Get("If-Match")})
+	c.answer(r, prefer{}, resp, err)
+}
+
+// ConditionalDelete serves DELETE /{type}?criteria.
+func (h *Handler) ConditionalDelete(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "delete")
+	if r.URL.RawQuery == "" {
+		c.methodNotAllowed(r, "GET", "POST")
+		return
+	}
+	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, Criteria: r.URL.RawQuery, IfMatch: r.Header.Get("If-Match")})
+	c.answer(r, prefer{}, resp, err)
+}
+
+// HistoryInstance serves GET /{type}/{id}/_history.
+func (h *Handler) HistoryInstance(w http.ResponseWriter, r *http.Request, typ string) {
+	start(w, "history-instance").history(r, typ, r.PathValue("id"))
+}
+
+// HistoryType serves GET /{type}/_history.
+func (h *Handler) HistoryType(w http.ResponseWriter, r *http.Request, typ string) {
+	start(w, "history-type").history(r, typ, "")
+}
+
+func (h *Handler) historySystem(w http.ResponseWriter, r *http.Request) {
+	start(w, "history-system").history(r, "", "")
+}
+
+func (c *call) history(r *http.Request, typ, id string) {
+	values, err := query(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := c.h.Service.History(c.ctx, interaction.HistoryParams{ResourceType: typ, ID: id, Values: values})
+	c.answer(r, prefer{}, resp, err)
+}
+
+// SearchType serves GET /{type}?… and POST /{type}/_search.
+func (h *Handler) SearchType(w http.ResponseWriter, r *http.Request, typ string) {
+	start(w, "search-type").search(r, interaction.SearchParams{ResourceType: typ})
+}
+
+// SearchCompartment serves GET /{compartment}/{id}/{type}?….
+func (h *Handler) SearchCompartment(w http.ResponseWriter, r *http.Request, typ string) {
+	searched := r.PathValue("type")
+	c := start(w, "search-compartment")
+	if searched != "*" && h.Service.Model.Resources[searched] == nil {
+		c.fail(r, outcome.NotSupported("there is no resource type %q in FHIR R4", clip(searched)))
+		return
+	}
+	c.search(r, interaction.SearchParams{ResourceType: searched, Compartment: typ, CompartmentID: r.PathValue("id")})
+}
+
+func (h *Handler) searchSystem(w http.ResponseWriter, r *http.Request) {
+	start(w, "search-system").search(r, interaction.SearchParams{})
+}
+
+func (c *call) search(r *http.Request, p interaction.SearchParams) {
+	pref, err := preferences(r)
+	if err == nil && r.Method == http.MethodPost {
+		p.Values, err = c.form(r)
+	} else if err == nil {
+		p.Values, err = query(r)
+	}
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	p.Lenient = pref.lenient
+	resp, err := c.h.Service.Search(c.ctx, p)
+	c.answer(r, pref, resp, err)
+}
+
+func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
+	c := start(w, "bundle")
+	pref, err := preferences(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	body, err := c.resourceBody(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := h.Service.Bundle(c.ctx, interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient})
+	if resp.Bundle != nil {
+		c.interaction = strings.TrimSuffix(resp.Bundle.Type, "-response")
+	}
+	c.answer(r, pref, resp, err)
+}
+
+func (h *Handler) metadata(w http.ResponseWriter, r *http.Request) {
+	c := start(w, "capabilities")
+	resp, err := h.Service.Capabilities(c.ctx)
+	c.answer(r, prefer{}, resp, err)
+}
+
+// Operation serves $operations on a type and on an instance.
+func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) {
+	c := start(w, "operation")
+	name, id := r.PathValue("operation"), r.PathValue("id")
+	if !strings.HasPrefix(name, "$") {
+		if id == "" {
+			c.methodNotAllowed(r, "GET", "PUT", "PATCH", "DELETE")
+			return
+		}
+		c.fail(r, outcome.NotSupported("%s is not a path of this server", clip(r.URL.Path)))
+		return
+	}
+	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Read: r.Method != http.MethodPost}
+	var err error
+	if p.Values, err = query(r); err == nil && !p.Read {
+		p.Body, err = c.resourceBody(r)
+	}
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := h.Service.Operation(c.ctx, p)
+	c.answer(r, prefer{}, resp, err)
+}
+
+// start says which interaction a request is.
+func start(w http.ResponseWriter, name string) *call {
+	c := w.(*call)
+	c.interaction = name
+	return c
+}
+
+// write reads what a write with a body has in common with the others, and
+// answers.
+func (c *call) write(r *http.Request, do func(body []byte) (interaction.Response, error)) {
+	pref, err := preferences(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	// An answer that cannot be given is refused before anything is written.
+	if _, err := format(r, formatOf(r)); err != nil {
+		c.fail(r, err)
+		return
+	}
+	body, err := c.resourceBody(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := do(body)
+	c.answer(r, pref, resp, err)
+}
+
+func formatOf(r *http.Request) string {
+	if !strings.Contains(r.URL.RawQuery, "_format") {
+		return ""
+	}
+	v, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return ""
+	}
+	return v.Get("_format")
+}
+
+// subset applies _summary and _elements to what was read.
+func (c *call) subset(r *http.Request, resp interaction.Response, err *error) interaction.Response {
+	if *err != nil || !strings.Contains(r.URL.RawQuery, "_summary") && !strings.Contains(r.URL.RawQuery, "_elements") {
+		return resp
+	}
+	values, e := query(r)
+	if e == nil {
+		resp, e = c.h.Service.Subset(resp, values)
+	}
+	*err = e
+	return resp
+}

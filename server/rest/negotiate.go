@@ -1,0 +1,115 @@
+package rest
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"kiln/server/outcome"
+)
+
+// The content types of answers.
+const (
+	fhirJSON  = "application/fhir+json; charset=utf-8"
+	plainJSON = "application/json; charset=utf-8"
+)
+
+// format decides the content type of the answer: by _format where it is given,
+// else by Accept. What is not JSON is not-supported, 406.
+// Spec: https://hl7.org/fhir/R4/http.html#mime-type.
+func format(r *http.Request, formatParam string) (string, error) {
+	switch formatParam {
+	case "":
+		return accept(r.Header["Accept"])
+	case "json", "application/fhir+json", "application/fhir json": // a plus sign in a URL is a space
+		return fhirJSON, nil
+	case "application/json", "text/json":
+		return plainJSON, nil
+	}
+	if typ, params, err := mime.ParseMediaType(formatParam); err == nil {
+		if out, _, ok := offer(typ, params); ok {
+			return out, nil
+		}
+	}
+	return fhirJSON, notAcceptable("_format=" + clip(formatParam))
+}
+
+// accept picks the content type that the client likes best.
+func accept(headers []string) (string, error) {
+	if len(headers) == 0 {
+		return fhirJSON, nil
+	}
+	if len(headers) == 1 {
+		switch headers[0] {
+		case "", "*/*", "application/fhir+json":
+			return fhirJSON, nil
+		case "application/json":
+			return plainJSON, nil
+		}
+	}
+	best, bestQ, bestSpecific := "", 0.0, false
+	for item := range strings.SplitSeq(strings.Join(headers, ","), ",") {
+		typ, params, err := mime.ParseMediaType(item)
+		if err != nil {
+			continue
+		}
+		out, specific, ok := offer(typ, params)
+		if !ok {
+			continue
+		}
+		q := 1.0
+		if text := params["q"]; text != "" {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				continue
+			}
+		}
+		if q > bestQ || q == bestQ && q > 0 && specific && !bestSpecific {
+			best, bestQ, bestSpecific = out, q, specific
+		}
+	}
+	if best == "" {
+		return fhirJSON, notAcceptable("Accept: " + clip(strings.Join(headers, ", ")))
+	}
+	return best, nil
+}
+
+// offer says which of our types satisfies a media range, and whether the range
+// names it.
+func offer(typ string, params map[string]string) (out string, specific, ok bool) {
+	if v := params["fhirversion"]; v != "" && v != "4.0" && v != "4.0.1" {
+		return "", false, false
+	}
+	switch typ {
+	case "application/fhir+json":
+		return fhirJSON, true, true
+	case "application/json", "text/json":
+		return plainJSON, true, true
+	case "*/*", "application/*", "text/*":
+		return fhirJSON, false, typ != "text/*"
+	}
+	return "", false, false
+}
+
+func notAcceptable(what string) error {
+	return outcome.NotSupported("%s asks for a format that is not served; application/fhir+json and application/json are", what).
+		WithStatus(http.StatusNotAcceptable)
+}
+
+// wantsGzip reports whether the client takes gzip.
+func wantsGzip(r *http.Request) bool {
+	for _, line := range r.Header["Accept-Encoding"] {
+		for item := range strings.SplitSeq(line, ",") {
+			name, q, _ := strings.Cut(item, ";")
+			if name = strings.TrimSpace(name); name != "gzip" && name != "*" {
+				continue
+			}
+			q = strings.TrimPrefix(strings.TrimSpace(q), "q=")
+			if v, err := strconv.ParseFloat(q, 64); err == nil && v == 0 {
+				continue
+			}
+			return true
+		}
+	}
+	return false
+}
