@@ -71,7 +71,7 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 			if _, code, ok := cut(values[i], '|'); ok && code == "" {
 				return nil, badValue(name, values[i], "a component needs a code: expected code, system|code or |code")
 			}
-			vs, err = tokenValues(part.System, name, values[i])
+			vs, err = tokenValues(name, values[i])
 		case fhir.SearchReference:
 			vs, err = p.referenceValues(nil, name, values[i])
 		case fhir.SearchURI:

@@ -2,6 +2,7 @@ package search
 
 import (
 	"strings"
+	"time"
 
 	"kiln/server/fhir"
 )
@@ -40,4 +41,15 @@ func (p *parser) dateRange(name, v string) (op Prefix, low, high int64, err erro
 		low, high = low-margin, high+margin
 	}
 	return op, low, high, nil
+}
+
+// instant writes microseconds for people.
+func instant(micros int64) string {
+	switch {
+	case micros <= fhir.OpenLow:
+		return "-∞"
+	case micros >= fhir.OpenHigh:
+		return "∞"
+	}
+	return time.UnixMicro(micros).UTC().Format(time.RFC3339Nano)
 }

@@ -1,7 +1,12 @@
 package search
 
 import (
+	"math/big"
+
 	"kiln/server/fhir"
+	"kiln/server/ucum"
+
+	"github.com/cockroachdb/apd/v3"
 )
 
 // quantity reads `number`, `number|system|code` or `number||code`, with a prefix.
@@ -32,4 +37,52 @@ func (p *parser) quantity(param *fhir.Parameter, name, modifier, v string) ([]Ma
 	n.Keys, n.Single = param.Keys, param.Single
 	m.Numbers = n
 	return []Match{m}, nil
+}
+
+// ucumSystem is the system of UCUM codes.
+const ucumSystem = "http://unitsofmeasure.org"
+
+// convert asks a comparison in another unit; false where the units have different
+// dimensions or are not understood. The factors are exact; a bound whose decimals
+// do not end is rounded to 40 digits.
+func convert(n Numbers, from, to string) (Numbers, bool) {
+	source, err := ucum.Parse(from)
+	if err != nil {
+		return n, false
+	}
+	target, err := ucum.Parse(to)
+	if err != nil {
+		return n, false
+	}
+	for _, d := range []**apd.Decimal{&n.Value, &n.Low, &n.High} {
+		value, ok := new(big.Rat).SetString((*d).String())
+		if !ok {
+			return n, false
+		}
+		converted, err := source.Convert(value, target)
+		if err != nil {
+			return n, false
+		}
+		if *d, ok = decimalOf(converted); !ok {
+			return n, false
+		}
+	}
+	return n, true
+}
+
+func decimalOf(r *big.Rat) (*apd.Decimal, bool) {
+	numerator, _, err := apd.NewFromString(r.Num().String())
+	if err != nil {
+		return nil, false
+	}
+	denominator, _, err := apd.NewFromString(r.Denom().String())
+	if err != nil {
+		return nil, false
+	}
+	out := new(apd.Decimal)
+	if _, err := apd.BaseContext.WithPrecision(40).Quo(out, numerator, denominator); err != nil {
+		return nil, false
+	}
+	out.Reduce(out)
+	return out, out.Exponent > -2000 && out.Exponent < 2000
 }

@@ -10,7 +10,7 @@ import (
 func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
 	switch modifier {
 	case "", "not":
-		values, err := tokenValues(param.System, name, v)
+		values, err := tokenValues(name, v)
 		if err != nil {
 			return nil, err
 		}
@@ -42,23 +42,18 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 	return nil, badModifier(name, modifier, "token", "missing", "text", "not", "of-type", "in", "not-in", "below", "above")
 }
 
-// tokenValues are the hashed values that a token stands for. implicit is the
-// system of a code element, whose entries name none.
-func tokenValues(implicit, name, v string) ([]fhir.Value, error) {
+// tokenValues are the hashed values that a token stands for. The entries of a
+// code element have the system of its value set, so it needs no case of its own.
+func tokenValues(name, v string) ([]fhir.Value, error) {
 	system, code, ok := cut(v, '|')
-	if !ok {
-		return []fhir.Value{fhir.ValueCode(unescape(v))}, nil
-	}
 	system, code = unescape(system), unescape(code)
 	switch {
+	case !ok:
+		return []fhir.Value{fhir.ValueCode(system)}, nil
 	case system == "" && code == "":
 		return nil, badValue(name, v, "expected code, system|code, system| or |code")
-	case code == "" && system == implicit:
-		return []fhir.Value{fhir.ValueSystem(system), fhir.ValuePresent()}, nil
 	case code == "":
 		return []fhir.Value{fhir.ValueSystem(system)}, nil
-	case system == implicit && implicit != "":
-		return []fhir.Value{fhir.ValueCoding(system, code), fhir.ValueCode(code)}, nil
 	}
 	return []fhir.Value{fhir.ValueCoding(system, code)}, nil
 }
@@ -94,12 +89,9 @@ func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Matc
 	}
 	values := make([]fhir.Value, 0, len(codes))
 	for _, c := range codes {
-		switch {
-		case c.System == "":
+		if c.System == "" {
 			values = append(values, fhir.ValueCode(c.Code))
-		case c.System == param.System:
-			values = append(values, fhir.ValueCoding(c.System, c.Code), fhir.ValueCode(c.Code))
-		default:
+		} else {
 			values = append(values, fhir.ValueCoding(c.System, c.Code))
 		}
 	}

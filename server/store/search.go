@@ -2,10 +2,18 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // SearchResult is one page of a search.
@@ -31,16 +39,463 @@ type SearchResult struct {
 	Issues []outcome.Issue
 }
 
-// Search runs a search. Spec: https://hl7.org/fhir/R4/http.html#search.
+// Search runs a search. It fails with timeout when the context ends first; the
+// statement is cancelled in PostgreSQL. Spec:
+// https://hl7.org/fhir/R4/http.html#search.
 func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
-	return s.search(ctx, s.pool, q)
+	r, err := s.search(ctx, s.pool, q)
+	return r, translate(err)
 }
 
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
-	return t.store.search(ctx, t.tx, q)
+	r, err := t.store.search(ctx, t.tx, q)
+	return r, translate(err)
 }
+
+// searching is one search under way.
+type searching struct {
+	s    *Store
+	conn querier
+	q    *search.Query
+	plan *search.Plan
+	// private says that the connection is a transaction, which sees more than
+	// others do: what it counts is not kept.
+	private bool
+	steps   []step // for an explanation
+}
+
+// step is one statement that was run.
+type step struct {
+	name string
+	st   search.Statement
+}
+
+// pageRows is the answer of a page statement.
+type pageRows struct {
+	seen, total int64
+	rows        []match
+}
+
+// match is a row of a page with its place in the order.
+type match struct {
+	rid  int64
+	keys []*string
+	v    fhir.Version
+}
+
+// walkCost is how many resources a walk may test for a page before fetching all
+// matches is cheaper.
+const walkCost = 10_000
+
 func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*SearchResult, error) {
-	return &SearchResult{}, nil
+	plan, err := s.plan(ctx, conn, q)
+	if err != nil {
+		return nil, err
+	}
+	_, private := conn.(pgx.Tx)
+	x := &searching{s: s, conn: conn, q: q, plan: plan, private: private}
+	if plan.Empty {
+		return x.result(ctx, &pageRows{}, true)
+	}
+	p, exact, err := x.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return x.result(ctx, p, exact)
+}
+
+// plan compiles q with what the database knows of types and units.
+func (s *Store) plan(ctx context.Context, conn querier, q *search.Query) (*search.Plan, error) {
+	var failure error
+	env := &search.Env{Type: func(typ string) (int16, bool) {
+		n, ok, err := s.typeNumber(ctx, typ)
+		if err != nil && failure == nil {
+			failure = err
+		}
+		return n, ok
+	}}
+	if q.NeedsUnits() {
+		units, err := s.unitsInUse(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		env.Units = units
+	}
+	plan := search.Compile(q, env)
+	return plan, failure
+}
+
+// unitsInUse reads quantity_unit: a few hundred rows at most, and always as new
+// as the search.
+func (s *Store) unitsInUse(ctx context.Context, conn querier) ([]search.Unit, error) {
+	rows, err := conn.Query(ctx, `SELECT id, system, code, unit FROM quantity_unit`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (u search.Unit, err error) {
+		err = r.Scan(&u.ID, &u.System, &u.Code, &u.Unit)
+		return u, err
+	})
+}
+
+// run finds the page, and the total unless the query wants none. exact is false
+// where the total is not known.
+func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
+	count := x.plan.Count()
+	key := keyOf(count)
+	memory := &x.s.searches
+
+	// 1. Only the total.
+	if x.q.Count == 0 {
+		total, err := x.total(ctx, count, key)
+		return &pageRows{total: total}, true, err
+	}
+
+	// 2. Candidates, through the drivers that have not overflowed before.
+	for i := memory.driver(key, len(x.plan.Drivers)); i < len(x.plan.Drivers); i++ {
+		st, err := x.plan.Candidates(i)
+		if err != nil {
+			return nil, false, err
+		}
+		p, err := x.page(ctx, "candidates by "+x.plan.Drivers[i].Name, st)
+		if err != nil {
+			return nil, false, err
+		}
+		if p.seen < search.Limit {
+			memory.setDriver(key, i)
+			return p, true, nil
+		}
+		memory.setDriver(key, i+1)
+	}
+
+	// 3. A common search: the total decides how the page is found.
+	if !x.plan.Walkable() {
+		p, err := x.gather(ctx)
+		return p, true, err
+	}
+	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
+		p, err := x.walk(ctx)
+		return p, false, err
+	}
+	total, err := x.total(ctx, count, key)
+	if err != nil || total == 0 {
+		return &pageRows{}, true, err
+	}
+	ofType, err := x.totalOfType(ctx, total)
+	if err != nil {
+		return nil, false, err
+	}
+	far := int64(x.q.Count + 1)
+	if x.q.Cursor == nil {
+		far += int64(x.q.Offset)
+	}
+	if min(far, total)*ofType/total > walkCost && total < ofType {
+		p, err := x.gather(ctx)
+		return p, true, err
+	}
+	p, err = x.walk(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	p.total = total
+	return p, true, nil
+}
+
+func (x *searching) gather(ctx context.Context) (*pageRows, error) {
+	st, err := x.plan.Gather()
+	if err != nil {
+		return nil, err
+	}
+	return x.page(ctx, "gather", st)
+}
+
+// walk goes along the order, phase by phase, until the page is full.
+func (x *searching) walk(ctx context.Context) (*pageRows, error) {
+	all := &pageRows{}
+	skipped := 0 // by the phases before, of a hand-written offset
+	for phase := range x.plan.Phases() {
+		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		p, err := x.page(ctx, fmt.Sprintf("walk %d", phase+1), st)
+		if err != nil {
+			return nil, err
+		}
+		all.rows = append(all.rows, p.rows...)
+		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
+			// The offset may lie among the matches without a value: count those
+			// with one.
+			var n int64
+			if err := x.one(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
+				return nil, err
+			}
+			skipped = int(n)
+		}
+	}
+	return all, nil
+}
+
+// total counts the matches, from memory where nothing has changed since.
+func (x *searching) total(ctx context.Context, count search.Statement, key totalKey) (int64, error) {
+	if x.private {
+		var n int64
+		err := x.one(ctx, "count", count, &n)
+		return n, err
+	}
+	if t, ok := x.s.searches.total(key, x.s.now()); ok {
+		var unchanged bool
+		var snapshot string
+		err := x.conn.QueryRow(ctx, `SELECT pg_current_snapshot()::text, NOT EXISTS (
+			SELECT 1 FROM change c
+			WHERE c.xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, $1::text::pg_snapshot))`,
+			t.snapshot).Scan(&snapshot, &unchanged)
+		if err != nil {
+			return 0, err
+		}
+		if unchanged {
+			x.s.searches.keep(key, total{n: t.n, snapshot: snapshot, at: x.s.now()})
+			return t.n, nil
+		}
+	}
+	var t total
+	count.SQL = "SELECT (" + count.SQL + "), pg_current_snapshot()::text"
+	if err := x.one(ctx, "count", count, &t.n, &t.snapshot); err != nil {
+		return 0, err
+	}
+	t.at = x.s.now()
+	x.s.searches.keep(key, t)
+	return t.n, nil
+}
+
+// totalOfType is about how many resources of the types searched there are. Being
+// an estimate, it may be old.
+func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, error) {
+	st := x.plan.CountType()
+	key := keyOf(st)
+	if t, ok := x.s.searches.total(key, x.s.now()); ok {
+		return max(t.n, atLeast), nil
+	}
+	n, err := x.total(ctx, st, key)
+	return max(n, atLeast), err
+}
+
+func (x *searching) one(ctx context.Context, name string, st search.Statement, into ...any) error {
+	x.note(name, st)
+	return x.conn.QueryRow(ctx, st.SQL, st.Args...).Scan(into...)
+}
+
+func (x *searching) note(name string, st search.Statement) {
+	if x.q.Explain {
+		x.steps = append(x.steps, step{name, st})
+	}
+}
+
+// page runs a page statement.
+func (x *searching) page(ctx context.Context, name string, st search.Statement) (*pageRows, error) {
+	x.note(name, st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	p := &pageRows{}
+	nkeys := len(x.q.Sort)
+	var seen, count, rid *int64
+	var id *string
+	var version *int32
+	var updated *time.Time
+	var method *fhir.Method
+	var typ *int16
+	var body []byte
+	keys := make([]*string, nkeys)
+	into := []any{&seen, &count, &rid}
+	for i := range keys {
+		into = append(into, &keys[i])
+	}
+	into = append(into, &id, &version, &updated, &method, &typ, &body)
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		if count != nil {
+			p.seen, p.total = *seen, *count
+		}
+		if rid == nil {
+			continue
+		}
+		v, err := x.s.version(ctx, *typ, *id, *version, *updated, *method, body)
+		if err != nil {
+			return nil, err
+		}
+		m := match{rid: *rid, v: v}
+		if nkeys > 0 {
+			m.keys = slices.Clone(keys)
+		}
+		p.rows = append(p.rows, m)
+	}
+	return p, rows.Err()
+}
+
+func (s *Store) version(ctx context.Context, typ int16, id string, version int32, updated time.Time, method fhir.Method, body []byte) (fhir.Version, error) {
+	name, err := s.typeName(ctx, typ)
+	if err != nil {
+		return fhir.Version{}, err
+	}
+	if body, err = decodeBody(body); err != nil {
+		return fhir.Version{}, err
+	}
+	return fhir.Version{
+		ResourceType: name, ID: id, VersionID: int(version), LastUpdated: updated.UTC(), Method: method, Body: body,
+	}, nil
+}
+
+// result makes the page that the client sees: the row too many becomes HasNext,
+// cursors and includes are added.
+func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*SearchResult, error) {
+	q := x.q
+	r := &SearchResult{Offset: q.Offset, Matches: []fhir.Version{}}
+	total := int(p.total)
+	if exact && q.Total != search.TotalNone {
+		r.Total = &total
+	}
+	size := q.Count
+	backwards := q.Cursor != nil && q.Cursor.Before
+	if q.Cursor != nil && q.Cursor.Size > 0 {
+		size = min(q.Cursor.Size, q.Count)
+	}
+	more := len(p.rows) > size
+	if more {
+		p.rows = p.rows[:size]
+	}
+	if backwards {
+		slices.Reverse(p.rows)
+	}
+	var rids []int64
+	for i := range p.rows {
+		r.Matches = append(r.Matches, p.rows[i].v)
+		rids = append(rids, p.rows[i].rid)
+	}
+	atEnd := backwards && q.Cursor.RID == 0
+	r.HasNext = more
+	if backwards {
+		r.HasNext = !atEnd && len(p.rows) > 0
+		if !more {
+			r.Offset = 0
+		} else if atEnd && exact {
+			r.Offset = max(0, total-len(p.rows))
+		}
+	}
+	if n := len(p.rows); n > 0 {
+		if r.HasNext {
+			r.Last = (&search.Cursor{Keys: p.rows[n-1].keys, RID: p.rows[n-1].rid}).String()
+		}
+		if backwards && more || !backwards && (q.Offset > 0 || q.Cursor != nil) {
+			r.First = (&search.Cursor{Keys: p.rows[0].keys, RID: p.rows[0].rid, Before: true}).String()
+		}
+	}
+	if exact && q.Count > 0 && total > q.Count {
+		r.EndOffset = (total - 1) / q.Count * q.Count
+		r.End = (&search.Cursor{Before: true, Size: total - r.EndOffset}).String()
+	}
+	if len(rids) > 0 && len(q.Includes)+len(q.RevIncludes) > 0 {
+		if err := x.include(ctx, r, rids); err != nil {
+			return nil, err
+		}
+	}
+	if q.Explain {
+		if err := x.explain(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// searches is what a server remembers of searches: totals, valid as long as
+// nothing has changed, and which driver did not overflow.
+type searches struct {
+	mu      sync.Mutex
+	totals  map[totalKey]total
+	drivers map[totalKey]int
+}
+
+type totalKey [16]byte
+
+// total is a number of matches and the snapshot in which it was counted.
+type total struct {
+	n        int64
+	snapshot string
+	at       time.Time
+}
+
+// What is remembered is bounded in number and in age: the change log is not kept
+// for ever, and what was common may have become rare.
+const (
+	rememberedSearches = 4096
+	rememberedFor      = time.Minute
+)
+
+func keyOf(st search.Statement) totalKey {
+	h := sha256.New()
+	h.Write([]byte(st.SQL))
+	var buf []byte
+	for _, a := range st.Args {
+		switch a := a.(type) {
+		case int64:
+			buf = binary.BigEndian.AppendUint64(append(buf, 'i'), uint64(a))
+		case []int64:
+			buf = append(buf, 'I')
+			for _, v := range a {
+				buf = binary.BigEndian.AppendUint64(buf, uint64(v))
+			}
+		default:
+			buf = fmt.Appendf(append(buf, 'v'), "%q", a)
+		}
+		buf = append(buf, 0)
+	}
+	h.Write(buf)
+	var k totalKey
+	copy(k[:], h.Sum(nil))
+	return k
+}
+
+func (m *searches) total(k totalKey, now time.Time) (total, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.totals[k]
+	return t, ok && now.Sub(t.at) < rememberedFor
+}
+
+func (m *searches) keep(k totalKey, t total) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.totals == nil || len(m.totals) >= rememberedSearches {
+		m.totals = make(map[totalKey]total)
+	}
+	m.totals[k] = t
+}
+
+// driver is the driver to begin with.
+func (m *searches) driver(k totalKey, drivers int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return min(m.drivers[k], drivers)
+}
+
+func (m *searches) setDriver(k totalKey, i int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.drivers == nil || len(m.drivers) >= rememberedSearches {
+		m.drivers = make(map[totalKey]int)
+	}
+	if i == 0 {
+		delete(m.drivers, k)
+		return
+	}
+	m.drivers[k] = i
 }

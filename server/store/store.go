@@ -44,6 +44,8 @@ type Store struct {
 	texts known // terms of token_text that are committed
 	units known // ids of quantity_unit that are committed
 	queue queue
+
+	searches searches
 }
 
 // querier is what a pool, a connection and a transaction have in common.

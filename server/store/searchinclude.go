@@ -1,0 +1,95 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// include adds what `_include` and `_revinclude` ask for, round after round while
+// `:iterate` finds something new. A resource comes once, so a cycle ends by
+// itself; what goes over the cap is told.
+// Spec: https://hl7.org/fhir/R4/search.html#include.
+func (x *searching) include(ctx context.Context, r *SearchResult, rids []int64) error {
+	seen := slices.Clone(rids)
+	for round := 0; len(rids) > 0; round++ {
+		var found []int64
+		room := search.IncludeLimit - len(r.Includes)
+		for _, st := range x.plan.Following(rids, seen, round > 0, room+1) {
+			rows, err := x.included(ctx, st)
+			if err != nil {
+				return err
+			}
+			for _, m := range rows {
+				if slices.Contains(found, m.rid) {
+					continue
+				}
+				if room == 0 {
+					r.Issues = append(r.Issues, outcome.Issue{
+						Severity: outcome.Warning, Code: outcome.CodeTooCostly,
+						Diagnostics: fmt.Sprintf("more than %d resources would be included on this page; the rest was left out: ask for fewer matches with _count, or for the included resources by themselves", search.IncludeLimit),
+					})
+					return nil
+				}
+				r.Includes = append(r.Includes, m.v)
+				found = append(found, m.rid)
+				room--
+			}
+		}
+		seen = append(seen, found...)
+		rids = found
+	}
+	return nil
+}
+
+func (x *searching) included(ctx context.Context, st search.Statement) ([]match, error) {
+	x.note("include", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m match, err error) {
+		var id string
+		var version int32
+		var updated time.Time
+		var method fhir.Method
+		var typ int16
+		var body []byte
+		if err := row.Scan(&m.rid, &id, &version, &updated, &method, &typ, &body); err != nil {
+			return m, err
+		}
+		m.v, err = x.s.version(ctx, typ, id, version, updated, method, body)
+		return m, err
+	})
+}
+
+// explain adds the query in words, and each statement with PostgreSQL's plan and
+// times: each is run again to measure it.
+func (x *searching) explain(ctx context.Context, r *SearchResult) error {
+	tell := func(format string, args ...any) {
+		r.Issues = append(r.Issues, outcome.Issue{
+			Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: fmt.Sprintf(format, args...),
+		})
+	}
+	tell("%s", x.q.Describe())
+	for _, step := range x.steps {
+		rows, err := x.conn.Query(ctx, "EXPLAIN (ANALYZE, BUFFERS) "+step.st.SQL, append([]any{pgx.QueryExecModeDescribeExec}, step.st.Args...)...)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		tell("%s\n%s\n%s", step.name, step.st.SQL, strings.Join(lines, "\n"))
+	}
+	return nil
+}
