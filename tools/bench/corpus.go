@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 	"github.com/tidwall/gjson"
 )
@@ -122,18 +123,25 @@ func (c Corpus) Load(ctx context.Context) ([]Bundle, error) {
 	return out, err
 }
 
-// Resources calls f with the JSON of every resource of a bundle, its references
-// of the form urn:uuid:… made literal, as a server stores them.
-func (b Bundle) Resources(f func(resourceType string, json []byte) error) error {
+// Resources calls f for every resource of a bundle as a server stores it: with
+// an id of its own (a UUIDv7) and references to it by that id instead of
+// urn:uuid:….
+func (b Bundle) Resources(f func(resourceType, id string, json []byte) error) error {
 	var pairs []string
 	entries := gjson.GetBytes(b.JSON, "entry").Array()
-	for _, e := range entries {
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		ids[i] = id.String()
 		if full := e.Get("fullUrl").Str; strings.HasPrefix(full, "urn:uuid:") {
-			pairs = append(pairs, `"`+full+`"`, `"`+e.Get("resource.resourceType").Str+"/"+strings.TrimPrefix(full, "urn:uuid:")+`"`)
+			pairs = append(pairs, `"`+full+`"`, `"`+e.Get("resource.resourceType").Str+"/"+ids[i]+`"`)
 		}
 	}
 	literal := strings.NewReplacer(pairs...)
-	for _, e := range entries {
+	for i, e := range entries {
 		r := e.Get("resource")
 		if !r.Exists() {
 			continue
@@ -142,7 +150,7 @@ func (b Bundle) Resources(f func(resourceType string, json []byte) error) error 
 		if _, err := literal.WriteString(&to, r.Raw); err != nil {
 			return err
 		}
-		if err := f(r.Get("resourceType").Str, to.Bytes()); err != nil {
+		if err := f(r.Get("resourceType").Str, ids[i], to.Bytes()); err != nil {
 			return err
 		}
 	}

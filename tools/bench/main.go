@@ -63,7 +63,7 @@ func command() *cobra.Command {
 	f.StringVar(&s.kiln, "kiln", "bin/kiln", "the binary to start where there is no --url")
 	f.StringVar(&s.jsonFile, "json", "", "write the results as JSON to this file; - is standard output")
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")
-	root.AddCommand(runCommand(&s), listCommand())
+	root.AddCommand(runCommand(&s), layoutCommand(&s), listCommand())
 	return root
 }
 

@@ -216,11 +216,15 @@ func TestPieces(t *testing.T) {
 
 func TestBundleResourcesHaveLiteralReferences(t *testing.T) {
 	var got []string
+	var patient string
 	err := corpus(t, 1).Each(t.Context(), func(b Bundle) error {
 		if b.Entries != 3 {
 			t.Errorf("%d entries, want 3", b.Entries)
 		}
-		return b.Resources(func(typ string, json []byte) error {
+		return b.Resources(func(typ, id string, json []byte) error {
+			if typ == "Patient" {
+				patient = id
+			}
 			got = append(got, typ+" "+gjson.GetBytes(json, "subject.reference").Str)
 			return nil
 		})
@@ -228,7 +232,7 @@ func TestBundleResourcesHaveLiteralReferences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"Patient ", "Observation Patient/p", "Condition Patient/p"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"Patient ", "Observation Patient/" + patient, "Condition Patient/" + patient}, got); diff != "" {
 		t.Error(diff)
 	}
 }
