@@ -1,0 +1,259 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	yamlv3 "go.yaml.in/yaml/v3"
+
+	"kiln/server"
+)
+
+// config is `kiln config`.
+func config() *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Show and check the configuration"}
+	c.AddCommand(
+		&cobra.Command{
+			Use:   "print",
+			Short: "Print the configuration in force, as kiln.yaml, with secrets masked",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				l, err := readConfig(c.Flags(), os.Environ())
+				if err != nil {
+					return err
+				}
+				tree := masked(reflect.ValueOf(l.config))
+				if wantsJSON(c) {
+					return printJSON(c.OutOrStdout(), tree)
+				}
+				for _, key := range keys() {
+					from := l.origin[key.name]
+					if from == "" {
+						from = "default"
+					}
+					value, err := yamlv3.Marshal(key.show(l.config))
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(c.OutOrStdout(), "%-36s # %s; %s\n", key.name+": "+flow(value), key.doc, from)
+				}
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use:   "check",
+			Short: "Say whether a server could start with this configuration",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				cfg, err := configured(c)
+				if err != nil {
+					return err
+				}
+				if err := cfg.Check(); err != nil {
+					return err
+				}
+				fmt.Fprintln(c.OutOrStdout(), "the configuration is good")
+				return nil
+			},
+		},
+	)
+	return c
+}
+
+// flow writes a YAML list on one line.
+func flow(value []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(value)), "\n")
+	if !strings.HasPrefix(lines[0], "- ") {
+		return lines[0]
+	}
+	for i := range lines {
+		lines[i] = strings.TrimPrefix(lines[i], "- ")
+	}
+	return "[" + strings.Join(lines, ", ") + "]"
+}
+
+// loaded is a configuration and where each key of it was set.
+type loaded struct {
+	config server.Config
+	origin map[string]string
+}
+
+// flagKeys are the flags that set a key.
+var flagKeys = map[string]string{
+	"listen":       "server.listen",
+	"base-url":     "server.base_url",
+	"database-url": "database.url",
+	"data-dir":     "database.data_dir",
+	"pprof":        "server.pprof",
+}
+
+const envPrefix = "KILN_"
+
+// readConfig puts the configuration together: flag > environment > file >
+// default. A key that does not exist is an error that names the nearest one.
+// Environment names are KILN_, then the key with __ between levels.
+func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
+	l := loaded{config: server.Default(), origin: make(map[string]string)}
+	known := make(map[string]key)
+	for _, k := range keys() {
+		known[k.name] = k
+	}
+	k := koanf.New(".")
+	merge := func(layer *koanf.Koanf, from string) error {
+		for _, name := range layer.Keys() {
+			if _, ok := known[name]; !ok {
+				return fmt.Errorf("%s: unknown key %s%s", from, name, nearest(name, names()))
+			}
+			l.origin[name] = from
+		}
+		return k.Merge(layer)
+	}
+
+	// 1. The file.
+	path, err := flags.GetString("config")
+	if err != nil {
+		path = ""
+	}
+	explicit := path != ""
+	if !explicit {
+		path = "kiln.yaml"
+	}
+	layer := koanf.New(".")
+	switch err := layer.Load(file.Provider(path), yaml.Parser()); {
+	case errors.Is(err, fs.ErrNotExist) && !explicit:
+	case err != nil:
+		return l, fmt.Errorf("%s: %w", path, err)
+	default:
+		if err := merge(layer, path); err != nil {
+			return l, err
+		}
+	}
+
+	// 2. The environment. Only names with two levels can be keys.
+	layer = koanf.New(".")
+	if err := layer.Load(env.Provider(".", env.Opt{
+		Prefix:      envPrefix,
+		EnvironFunc: func() []string { return environ },
+		TransformFunc: func(name, value string) (string, any) {
+			if !strings.Contains(name, "__") {
+				return "", nil
+			}
+			name = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "__", ".")
+			if known[name].list {
+				return name, splitList(value)
+			}
+			return name, value
+		},
+	}), nil); err != nil {
+		return l, err
+	}
+	if err := merge(layer, "environment"); err != nil {
+		return l, err
+	}
+
+	// 3. The flags.
+	set := make(map[string]any)
+	for flag, name := range flagKeys {
+		if f := flags.Lookup(flag); f != nil && f.Changed {
+			set[name] = f.Value.String()
+		}
+	}
+	layer = koanf.New(".")
+	if err := layer.Load(confmap.Provider(set, "."), nil); err != nil {
+		return l, err
+	}
+	if err := merge(layer, "flag"); err != nil {
+		return l, err
+	}
+	if err := k.Unmarshal("", &l.config); err != nil {
+		return l, fmt.Errorf("configuration: %w", err)
+	}
+	return l, nil
+}
+
+func splitList(value string) []string {
+	out := []string{}
+	for item := range strings.SplitSeq(value, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+// key is one key of the configuration.
+type key struct {
+	name, doc string
+	secret    string // "", "url" or "yes"
+	list      bool
+	index     []int
+}
+
+// show is the value of the key, with secrets masked.
+func (k key) show(c server.Config) any {
+	return mask(reflect.ValueOf(c).FieldByIndex(k.index), k.secret)
+}
+
+// keys lists every key, in the order of the structs.
+func keys() []key {
+	var out []key
+	var walk func(t reflect.Type, prefix string, index []int)
+	walk = func(t reflect.Type, prefix string, index []int) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name, at := prefix+f.Tag.Get("koanf"), append(slices.Clone(index), i)
+			if f.Type.Kind() == reflect.Struct {
+				walk(f.Type, name+".", at)
+				continue
+			}
+			out = append(out, key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), f.Type.Kind() == reflect.Slice, at})
+		}
+	}
+	walk(reflect.TypeFor[server.Config](), "", nil)
+	return out
+}
+
+func names() []string {
+	var out []string
+	for _, k := range keys() {
+		out = append(out, k.name)
+	}
+	return out
+}
+
+// masked is the configuration as a tree, with secrets masked.
+func masked(v reflect.Value) map[string]any {
+	out := make(map[string]any)
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.Type.Kind() == reflect.Struct {
+			out[f.Tag.Get("koanf")] = masked(v.Field(i))
+			continue
+		}
+		out[f.Tag.Get("koanf")] = mask(v.Field(i), f.Tag.Get("secret"))
+	}
+	return out
+}
+
+func mask(v reflect.Value, secret string) any {
+	if secret == "" || v.IsZero() {
+		return v.Interface()
+	}
+	if u, err := url.Parse(v.String()); secret == "url" && err == nil && u.Scheme != "" {
+		return u.Redacted()
+	}
+	return "********"
+}

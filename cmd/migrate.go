@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kiln/queries"
+	"kiln/server"
+	"kiln/server/store"
+)
+
+// migrate is `kiln migrate`.
+func migrate() *cobra.Command {
+	c := &cobra.Command{Use: "migrate", Short: "Bring the database's schema up to date, or show how far it is"}
+	c.AddCommand(
+		&cobra.Command{
+			Use:   "up",
+			Short: "Apply every migration that is missing; serve does so too",
+			Args:  cobra.NoArgs,
+			RunE: onDatabase(func(c *cobra.Command, url string) error {
+				plan, err := store.Plan(c.Context(), url)
+				if err != nil {
+					return err
+				}
+				if err := store.Migrate(c.Context(), url); err != nil {
+					return err
+				}
+				return tellMigrations(c, plan, "the schema was up to date already")
+			}),
+		},
+		&cobra.Command{
+			Use:   "status",
+			Short: "List every migration and when it was applied",
+			Args:  cobra.NoArgs,
+			RunE: onDatabase(func(c *cobra.Command, url string) error {
+				all, err := store.Status(c.Context(), url)
+				if err != nil {
+					return err
+				}
+				return tellMigrations(c, all, "there are no migrations")
+			}),
+		},
+		&cobra.Command{
+			Use:   "plan",
+			Short: "List what `migrate up` would apply",
+			Args:  cobra.NoArgs,
+			RunE: onDatabase(func(c *cobra.Command, url string) error {
+				plan, err := store.Plan(c.Context(), url)
+				if err != nil {
+					return err
+				}
+				return tellMigrations(c, plan, "nothing to do: the schema is up to date")
+			}),
+		},
+	)
+	return c
+}
+
+// onDatabase runs a command on the configured database, which is started for it
+// when it is a private one.
+func onDatabase(run func(c *cobra.Command, url string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		cfg, err := configured(c)
+		if err != nil {
+			return err
+		}
+		if err := cfg.Check(); err != nil {
+			return err
+		}
+		database, url, err := server.StartDatabase(c.Context(), cfg)
+		if err != nil {
+			return err
+		}
+		if database != nil {
+			defer database.Stop()
+		}
+		return run(c, url)
+	}
+}
+
+func tellMigrations(c *cobra.Command, list []queries.Migration, none string) error {
+	if wantsJSON(c) {
+		return printJSON(c.OutOrStdout(), list)
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(c.OutOrStdout(), none)
+	}
+	for _, m := range list {
+		state := "missing"
+		if !m.Applied.IsZero() {
+			state = "applied " + m.Applied.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(c.OutOrStdout(), "%04d  %-40s %s\n", m.Version, m.Name, state)
+	}
+	return nil
+}

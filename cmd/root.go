@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"kiln/server"
+)
+
+// root is the kiln command with all its subcommands.
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:           "kiln",
+		Short:         "A FHIR R4 server, compiled from its definitions",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	f := c.PersistentFlags()
+	f.String("config", "", "configuration file (default kiln.yaml where there is one)")
+	f.String("listen", "", "address to listen on (server.listen)")
+	f.String("base-url", "", "base of all links (server.base_url)")
+	f.String("database-url", "", "PostgreSQL to use (database.url)")
+	f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
+	f.Bool("json", false, "answer in JSON where that makes sense")
+	c.AddCommand(serve(), migrate(), load(), config(), doctor(), version())
+	return c
+}
+
+// configured reads the configuration that a command runs with.
+func configured(c *cobra.Command) (server.Config, error) {
+	l, err := readConfig(c.Flags(), os.Environ())
+	return l.config, err
+}
+
+// logger writes to standard error as the configuration says.
+func logger(c server.LogConfig) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+// wantsJSON reports whether --json was given.
+func wantsJSON(c *cobra.Command) bool {
+	b, err := c.Flags().GetBool("json")
+	return err == nil && b
+}
+
+// printJSON writes v for a script.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// nearest returns ` (did you mean x?)` for the name most like came, or "".
+func nearest(came string, names []string) string {
+	best, least := "", 1+max(2, len(came)/3)
+	for _, name := range names {
+		if d := distance(came, name); d < least {
+			best, least = name, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s?)", best)
+}
+
+// distance is how many letters have to change to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

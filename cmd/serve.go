@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kiln/server"
+)
+
+// serve is `kiln serve`.
+func serve() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the server",
+		Long: `Run the server until it is interrupted.
+
+With nothing configured it listens on 127.0.0.1:8080 and keeps its data in a
+PostgreSQL of its own under .kiln/, which it starts from the system's binaries
+and stops when it ends.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := configured(c)
+			if err != nil {
+				return err
+			}
+			return server.Run(c.Context(), cfg, server.Options{
+				Version: softwareVersion(),
+				Logger:  logger(cfg.Log),
+				Ready:   func(s *server.Server) { banner(c.ErrOrStderr(), s) },
+			})
+		},
+	}
+	c.Flags().Bool("pprof", false, "serve /debug/pprof to clients on this machine (server.pprof)")
+	return c
+}
+
+// banner says on one screen where the server is and what to try.
+func banner(w io.Writer, s *server.Server) {
+	base := s.Config.Server.BaseURL
+	if base == "" {
+		base = "http://" + s.Config.Server.Listen + "/fhir"
+	}
+	data := s.Config.Database.URL
+	if s.Database != nil {
+		data = s.Config.Database.DataDir
+		if abs, err := filepath.Abs(data); err == nil {
+			data = abs
+		}
+		data += " (a PostgreSQL of its own, stopped with the server)"
+	} else {
+		data = fmt.Sprint(mustMask(data))
+	}
+	fmt.Fprintf(w, `
+  Kiln %s, FHIR R4
+
+  Listens on   %s
+  Data         %s
+  Try          curl -d '{"resourceType":"Patient","name":[{"family":"Chalmers"}]}' \
+                    -H 'Content-Type: application/fhir+json' %s/Patient
+               curl '%s/Patient?name=chal'
+  Capabilities %s/metadata
+  Stop         Ctrl-C
+
+`, softwareVersion(), strings.TrimSuffix(base, "/"), data, base, base, base)
+}
+
+// mustMask hides the password of a database URL.
+func mustMask(url string) any {
+	cfg := server.Default()
+	cfg.Database.URL = url
+	for _, k := range keys() {
+		if k.name == "database.url" {
+			return k.show(cfg)
+		}
+	}
+	return os.DevNull
+}

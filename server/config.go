@@ -1,0 +1,169 @@
+package server
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Config is everything that can be set. The tags are the keys of kiln.yaml; a
+// field tagged secret is masked wherever the configuration is shown.
+type Config struct {
+	Server     ServerConfig     `koanf:"server"`
+	Database   DatabaseConfig   `koanf:"database"`
+	FHIR       FHIRConfig       `koanf:"fhir"`
+	Search     SearchConfig     `koanf:"search"`
+	Validation ValidationConfig `koanf:"validation"`
+	Auth       AuthConfig       `koanf:"auth"`
+	Log        LogConfig        `koanf:"log"`
+}
+
+// ServerConfig is about HTTP.
+type ServerConfig struct {
+	Listen         string   `koanf:"listen" doc:"address and port to listen on"`
+	BaseURL        string   `koanf:"base_url" doc:"base of all links; empty builds them from the request"`
+	TrustedProxies []string `koanf:"trusted_proxies" doc:"addresses or networks whose X-Forwarded-* headers are believed"`
+	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`
+	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
+	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
+	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
+}
+
+// DatabaseConfig is about PostgreSQL.
+type DatabaseConfig struct {
+	URL            string `koanf:"url" secret:"url" doc:"PostgreSQL to use; empty starts a private one in data_dir"`
+	DataDir        string `koanf:"data_dir" doc:"folder of the private PostgreSQL"`
+	MaxConnections int    `koanf:"max_connections" doc:"connections of this server; 0 is 4 for each CPU, at least 8"`
+}
+
+// FHIRConfig is about the interactions.
+type FHIRConfig struct {
+	Version      string `koanf:"version" doc:"FHIR version served: R4 or 4.0.1"`
+	UpdateCreate bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
+}
+
+// SearchConfig is about search.
+type SearchConfig struct {
+	DefaultCount   int  `koanf:"default_count" doc:"matches on a page without _count"`
+	MaxCount       int  `koanf:"max_count" doc:"largest page; a larger _count is clamped"`
+	TimeoutSeconds int  `koanf:"timeout_seconds" doc:"time after which a search is given up"`
+	Explain        bool `koanf:"explain" doc:"allow _explain=true"`
+}
+
+// ValidationConfig is about what is checked before it is stored.
+type ValidationConfig struct {
+	Mode      string `koanf:"mode" doc:"off, structure or full"`
+	AllowSkip bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
+}
+
+// AuthConfig is about who may do what.
+type AuthConfig struct {
+	Enabled bool `koanf:"enabled" doc:"require access tokens"`
+}
+
+// LogConfig is about the log, which goes to standard error.
+type LogConfig struct {
+	Level  string `koanf:"level" doc:"debug, info, warn or error"`
+	Format string `koanf:"format" doc:"text or json"`
+	Access string `koanf:"access" doc:"requests to log: all, errors (failed or slower than a second) or off"`
+}
+
+// Default is the configuration of a server that nothing was configured for.
+func Default() Config {
+	return Config{
+		Server:     ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
+		Database:   DatabaseConfig{DataDir: ".kiln"},
+		FHIR:       FHIRConfig{Version: "R4", UpdateCreate: true},
+		Search:     SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
+		Validation: ValidationConfig{Mode: "full"},
+		Log:        LogConfig{Level: "info", Format: "text", Access: "errors"},
+	}
+}
+
+// Check refuses values that no server can run with. It names the key, what was
+// expected and what came.
+func (c Config) Check() error {
+	oneOf := func(key, value string, allowed ...string) error {
+		for _, a := range allowed {
+			if value == a {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is %q: expected %s", key, value, strings.Join(allowed, ", "))
+	}
+	if err := oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"); err != nil {
+		return err
+	}
+	if err := oneOf("log.format", c.Log.Format, "text", "json"); err != nil {
+		return err
+	}
+	if err := oneOf("log.access", c.Log.Access, "all", "errors", "off"); err != nil {
+		return err
+	}
+	if err := oneOf("validation.mode", c.Validation.Mode, "off", "structure", "full"); err != nil {
+		return err
+	}
+	if err := oneOf("fhir.version", c.FHIR.Version, "R4", "4.0", "4.0.1"); err != nil {
+		return err
+	}
+	for _, n := range []struct {
+		key   string
+		value int64
+		least int64
+	}{
+		{"server.max_body_bytes", c.Server.MaxBodyBytes, 1024},
+		{"server.drain_seconds", int64(c.Server.DrainSeconds), 0},
+		{"database.max_connections", int64(c.Database.MaxConnections), 0},
+		{"search.default_count", int64(c.Search.DefaultCount), 1},
+		{"search.max_count", int64(c.Search.MaxCount), 1},
+		{"search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1},
+	} {
+		if n.value < n.least {
+			return fmt.Errorf("%s is %d: expected %d or more", n.key, n.value, n.least)
+		}
+	}
+	if c.Search.DefaultCount > c.Search.MaxCount {
+		return fmt.Errorf("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)
+	}
+	if u := c.Server.BaseURL; u != "" && !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
+		return fmt.Errorf("server.base_url is %q: expected a URL that starts with http:// or https://", u)
+	}
+	if c.Database.URL == "" && c.Database.DataDir == "" {
+		return fmt.Errorf("database.url and database.data_dir are both empty: one of them says where the data is")
+	}
+	if _, err := c.trustedProxies(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// trustedProxies reads addresses and networks.
+func (c Config) trustedProxies() ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range c.Server.TrustedProxies {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+			continue
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("server.trusted_proxies has %q: expected an address such as 10.0.0.1 or a network such as 10.0.0.0/8", text)
+		}
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out, nil
+}
+
+func (c Config) baseURL() string { return strings.TrimRight(c.Server.BaseURL, "/") }
+
+// baseURLs are the URLs that name this service in references.
+func (c Config) baseURLs() []string {
+	if c.baseURL() != "" {
+		return []string{c.baseURL()}
+	}
+	at := "http://" + c.Server.Listen
+	return []string{at + "/fhir", at, strings.Replace(at, "127.0.0.1", "localhost", 1) + "/fhir", strings.Replace(at, "127.0.0.1", "localhost", 1)}
+}
+
+func (c Config) drain() time.Duration { return time.Duration(c.Server.DrainSeconds) * time.Second }

@@ -1,0 +1,196 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/access"
+	"kiln/server/admin"
+	"kiln/server/interaction"
+	"kiln/server/postgres"
+	"kiln/server/rest"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// Server is the service with all its parts.
+type Server struct {
+	Config   Config
+	Database *postgres.Server // the private PostgreSQL; nil with database.url
+	Store    *store.Store
+	Service  *interaction.Service
+	Handler  *rest.Handler
+	Logger   *slog.Logger
+}
+
+// Options are what a Server gets beside its configuration.
+type Options struct {
+	Version string // of the software
+	Logger  *slog.Logger
+	// Listening is called with the address as soon as requests are taken, Ready
+	// when they are served. Both may be nil.
+	Listening func(address string)
+	Ready     func(*Server)
+}
+
+// New builds every part of the service; what it starts, Close stops.
+func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
+	s := &Server{Config: c, Logger: o.Logger}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	proxies, err := c.trustedProxies()
+	if err != nil {
+		return nil, err
+	}
+
+	// The database, with its schema up to date.
+	var url string
+	if s.Database, url, err = StartDatabase(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := store.Migrate(ctx, url); err != nil {
+		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
+	}
+	if s.Store, err = store.Open(ctx, store.Config{URL: url, MaxConns: c.Database.MaxConnections, Logger: o.Logger}); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+
+	// What FHIR means.
+	var registry atomic.Pointer[search.Registry]
+	registry.Store(search.NewRegistry(r4.Model, index.Parameters, index.Compartments))
+	s.Service = &interaction.Service{
+		Model:              r4.Model,
+		Extract:            index.Extract,
+		Store:              s.Store,
+		Registry:           registry.Load,
+		Now:                time.Now,
+		NewID:              newID,
+		DefaultCount:       c.Search.DefaultCount,
+		MaxCount:           c.Search.MaxCount,
+		RefuseUpdateCreate: !c.FHIR.UpdateCreate,
+		BaseURLs:           c.baseURLs(),
+		Explain:            c.Search.Explain,
+		SearchTimeout:      time.Duration(c.Search.TimeoutSeconds) * time.Second,
+		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL()},
+		Logger:             o.Logger,
+	}
+
+	// HTTP.
+	metrics := prometheus.NewRegistry()
+	admin.RegisterProcess(metrics)
+	s.Handler = &rest.Handler{
+		Service:             s.Service,
+		BaseURL:             c.baseURL(),
+		TrustedProxies:      proxies,
+		MaxBodyBytes:        c.Server.MaxBodyBytes,
+		AllowedOrigins:      c.Server.AllowedOrigins,
+		AllowSkipValidation: c.Validation.AllowSkip,
+		LogAccess:           rest.LogAccess(c.Log.Access),
+		Logger:              o.Logger,
+		Metrics:             rest.NewMetrics(metrics),
+	}
+	s.Handler.Mount(admin.Routes(admin.Options{Ready: s.Store.Ping, Metrics: metrics, Pprof: c.Server.Pprof}))
+	return s, nil
+}
+
+// StartDatabase returns the URL of the configured database, after starting it
+// when it is a private one; database is nil otherwise.
+func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, url string, err error) {
+	if c.Database.URL != "" {
+		return nil, c.Database.URL, nil
+	}
+	database, err = postgres.Start(ctx, postgres.Options{DataDir: c.Database.DataDir})
+	if err != nil {
+		return nil, "", err
+	}
+	return database, database.URL, nil
+}
+
+// newID makes logical ids: UUIDs of version 7, which sort by time of creation.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// Close stops what New started.
+func (s *Server) Close() {
+	if s.Store != nil {
+		s.Store.Close()
+	}
+	if s.Database != nil {
+		if err := s.Database.Stop(); err != nil {
+			s.Logger.Error("stop the private PostgreSQL", slog.Any("error", err))
+		}
+	}
+}
+
+// Run serves until ctx ends, then lets running requests finish. The address is
+// taken first, so that /health/live answers while the database starts.
+func Run(ctx context.Context, c Config, o Options) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if c.Auth.Enabled {
+		return errors.New("auth.enabled is true: this server has no authorization server; set it to false and listen on a loopback address")
+	}
+	if err := access.CheckListen(c.Server.Listen, c.Auth.Enabled); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Server.Listen)
+	if err != nil {
+		return fmt.Errorf("server.listen: %w", err)
+	}
+	var handler atomic.Pointer[http.Handler]
+	starting := admin.Starting()
+	handler.Store(&starting)
+	web := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       5 * time.Minute,
+		WriteTimeout:      10 * time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	if o.Listening != nil {
+		o.Listening(listener.Addr().String())
+	}
+	s, err := New(ctx, c, o)
+	if err != nil {
+		web.Close()
+		return err
+	}
+	defer s.Close()
+	var ready http.Handler = s.Handler
+	handler.Store(&ready)
+	if o.Ready != nil {
+		o.Ready(s)
+	}
+
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	o.Logger.Info("stopping: running requests are finished first")
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.drain())
+	defer cancel()
+	if err := web.Shutdown(drain); err != nil {
+		o.Logger.Warn("requests were cut off", slog.Any("error", err))
+		web.Close()
+	}
+	return nil
+}
