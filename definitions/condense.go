@@ -48,14 +48,15 @@ var proseExtensions = []string{
 	"http://hl7.org/fhir/StructureDefinition/structuredefinition-explicit-type-name",
 	"http://hl7.org/fhir/StructureDefinition/structuredefinition-display-hint",
 	"http://hl7.org/fhir/StructureDefinition/elementdefinition-translatable",
+	"http://hl7.org/fhir/StructureDefinition/elementdefinition-bestpractice-explanation",
 	"http://hl7.org/fhir/StructureDefinition/valueset-concept-comments",
 	"http://hl7.org/fhir/StructureDefinition/codesystem-concept-comments",
 	"http://hl7.org/fhir/build/StructureDefinition/committee-notes",
 }
 
 // Condense returns the resource without narrative, prose, examples, mappings
-// and designations in other languages, as compact JSON with resourceType and id
-// first and the other properties sorted. It returns nil for a resource that a
+// and designations in other languages, as compact JSON with resourceType, id, url
+// and version first and the other properties sorted. It returns nil for a resource that a
 // condensed package does not hold. Numbers keep their digits.
 func Condense(resource []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(resource))
@@ -120,7 +121,10 @@ func strip(v any, names []string, top bool) {
 	}
 }
 
-// writeObject writes a resource: resourceType and id, then the rest sorted.
+// first are the properties that a condensed resource begins with.
+var first = []string{"resourceType", "id", "url", "version"}
+
+// writeObject writes a resource: what names it, then the rest sorted.
 func writeObject(out *bytes.Buffer, r map[string]any) error {
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
@@ -133,14 +137,17 @@ func writeObject(out *bytes.Buffer, r map[string]any) error {
 	}
 	keys := make([]string, 0, len(r))
 	for k := range r {
-		if k != "resourceType" && k != "id" {
+		if !slices.Contains(first, k) {
 			keys = append(keys, k)
 		}
 	}
 	slices.Sort(keys)
 	out.WriteByte('{')
-	for i, k := range append([]string{"resourceType", "id"}, keys...) {
-		if i > 0 {
+	for _, k := range append(slices.Clone(first), keys...) {
+		if r[k] == nil {
+			continue
+		}
+		if out.Bytes()[out.Len()-1] != '{' {
 			out.WriteByte(',')
 		}
 		fmt.Fprintf(out, "%q:", k)

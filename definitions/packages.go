@@ -48,6 +48,9 @@ func (p Package) File() string {
 	return strings.ReplaceAll(strings.TrimPrefix(p.Name, "@"), "/", "-") + "-" + p.Version + ".ndjson.gz"
 }
 
+// core reports whether this is one of HL7's packages of R4 itself.
+func (p Package) core() bool { return strings.HasPrefix(p.Name, "hl7.fhir.r4.") }
+
 // DefaultRegistry is npm's public registry. It carries several HL7 packages.
 const DefaultRegistry = "https://registry.npmjs.org"
 
@@ -150,6 +153,9 @@ func Remove(dir, spec string) (Package, error) {
 	for i, p := range list {
 		if spec != p.Name && spec != p.Name+"@"+p.Version {
 			continue
+		}
+		if p.core() {
+			return p, fmt.Errorf("%s holds R4 itself: the server cannot be generated without it", p.Name)
 		}
 		if err := writeManifest(dir, slices.Delete(list, i, i+1)); err != nil {
 			return p, err
@@ -403,19 +409,32 @@ func condenseArchive(archive []byte, p *Package) ([]byte, error) {
 	return compress(plain.Bytes())
 }
 
-// compress gzips without name or time, so that the same input gives the same
-// bytes.
+// chunkSize is about how many bytes of resources share a gzip member: reading one
+// definition decompresses one member.
+const chunkSize = 256 << 10
+
+// compress gzips lines into members of about chunkSize, without name or time, so
+// that the same input gives the same bytes.
 func compress(b []byte) ([]byte, error) {
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(b); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
+	for len(b) > 0 {
+		n := min(chunkSize, len(b))
+		if i := bytes.IndexByte(b[n:], '\n'); i >= 0 {
+			n += i + 1
+		} else {
+			n = len(b)
+		}
+		w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(b[:n]); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		b = b[n:]
 	}
 	return out.Bytes(), nil
 }

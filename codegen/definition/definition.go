@@ -4,13 +4,8 @@
 package definition
 
 import (
-	"bufio"
-	"bytes"
-	"cmp"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"slices"
@@ -56,9 +51,8 @@ type OperationDefinition struct {
 	Resource []string `json:"resource"`
 }
 
-// Load reads the condensed packages and the local definitions of a folder. A
-// definition of local/ replaces one of a package, and one of HL7's core package
-// is never replaced by another package's.
+// Load reads the definitions of a folder; see definitions.Library for what wins
+// where two have one URL.
 func Load(dir fs.FS) (*Set, error) {
 	s := &Set{
 		Structures:   map[string]*fhir.StructureDefinition{},
@@ -68,124 +62,64 @@ func Load(dir fs.FS) (*Set, error) {
 		ValueSets:    map[string]*fhir.ValueSet{},
 		CodeSystems:  map[string]bool{},
 	}
-	packages, err := definitions.List(dir)
+	l, err := definitions.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	// The core package first: what is there already stays.
-	slices.SortStableFunc(packages, func(a, b definitions.Package) int {
-		return cmp.Compare(rank(a), rank(b))
-	})
-	local, err := fs.Glob(dir, "local/*.json")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range local {
-		b, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.add(0, b); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	for _, p := range packages {
-		if err := s.loadPackage(dir, p); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.File(), err)
+	for e, b := range l.All("") {
+		if err := s.add(e, b); err != nil {
+			return nil, fmt.Errorf("%s: %s/%s: %w", e.Package, e.Type, e.ID, err)
 		}
 	}
 	return s, nil
 }
 
-func rank(p definitions.Package) int {
-	if strings.HasPrefix(p.Name, "hl7.fhir.r4.") {
+// rank orders packages: local, HL7's core, the others.
+func rank(e definitions.Entry) int {
+	switch {
+	case e.Package == "local":
+		return 0
+	case strings.HasPrefix(e.Package, "hl7.fhir.r4."):
 		return 1
 	}
 	return 2
 }
 
-func (s *Set) loadPackage(dir fs.FS, p definitions.Package) error {
-	f, err := dir.Open(p.File())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		return err
-	}
-	r := bufio.NewReader(zr)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if err == io.EOF && len(line) == 0 {
-			return nil
-		}
-		if err != nil && err != io.EOF {
+// add reads one definition. Types that codegen has no use for are passed over.
+func (s *Set) add(e definitions.Entry, b []byte) error {
+	switch e.Type {
+	case "StructureDefinition":
+		return read(e, b, s.Structures)
+	case "SearchParameter":
+		if err := read(e, b, s.Parameters); err != nil {
 			return err
 		}
-		if err := s.add(rank(p), line); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+		if d := s.Parameters[e.URL]; d != nil {
+			d.Rank = rank(e)
 		}
+	case "CompartmentDefinition":
+		return read(e, b, s.Compartments)
+	case "OperationDefinition":
+		return read(e, b, s.Operations)
+	case "ValueSet":
+		return read(e, b, s.ValueSets)
+	case "CodeSystem":
+		s.CodeSystems[e.URL] = true
 	}
+	return nil
 }
 
-// add reads one resource. Types that codegen has no use for are passed over.
-func (s *Set) add(rank int, b []byte) error {
-	var head struct{ ResourceType, ID string }
-	if err := json.Unmarshal(b, &head); err != nil {
-		return err
-	}
-	err := func() error {
-		switch head.ResourceType {
-		case "StructureDefinition":
-			return read(b, s.Structures, func(d *fhir.StructureDefinition) string { return d.Url })
-		case "SearchParameter":
-			return read(b, s.Parameters, func(d *SearchParameter) string {
-				d.Rank = rank
-				return d.Url
-			})
-		case "CompartmentDefinition":
-			return read(b, s.Compartments, func(d *CompartmentDefinition) string { return d.Url })
-		case "OperationDefinition":
-			return read(b, s.Operations, func(d *OperationDefinition) string { return str(d.Url) })
-		case "ValueSet":
-			return read(b, s.ValueSets, func(d *fhir.ValueSet) string { return str(d.Url) })
-		case "CodeSystem":
-			var d struct{ URL string }
-			if err := json.Unmarshal(b, &d); err != nil {
-				return err
-			}
-			s.CodeSystems[d.URL] = true
-		}
+// read decodes a definition into the map. Nothing can refer to one without URL.
+func read[T any](e definitions.Entry, b []byte, into map[string]*T) error {
+	if e.URL == "" {
 		return nil
-	}()
-	if err != nil {
-		return fmt.Errorf("%s/%s: %w", head.ResourceType, head.ID, err)
 	}
-	return nil
-}
-
-// read decodes a definition into the map unless its URL is there.
-func read[T any](b []byte, into map[string]*T, url func(*T) string) error {
 	d := new(T)
-	if err := json.NewDecoder(bytes.NewReader(b)).Decode(d); err != nil {
+	if err := json.Unmarshal(b, d); err != nil {
 		return err
 	}
-	u := url(d)
-	if u == "" {
-		return nil // nothing can refer to it
-	}
-	if _, ok := into[u]; !ok {
-		into[u] = d
-	}
+	into[e.URL] = d
 	return nil
-}
-
-func str(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // Sorted returns the values of m by key.

@@ -426,7 +426,9 @@ func remarks(m *ir.Model) *jen.File {
 		jen.Id("Key").Qual(fhirPath, "Key").Comment("what its values are indexed under"),
 	)
 	list := func(comment, name string, remarks []ir.Remark) {
-		f.Comment(comment)
+		for line := range strings.SplitSeq(comment, "\n") {
+			f.Comment(line)
+		}
 		f.Var().Id(name).Op("=").Index().Id("Remark").ValuesFunc(func(g *jen.Group) {
 			for _, r := range remarks {
 				facts := []jen.Code{

@@ -38,9 +38,9 @@ type Type struct {
 	Resource bool
 	Doc      string
 	Fields   []*Field
-	// Source is the canonical of the StructureDefinition with its version,
-	// relative to HL7's base where it has that.
+	// Source names the StructureDefinition, with its version.
 	Source string
+	URL    string // canonical
 	// Backbones are the backbone elements below, in definition order; only set
 	// for resources and datatypes.
 	Backbones []*Type
@@ -109,6 +109,8 @@ func primitiveGo(name string) string {
 const (
 	base         = "http://hl7.org/fhir/StructureDefinition/"
 	systemString = "http://hl7.org/fhirpath/System.String"
+	// jsonType is the datatype of an element that holds a JSON object of any shape.
+	jsonType = "http://kiln/fhir/StructureDefinition/json"
 	// openChoice is the number of types from which a choice is open to all.
 	openChoice = 40
 )
@@ -179,7 +181,7 @@ func (b *builder) declare(d *samply.StructureDefinition) error {
 	top := &Type{
 		Name: d.Type, Resource: d.Kind == samply.StructureDefinitionKindResource,
 		Doc:    text(d.Snapshot.Element[0].Short),
-		Source: strings.TrimPrefix(d.Url, "http://hl7.org/fhir/") + version,
+		Source: "StructureDefinition/" + d.Type + version, URL: d.Url,
 	}
 	if d.BaseDefinition != nil {
 		top.Base = (*d.BaseDefinition)[strings.LastIndexByte(*d.BaseDefinition, '/')+1:]
@@ -363,6 +365,9 @@ func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Fie
 }
 
 func (b *builder) ref(code string) (Ref, error) {
+	if code == jsonType {
+		return Ref{Name: "json", Go: "JSON", Shared: true, Primitive: true}, nil
+	}
 	if r, ok := shared[code]; ok {
 		return r, nil
 	}

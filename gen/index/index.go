@@ -23,6 +23,8 @@ func Extract(x *fhir.Index, r fhir.Resource) {
 		adverseEvent(x, r)
 	case *r4.AllergyIntolerance:
 		allergyIntolerance(x, r)
+	case *r4.App:
+		app(x, r)
 	case *r4.Appointment:
 		appointment(x, r)
 	case *r4.AppointmentResponse:
@@ -275,6 +277,8 @@ func Extract(x *fhir.Index, r fhir.Resource) {
 		structureMap(x, r)
 	case *r4.Subscription:
 		subscription(x, r)
+	case *r4.SubscriptionStatus:
+		subscriptionStatus(x, r)
 	case *r4.Substance:
 		substance(x, r)
 	case *r4.SubstanceNucleicAcid:
@@ -316,6 +320,7 @@ var Parameters = slices.Concat(
 	parametersActivityDefinition,
 	parametersAdverseEvent,
 	parametersAllergyIntolerance,
+	parametersApp,
 	parametersAppointment,
 	parametersAppointmentResponse,
 	parametersAuditEvent,
@@ -442,6 +447,7 @@ var Parameters = slices.Concat(
 	parametersStructureDefinition,
 	parametersStructureMap,
 	parametersSubscription,
+	parametersSubscriptionStatus,
 	parametersSubstance,
 	parametersSubstanceNucleicAcid,
 	parametersSubstancePolymer,
@@ -466,6 +472,7 @@ var anyType = []string{
 	"ActivityDefinition",
 	"AdverseEvent",
 	"AllergyIntolerance",
+	"App",
 	"Appointment",
 	"AppointmentResponse",
 	"AuditEvent",
@@ -592,6 +599,7 @@ var anyType = []string{
 	"StructureDefinition",
 	"StructureMap",
 	"Subscription",
+	"SubscriptionStatus",
 	"Substance",
 	"SubstanceNucleicAcid",
 	"SubstancePolymer",

@@ -15,10 +15,8 @@ type Remark struct {
 	Key        fhir.Key // what its values are indexed under
 }
 
-/*
-Interpreted are the branches of expressions that codegen cannot compile: the
-FHIRPath engine evaluates them, and Value indexes what they give under Key.
-*/
+// Interpreted are the branches of expressions that codegen cannot compile: the
+// FHIRPath engine evaluates them, and Value indexes what they give under Key.
 var Interpreted = []Remark{}
 
 // Omitted are the parameters, or branches of one, that have no entries.
@@ -53,6 +51,11 @@ var Omitted = []Remark{
 	{Base: "AllergyIntolerance", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "AllergyIntolerance", Code: "_query", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Expression: "", Reason: "there are no named queries"},
 	{Base: "AllergyIntolerance", Code: "_text", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Expression: "", Reason: "full-text search is not supported"},
+	{Base: "App", Code: "_content", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Expression: "", Reason: "full-text search is not supported"},
+	{Base: "App", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "the _filter language is not supported"},
+	{Base: "App", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
+	{Base: "App", Code: "_query", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Expression: "", Reason: "there are no named queries"},
+	{Base: "App", Code: "_text", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Expression: "", Reason: "full-text search is not supported"},
 	{Base: "Appointment", Code: "_content", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Expression: "", Reason: "full-text search is not supported"},
 	{Base: "Appointment", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "the _filter language is not supported"},
 	{Base: "Appointment", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
@@ -691,6 +694,11 @@ var Omitted = []Remark{
 	{Base: "Subscription", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Subscription", Code: "_query", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Expression: "", Reason: "there are no named queries"},
 	{Base: "Subscription", Code: "_text", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Expression: "", Reason: "full-text search is not supported"},
+	{Base: "SubscriptionStatus", Code: "_content", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Expression: "", Reason: "full-text search is not supported"},
+	{Base: "SubscriptionStatus", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "the _filter language is not supported"},
+	{Base: "SubscriptionStatus", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
+	{Base: "SubscriptionStatus", Code: "_query", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Expression: "", Reason: "there are no named queries"},
+	{Base: "SubscriptionStatus", Code: "_text", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Expression: "", Reason: "full-text search is not supported"},
 	{Base: "Substance", Code: "_content", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Expression: "", Reason: "full-text search is not supported"},
 	{Base: "Substance", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "the _filter language is not supported"},
 	{Base: "Substance", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},

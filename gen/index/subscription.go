@@ -31,6 +31,7 @@ func subscription(x *fhir.Index, r *r4.Subscription) {
 		}
 	}
 	tokenCode(x, 0xc8c1081ee2760b60, "http://hl7.org/fhir/subscription-status", r.Status.Text) // Subscription.status
+	x.URI(0x3acc92b8bc807b8f, r.Topic.Text)                                                    // Subscription.topic
 }
 
 var parametersSubscription = []fhir.Parameter{
@@ -48,6 +49,7 @@ var parametersSubscription = []fhir.Parameter{
 	{Code: "criteria", Base: "Subscription", Type: fhir.SearchString, Keys: []fhir.Key{0x57a5895b730e5b6e}, Single: true, Expression: "Subscription.criteria", URL: "http://hl7.org/fhir/SearchParameter/Subscription-criteria", Description: "The search rules used to determine when to send a notification"},
 	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x17e000058592e07c}, Single: true, System: "urn:ietf:bcp:13", Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},
 	{Code: "status", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8c1081ee2760b60}, Single: true, System: "http://hl7.org/fhir/subscription-status", Expression: "Subscription.status", URL: "http://hl7.org/fhir/SearchParameter/Subscription-status", Description: "The current state of the subscription"},
+	{Code: "topic", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x3acc92b8bc807b8f}, Single: true, Expression: "Subscription.topic", URL: "http://kiln/fhir/SearchParameter/Subscription-topic", Description: "Topic of the subscription"},
 	{Code: "type", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x73361d7f382fcfd4}, Single: true, System: "http://hl7.org/fhir/subscription-channel-type", Expression: "Subscription.channel.type", URL: "http://hl7.org/fhir/SearchParameter/Subscription-type", Description: "The type of channel for the sent notifications"},
 	{Code: "url", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xdcc447fe9d935783}, Single: true, Expression: "Subscription.channel.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Subscription-url", Description: "The uri that will receive the notifications"},
 }

@@ -30,14 +30,18 @@ type Subscription struct {
 	Contact []ContactPoint
 	// When to automatically delete the subscription. 0..1
 	End fhir.Instant
-	// Description of why this subscription was created. 1..1
+	// Description of why this subscription was created. 0..1
 	Reason fhir.String
-	// Rule for server push. 1..1
+	// Rule for server push. 0..1
 	Criteria fhir.String
 	// Latest error note. 0..1
 	Error fhir.String
 	// The channel on which to report matches to the criteria. 1..1
 	Channel *SubscriptionChannel
+	// What the subscription is about, instead of criteria. 0..1
+	Topic fhir.URI
+	// Criteria that narrow the topic. 0..*
+	FilterBy []SubscriptionFilterBy
 }
 
 var typeSubscription = fhir.Type{
@@ -54,10 +58,12 @@ var typeSubscription = fhir.Type{
 		{Name: "status", Offset: unsafe.Offsetof(Subscription{}.Status), Of: (*fhir.Code)(nil), Min: 1, Max: 1, Summary: true, Modifier: true, Binding: fhir.Binding{Strength: "required", ValueSet: "http://hl7.org/fhir/ValueSet/subscription-status", System: "http://hl7.org/fhir/subscription-status"}},
 		{Name: "contact", Offset: unsafe.Offsetof(Subscription{}.Contact), Of: (*ContactPoint)(nil), Max: fhir.Many, Summary: true},
 		{Name: "end", Offset: unsafe.Offsetof(Subscription{}.End), Of: (*fhir.Instant)(nil), Max: 1, Summary: true},
-		{Name: "reason", Offset: unsafe.Offsetof(Subscription{}.Reason), Of: (*fhir.String)(nil), Min: 1, Max: 1, Summary: true},
-		{Name: "criteria", Offset: unsafe.Offsetof(Subscription{}.Criteria), Of: (*fhir.String)(nil), Min: 1, Max: 1, Summary: true},
+		{Name: "reason", Offset: unsafe.Offsetof(Subscription{}.Reason), Of: (*fhir.String)(nil), Max: 1, Summary: true},
+		{Name: "criteria", Offset: unsafe.Offsetof(Subscription{}.Criteria), Of: (*fhir.String)(nil), Max: 1, Summary: true},
 		{Name: "error", Offset: unsafe.Offsetof(Subscription{}.Error), Of: (*fhir.String)(nil), Max: 1, Summary: true},
 		{Name: "channel", Offset: unsafe.Offsetof(Subscription{}.Channel), Of: (*SubscriptionChannel)(nil), Min: 1, Max: 1, Summary: true},
+		{Name: "topic", Offset: unsafe.Offsetof(Subscription{}.Topic), Of: (*fhir.URI)(nil), Max: 1, Summary: true},
+		{Name: "filterBy", Offset: unsafe.Offsetof(Subscription{}.FilterBy), Of: (*SubscriptionFilterBy)(nil), Max: fhir.Many, Summary: true},
 	},
 	New: func() fhir.Element {
 		return new(Subscription)
@@ -116,4 +122,45 @@ var typeSubscriptionChannel = fhir.Type{
 // Type describes Subscription.channel.
 func (*SubscriptionChannel) Type() *fhir.Type {
 	return &typeSubscriptionChannel
+}
+
+// SubscriptionFilterBy is the element Subscription.filterBy. Criteria that narrow the topic.
+type SubscriptionFilterBy struct {
+	// Unique id for inter-element referencing. 0..1
+	ID fhir.SystemString
+	// Additional content defined by implementations. 0..*
+	Extension []fhir.Extension
+	// Extensions that cannot be ignored even if unrecognized. 0..*
+	ModifierExtension []fhir.Extension
+	// Resource type that the filter applies to. 0..1
+	ResourceType fhir.String
+	// Code of a search parameter. 1..1
+	FilterParameter fhir.String
+	// Value as in a search. 1..1
+	Value fhir.String
+}
+
+var typeSubscriptionFilterBy = fhir.Type{
+	Name: "Subscription.filterBy", Base: "BackboneElement", Kind: fhir.Complex,
+	Fields: []fhir.Field{
+		{Name: "id", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.ID), Of: (*fhir.SystemString)(nil), Max: 1},
+		{Name: "extension", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.Extension), Of: (*fhir.Extension)(nil), Max: fhir.Many},
+		{Name: "modifierExtension", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.ModifierExtension), Of: (*fhir.Extension)(nil), Max: fhir.Many, Summary: true, Modifier: true},
+		{Name: "resourceType", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.ResourceType), Of: (*fhir.String)(nil), Max: 1, Summary: true},
+		{Name: "filterParameter", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.FilterParameter), Of: (*fhir.String)(nil), Min: 1, Max: 1, Summary: true},
+		{Name: "value", Offset: unsafe.Offsetof(SubscriptionFilterBy{}.Value), Of: (*fhir.String)(nil), Min: 1, Max: 1, Summary: true},
+	},
+	New: func() fhir.Element {
+		return new(SubscriptionFilterBy)
+	},
+	Append: fhir.Append[SubscriptionFilterBy],
+	At: func(p unsafe.Pointer) fhir.Element {
+		return (*SubscriptionFilterBy)(p)
+	},
+	Size: unsafe.Sizeof(SubscriptionFilterBy{}),
+}
+
+// Type describes Subscription.filterBy.
+func (*SubscriptionFilterBy) Type() *fhir.Type {
+	return &typeSubscriptionFilterBy
 }

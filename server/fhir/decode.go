@@ -91,7 +91,7 @@ func (t *Type) props() *nameTable {
 	}
 	element := func(name string, f *Field, of, choice Element) {
 		add(prop{name: name, field: f, choice: choice})
-		if k := of.Type().Kind; k.Primitive() && k != SystemStringKind {
+		if k := of.Type().Kind; k.Primitive() && k != SystemStringKind && k != JSONKind {
 			add(prop{name: "_" + name, field: f, choice: choice, extra: true})
 		}
 	}
@@ -666,6 +666,16 @@ func (d *decoder) wrong(want string) {
 func (d *decoder) primitive(k Kind, p *Primitive, c byte) {
 	at := d.pos
 	switch {
+	case k == JSONKind:
+		if c != '{' {
+			d.wrong("an object")
+			return
+		}
+		d.skip()
+		if d.err == nil {
+			p.Text = unsafe.String(&d.data[at], d.pos-at)
+		}
+		return
 	case k == BooleanKind:
 		switch {
 		case c == 't' && d.literal("true"):

@@ -154,7 +154,7 @@ func encodeRepeated(dst []byte, start int, f *Field, s *sliceHeader) []byte {
 func (x *Extra) encode(dst []byte) []byte { return Node{&typeExtra, unsafe.Pointer(x)}.encode(dst) }
 
 func appendPrimitive(dst []byte, k Kind, text string) []byte {
-	if k == BooleanKind || k.Number() {
+	if k == BooleanKind || k == JSONKind || k.Number() {
 		return append(dst, text...)
 	}
 	return AppendString(dst, text)

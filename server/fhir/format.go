@@ -7,7 +7,7 @@ var primitiveNames = [...]string{
 	DateKind: "date", DateTimeKind: "dateTime", DecimalKind: "decimal", IDKind: "id", InstantKind: "instant",
 	IntegerKind: "integer", MarkdownKind: "markdown", OIDKind: "oid", PositiveIntKind: "positiveInt",
 	StringKind: "string", TimeKind: "time", UnsignedIntKind: "unsignedInt", URIKind: "uri", URLKind: "url",
-	UUIDKind: "uuid", XHTMLKind: "xhtml", SystemStringKind: "string",
+	UUIDKind: "uuid", XHTMLKind: "xhtml", SystemStringKind: "string", JSONKind: "json",
 }
 
 // Valid reports whether text is a value of primitive type k. JSON syntax (a

@@ -65,6 +65,10 @@ const (
 	// SystemStringKind is FHIRPath's System.String: Element.id, Extension.url.
 	// It is written as a string and has neither id nor extensions.
 	SystemStringKind
+	// JSONKind is a JSON object of any shape, held as its text: what our own types
+	// keep as a map (App's headers and filters), which FHIR has no datatype for. It
+	// has neither id nor extensions.
+	JSONKind
 )
 
 // Primitive reports whether a value of this kind is held as a Primitive.

@@ -46,6 +46,7 @@ type (
 	UUID         struct{ Primitive }
 	XHTML        struct{ Primitive }
 	SystemString struct{ Primitive }
+	JSON         struct{ Primitive } // the JSON object as written: `{"X-Key": "1"}`
 )
 
 // Extension is the one datatype that primitives need, so it lives here and not
@@ -79,6 +80,7 @@ var (
 	typeUUID         = primitiveType[UUID]("uuid", "uri", UUIDKind)
 	typeXHTML        = primitiveType[XHTML]("xhtml", "Element", XHTMLKind)
 	typeSystemString = primitiveType[SystemString]("http://hl7.org/fhirpath/System.String", "", SystemStringKind)
+	typeJSON         = primitiveType[JSON]("json", "Element", JSONKind)
 )
 
 func primitiveType[T any, P interface {
@@ -154,6 +156,9 @@ func (*UUID) Type() *Type { return &typeUUID }
 
 // Type describes xhtml.
 func (*XHTML) Type() *Type { return &typeXHTML }
+
+// Type describes json.
+func (*JSON) Type() *Type { return &typeJSON }
 
 // Type describes System.String.
 func (*SystemString) Type() *Type { return &typeSystemString }
