@@ -1,0 +1,55 @@
+# Everything that one does with this tree. `make` alone prints what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Packages to test: make test PKG=./server/search
+PKG ?= ./...
+# Further flags of go test: make test TESTFLAGS='-race -run Transaction'
+TESTFLAGS ?=
+# Arguments of kiln serve: make run ARGS='--listen 127.0.0.1:9090'
+ARGS ?=
+
+TOOL := go tool -modfile=tools/tool.mod
+
+help: ## print this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## compile bin/kiln
+	go build -trimpath -o bin/kiln ./cmd
+
+run: build postgresql ## build and serve on 127.0.0.1:8080; data in .kiln/
+	bin/kiln serve $(ARGS)
+
+test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)
+	tools/with-postgresql go test -count=1 $(TESTFLAGS) $(PKG)
+
+conformance: postgresql ## run the black-box tests of the running service
+	tools/with-postgresql go test -count=1 $(TESTFLAGS) ./server/conformance/...
+
+generate: ## compile definitions/ and queries/ to gen/
+	go generate ./codegen/...
+	CGO_ENABLED=0 $(TOOL) sqlc generate -f queries/sqlc.yaml
+
+verify: generate ## generate, and fail when gen/ was not what definitions/ and queries/ say
+	@changed=$$(git status --porcelain -- gen); \
+	if [ -n "$$changed" ]; then \
+		echo "gen/ is not what make generate makes; commit the result with its cause:"; echo "$$changed"; exit 1; \
+	fi
+
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l cmd codegen definitions gen queries server tools); \
+	if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(TOOL) staticcheck ./...
+
+bench: build postgresql ## measure a server of this tree beside the floor of PostgreSQL
+	cd tools && go run ./bench $(ARGS)
+
+db: postgresql ## open psql on the database that make run keeps in .kiln/
+	tools/psql $(ARGS)
+
+postgresql: ## install PostgreSQL where it is missing (Debian, as root), or say how
+	@tools/install-postgresql
+
+.PHONY: help build run test conformance generate verify lint bench db postgresql

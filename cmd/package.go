@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kiln/definitions"
+)
+
+// pack is `kiln package`.
+func pack() *cobra.Command {
+	var source definitions.Source
+	var dir string
+	c := &cobra.Command{
+		Use:   "package",
+		Short: "Add, list and remove FHIR packages that the server is compiled from",
+		Long: `FHIR packages (R4 itself, implementation guides) are kept condensed in
+definitions/. After a change, generate and build again:
+
+	make generate build`,
+	}
+	f := c.PersistentFlags()
+	f.StringVar(&dir, "dir", "definitions", "folder of the packages in the source tree")
+	f.StringVar(&source.Registry, "registry", "", "npm or FHIR package registry (default "+definitions.DefaultRegistry+")")
+	c.AddCommand(
+		&cobra.Command{
+			Use:   "add NAME@VERSION|FILE.tgz",
+			Short: "Fetch a package, check its digest and put it into the source tree",
+			Args:  cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error {
+				if err := inTree(dir); err != nil {
+					return err
+				}
+				p, err := source.Add(c.Context(), dir, args[0])
+				if err != nil {
+					return err
+				}
+				return tellPackage(c, "added", p)
+			},
+		},
+		&cobra.Command{
+			Use:   "list",
+			Short: "List the packages of the source tree, or of this program where there is none",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				var from fs.FS = definitions.FS
+				if inTree(dir) == nil {
+					from = os.DirFS(dir)
+				}
+				list, err := definitions.List(from)
+				if err != nil {
+					return err
+				}
+				if wantsJSON(c) {
+					return printJSON(c.OutOrStdout(), list)
+				}
+				for _, p := range list {
+					fmt.Fprintf(c.OutOrStdout(), "%s@%s  %s\n", p.Name, p.Version, contents(p))
+				}
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use:   "remove NAME[@VERSION]",
+			Short: "Take a package out of the source tree",
+			Args:  cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error {
+				if err := inTree(dir); err != nil {
+					return err
+				}
+				p, err := definitions.Remove(dir, args[0])
+				if err != nil {
+					return err
+				}
+				return tellPackage(c, "removed", p)
+			},
+		},
+	)
+	return c
+}
+
+// inTree refuses to make a folder of definitions where no source tree is.
+func inTree(dir string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("there is no folder %s here: run this at the top of the source tree, or name the folder with --dir", dir)
+	}
+	return nil
+}
+
+func tellPackage(c *cobra.Command, verb string, p definitions.Package) error {
+	if wantsJSON(c) {
+		return printJSON(c.OutOrStdout(), p)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "%s %s@%s: %s\nnow run: make generate build\n", verb, p.Name, p.Version, contents(p))
+	return nil
+}
+
+// contents counts what a package defines: "655 StructureDefinition, …".
+func contents(p definitions.Package) string {
+	var parts []string
+	for _, typ := range slices.Sorted(maps.Keys(p.Resources)) {
+		parts = append(parts, fmt.Sprintf("%d %s", p.Resources[typ], typ))
+	}
+	return strings.Join(parts, ", ")
+}
