@@ -51,12 +51,9 @@ func (c *compiler) compile(n Node) (expr, static, error) {
 
 // condition compiles n where a Boolean is wanted.
 func (c *compiler) condition(n Node) (condition, error) {
-	x, st, err := c.compile(n)
+	x, _, err := c.compile(n)
 	if err != nil {
 		return condition{}, err
-	}
-	if c.opts.Strict && !st.couldBe(BooleanKind) {
-		return condition{}, c.fail(n.Pos(), "a Boolean is needed, found %s", st.describe())
 	}
 	cond := conditionOf(x)
 	cond.at = n.Pos()

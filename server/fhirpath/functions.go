@@ -291,10 +291,15 @@ func (c *compiler) iif(f *invocation) (expr, static, error) {
 		c.this = f.st.single()
 	}
 	defer func() { c.this = this }()
-	var err error
-	if e.cond, err = c.condition(f.Args[0]); err != nil {
+	criterion, st, err := c.compile(f.Args[0])
+	if err != nil {
 		return nil, f.st, err
 	}
+	if c.opts.Strict && !st.couldBe(BooleanKind) {
+		return nil, f.st, c.fail(f.Args[0].Pos(), "the criterion of iif() is a Boolean, found %s", st.describe())
+	}
+	e.cond = conditionOf(criterion)
+	e.cond.at = f.Args[0].Pos()
 	var a, b static
 	if e.then, a, err = c.compile(f.Args[1]); err != nil {
 		return nil, a, err
@@ -304,7 +309,7 @@ func (c *compiler) iif(f *invocation) (expr, static, error) {
 			return nil, b, err
 		}
 	}
-	st := a.or(b)
+	st = a.or(b)
 	st.many = a.many || b.many
 	return e, st, nil
 }

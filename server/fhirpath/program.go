@@ -23,8 +23,8 @@ type Options struct {
 	// it an error.
 	CollectionAs bool
 	// Strict refuses also what works but has no defined result: a function that
-	// depends on order after children() or descendants(), a criterion that is not
-	// a Boolean.
+	// depends on order after children() or descendants(), a criterion of iif()
+	// that is no Boolean.
 	Strict bool
 	// Variables are the names, beside those that FHIR defines, that the
 	// environment will hold. With nil an unknown name fails at evaluation.

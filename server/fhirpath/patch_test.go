@@ -1,0 +1,122 @@
+package fhirpath_test
+
+import (
+	"strings"
+	"testing"
+
+	"kiln/gen/r4"
+	"kiln/server/fhirpath"
+	"kiln/server/outcome"
+)
+
+// part writes a part of an operation; value is a property such as
+// "valueString":"x".
+func part(name, value string) string { return `{"name":"` + name + `",` + value + `}` }
+
+func operation(kind, path string, parts ...string) string {
+	all := append([]string{part("type", `"valueCode":"`+kind+`"`), part("path", `"valueString":"`+path+`"`)}, parts...)
+	return `{"name":"operation","part":[` + strings.Join(all, ",") + `]}`
+}
+
+func patch(operations ...string) []byte {
+	return []byte(`{"resourceType":"Parameters","parameter":[` + strings.Join(operations, ",") + `]}`)
+}
+
+const patched = `{"resourceType":"Patient","id":"p","birthDate":"1920-01-01","_birthDate":{"id":"b"},"identifier":[{"system":"s","value":"1"},{"value":"2"},{"value":"3"}],` +
+	`"name":[{"given":["A","B"],"_given":[null,{"id":"g"}]}],"multipleBirthInteger":2,` +
+	`"extension":[{"url":"http://x","valueDecimal":1.500}],"contact":[{"name":{"text":"c"}}]}`
+
+func TestPatch(t *testing.T) {
+	name := func(n string) string { return part("name", `"valueString":"`+n+`"`) }
+	index := func(n, i string) string { return part(n, `"valueInteger":`+i) }
+	tests := []struct {
+		name      string
+		patch     []byte
+		old, want string // the change in the JSON above
+	}{
+		{"add an element", patch(operation("add", "Patient", name("active"), part("value", `"valueBoolean":true`))), `"c"}}]}`, `"c"}}],"active":true}`},
+		{"add to a list", patch(operation("add", "Patient", name("identifier"), part("value", `"valueIdentifier":{"value":"4"}`))), `{"value":"3"}`, `{"value":"3"},{"value":"4"}`},
+		{"add to a list of primitives with extras", patch(operation("add", "Patient.name[0]", name("given"), part("value", `"valueString":"C"`))),
+			`"given":["A","B"],"_given":[null,{"id":"g"}]`, `"given":["A","B","C"],"_given":[null,{"id":"g"},null]`},
+		{"add a choice", patch(operation("add", "Patient", name("deceased"), part("value", `"valueBoolean":false`))), `"c"}}]}`, `"c"}}],"deceasedBoolean":false}`},
+		{"add a choice by its typed name", patch(operation("add", "Patient", name("deceased[x]"), part("value", `"valueDateTime":"2020"`))), `"c"}}]}`, `"c"}}],"deceasedDateTime":"2020"}`},
+		{"add a backbone element", patch(operation("add", "Patient", name("contact"), `{"name":"value","part":[{"name":"name","valueHumanName":{"text":"d"}},{"name":"telecom","valueContactPoint":{"value":"1"}},{"name":"telecom","valueContactPoint":{"value":"2"}}]}`)),
+			`{"name":{"text":"c"}}`, `{"name":{"text":"c"}},{"name":{"text":"d"},"telecom":[{"value":"1"},{"value":"2"}]}`},
+		{"add an extension to a primitive", patch(operation("add", "Patient.birthDate", name("extension"), part("value", `"valueExtension":{"url":"http://y","valueCode":"z"}`))),
+			`{"id":"b"}`, `{"id":"b","extension":[{"url":"http://y","valueCode":"z"}]}`},
+		{"insert at the start", patch(operation("insert", "Patient.identifier", index("index", "0"), part("value", `"valueIdentifier":{"value":"0"}`))), `[{"system"`, `[{"value":"0"},{"system"`},
+		{"insert at the end", patch(operation("insert", "Patient.identifier", index("index", "3"), part("value", `"valueIdentifier":{"value":"4"}`))), `{"value":"3"}`, `{"value":"3"},{"value":"4"}`},
+		{"insert into an empty list", patch(operation("insert", "Patient.photo", index("index", "0"), part("value", `"valueAttachment":{"title":"t"}`))), `"c"}}]}`, `"c"}}],"photo":[{"title":"t"}]}`},
+		{"insert between extras", patch(operation("insert", "Patient.name.given", index("index", "1"), part("value", `"valueString":"X"`))),
+			`"given":["A","B"],"_given":[null,{"id":"g"}]`, `"given":["A","X","B"],"_given":[null,null,{"id":"g"}]`},
+		{"delete an element with its extra", patch(operation("delete", "Patient.birthDate")), `"birthDate":"1920-01-01","_birthDate":{"id":"b"},`, ``},
+		{"delete nothing", patch(operation("delete", "Patient.photo")), ``, ``},
+		{"delete from a list", patch(operation("delete", "Patient.identifier[1]")), `{"value":"2"},`, ``},
+		{"delete by a criterion", patch(operation("delete", "Patient.identifier.where(value = '3')")), `,{"value":"3"}`, ``},
+		{"delete the last child of an object", patch(operation("delete", "Patient.contact.name.text")), `,"contact":[{"name":{"text":"c"}}]`, ``},
+		{"delete in a list with extras", patch(operation("delete", "Patient.name.given[1]")), `"given":["A","B"],"_given":[null,{"id":"g"}]`, `"given":["A"]`},
+		{"replace a primitive", patch(operation("replace", "Patient.birthDate", part("value", `"valueDate":"1930-01-01"`))), `"1920-01-01","_birthDate":{"id":"b"}`, `"1930-01-01"`},
+		{"replace one of a list", patch(operation("replace", "Patient.identifier[0].system", part("value", `"valueUri":"u"`))), `"system":"s"`, `"system":"u"`},
+		{"replace a choice by another type", patch(operation("replace", "Patient.multipleBirth", part("value", `"valueBoolean":true`))), `"multipleBirthInteger":2`, `"multipleBirthBoolean":true`},
+		{"replace an item with an extra", patch(operation("replace", "Patient.name.given[1]", part("value", `"valueString":"Z"`))), `"B"],"_given":[null,{"id":"g"}]`, `"Z"]`},
+		{"move forward", patch(operation("move", "Patient.identifier", index("source", "0"), index("destination", "2"))),
+			`{"system":"s","value":"1"},{"value":"2"},{"value":"3"}`, `{"value":"2"},{"value":"3"},{"system":"s","value":"1"}`},
+		{"move back with extras", patch(operation("move", "Patient.name.given", index("source", "1"), index("destination", "0"))),
+			`["A","B"],"_given":[null,{"id":"g"}]`, `["B","A"],"_given":[{"id":"g"},null]`},
+		{"operations see those before", patch(operation("add", "Patient", name("gender"), part("value", `"valueCode":"male"`)), operation("replace", "Patient.gender", part("value", `"valueCode":"female"`))),
+			`"c"}}]}`, `"c"}}],"gender":"female"}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := fhirpath.Patch(r4.Model, []byte(patched), tt.patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(patched, tt.old) {
+				t.Fatal("the test does not change its input")
+			}
+			if want := strings.Replace(patched, tt.old, tt.want, 1); string(got) != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestPatchErrors(t *testing.T) {
+	value := part("value", `"valueString":"x"`)
+	tests := []struct {
+		name       string
+		patch      []byte
+		wantStatus int
+		want       string
+	}{
+		{"no parameters", []byte(`{"resourceType":"Patient"}`), 400, "is a Parameters resource, found Patient"},
+		{"no operation", []byte(`{"resourceType":"Parameters"}`), 400, "no operation"},
+		{"another parameter", []byte(`{"resourceType":"Parameters","parameter":[{"name":"x","valueString":"y"}]}`), 400, `its name is "x"`},
+		{"unknown type", patch(operation("drop", "Patient.name")), 400, `type is "drop"`},
+		{"value missing", patch(operation("replace", "Patient.birthDate")), 400, "replace needs the part value"},
+		{"path does not parse", patch(operation("delete", "Patient.(")), 422, "syntax error"},
+		{"unknown element", patch(operation("delete", "Patient.nam")), 422, "did you mean 'name'"},
+		{"several elements", patch(operation("delete", "Patient.identifier")), 422, "the path names 3"},
+		{"nothing to replace", patch(operation("replace", "Patient.gender", value)), 422, "it names 0"},
+		{"add what is there", patch(operation("add", "Patient", part("name", `"valueString":"birthDate"`), value)), 422, "there already"},
+		{"add an unknown element", patch(operation("add", "Patient", part("name", `"valueString":"foo"`), value)), 422, `Patient has no element "foo"`},
+		{"add a wrong type", patch(operation("add", "Patient", part("name", `"valueString":"maritalStatus"`), part("value", `"valuePeriod":{"start":"2020"}`))), 422, "is a CodeableConcept, the value is a Period"},
+		{"index behind the end", patch(operation("insert", "Patient.identifier", part("index", `"valueInteger":4`), part("value", `"valueIdentifier":{"value":"4"}`))), 422, "behind the end of a list of 3"},
+		{"move outside", patch(operation("move", "Patient.identifier", part("source", `"valueInteger":3`), part("destination", `"valueInteger":0`))), 422, "must lie in a list of 3"},
+		{"a bad value", patch(operation("replace", "Patient.birthDate", part("value", `"valueString":"soon"`))), 422, "birthDate"},
+		{"delete everything", patch(operation("delete", "Patient")), 422, "inside the resource"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := fhirpath.Patch(r4.Model, []byte(patched), tt.patch)
+			e, ok := outcome.From(err)
+			if !ok {
+				t.Fatalf("error is %v, want an outcome", err)
+			}
+			if e.HTTPStatus() != tt.wantStatus || !strings.Contains(e.Error(), tt.want) {
+				t.Errorf("got %d %v, want %d %s", e.HTTPStatus(), e, tt.wantStatus, tt.want)
+			}
+		})
+	}
+}
