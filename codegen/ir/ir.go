@@ -26,6 +26,10 @@ type Model struct {
 	Searches     []*Search // one for each resource type
 	Interpreted  []Remark  // branches that are left to the FHIRPath engine
 	Omitted      []Remark  // parameters that cannot be searched
+	// Profiles are, by resource type, the canonical of its definition and of each
+	// profile on it.
+	Profiles   map[string][]string
+	Operations []Operation
 
 	byName map[string]*Type
 }
@@ -147,6 +151,7 @@ func Build(set *definition.Set) (*Model, error) {
 	if err := search(set, m); err != nil {
 		return nil, err
 	}
+	capabilities(set, m)
 	return m, nil
 }
 
