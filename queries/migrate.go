@@ -21,7 +21,7 @@ type Migration struct {
 // Migrate brings the schema up to date and returns the steps it took. Servers
 // that start together wait for each other.
 func Migrate(ctx context.Context, url string) ([]Migration, error) {
-	p, err := provider(url)
+	p, conn, err := provider(url)
 	if err != nil {
 		return nil, err
 	}
@@ -29,6 +29,11 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	results, err := p.Up(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	// For SQL by hand; the server has its own copy.
+	_, err = conn.ExecContext(ctx, "INSERT INTO body_dictionary (number, content) VALUES (1, $1) ON CONFLICT DO NOTHING", BodyDictionary)
+	if err != nil {
+		return nil, fmt.Errorf("store the dictionary of bodies: %w", err)
 	}
 	done := make([]Migration, len(results))
 	for i, r := range results {
@@ -39,7 +44,7 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 
 // Status returns every migration, oldest first.
 func Status(ctx context.Context, url string) ([]Migration, error) {
-	p, err := provider(url)
+	p, _, err := provider(url)
 	if err != nil {
 		return nil, err
 	}
@@ -61,21 +66,21 @@ func Text(m Migration) (string, error) {
 	return string(b), err
 }
 
-func provider(url string) (*goose.Provider, error) {
+func provider(url string) (*goose.Provider, *sql.DB, error) {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
-		return nil, fmt.Errorf("migrate: %w", err)
+		return nil, nil, fmt.Errorf("migrate: %w", err)
 	}
 	files, err := fs.Sub(FS, "schema")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker{}))
 	if err != nil {
 		db.Close()
-		return nil, fmt.Errorf("migrate: %w", err)
+		return nil, nil, fmt.Errorf("migrate: %w", err)
 	}
-	return p, nil
+	return p, db, nil
 }
 
 // locker makes servers that start together wait in PostgreSQL's own queue:

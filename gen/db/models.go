@@ -11,6 +11,11 @@ import (
 	"kiln/server/fhir"
 )
 
+type BodyDictionary struct {
+	Number  int16
+	Content []byte
+}
+
 type Change struct {
 	Xid     pgtype.Uint64
 	Rid     int64

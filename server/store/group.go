@@ -329,7 +329,7 @@ func (g *group) add(e *entry) {
 		c[9].int32(termsHigh)
 		c[10].int32(targetsLow)
 		c[11].int32(targetsHigh)
-		c[12].bytes(e.body)
+		c[12].body(e.body)
 	case updated:
 		g.move.cols[0].int64(e.ref)
 		g.unindex.cols[0].int64(e.rid)
@@ -344,7 +344,7 @@ func (g *group) add(e *entry) {
 		c[7].int32(termsHigh)
 		c[8].int32(targetsLow)
 		c[9].int32(targetsHigh)
-		c[10].bytes(e.body)
+		c[10].body(e.body)
 	case deleted:
 		g.move.cols[0].int64(e.ref)
 		g.unindex.cols[0].int64(e.rid)

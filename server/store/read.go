@@ -93,7 +93,3 @@ func place(typ, id string) (ref int64, shard int16) {
 	ref = int64(fhir.ValueReference(typ, id))
 	return ref, int16(ref & 255)
 }
-
-// decodeBody returns the JSON of the column body. It may share memory with
-// stored.
-func decodeBody(stored []byte) ([]byte, error) { return stored, nil }

@@ -83,10 +83,13 @@ func (a *array) char(c byte) {
 	a.buf = append(a.buf, c)
 }
 
-func (a *array) bytes(b []byte) {
+// body appends a bytea: JSON in the form of the column body.
+func (a *array) body(json []byte) {
 	a.n++
-	a.buf = binary.BigEndian.AppendUint32(a.buf, uint32(len(b)))
-	a.buf = append(a.buf, b...)
+	at := len(a.buf)
+	a.buf = append(a.buf, 0, 0, 0, 0)
+	a.buf = appendBody(a.buf, json)
+	binary.BigEndian.PutUint32(a.buf[at:], uint32(len(a.buf)-at-4))
 }
 
 func (a *array) null() {
