@@ -85,7 +85,7 @@ func (s *Service) changeMeta(ctx context.Context, p MetaParams, change func(to, 
 		if err != nil {
 			return nil, nil, err
 		}
-		return body, s.index(r), nil
+		return body, s.index(current.ID, r), nil
 	}
 	if err := s.Store.Write(ctx, w); err != nil {
 		return Response{}, err

@@ -121,7 +121,7 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, patch []b
 		if err != nil {
 			return nil, nil, err
 		}
-		return body, s.index(r), nil
+		return body, s.index(current.ID, r), nil
 	}, nil
 }
 

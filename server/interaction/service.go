@@ -88,11 +88,14 @@ func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 	if err != nil {
 		return err
 	}
-	w.Body, w.Index = body, s.index(r)
+	w.Body, w.Index = body, s.index(w.ID, r)
 	return nil
 }
 
-func (s *Service) index(r fhir.Resource) *fhir.Index {
+// index returns what r leaves in the search index under the id it is stored with:
+// a patient is in its own compartment, whatever id the body came with.
+func (s *Service) index(id string, r fhir.Resource) *fhir.Index {
+	r.Header().ID.Text = id
 	x, _ := s.indexes.Get().(*fhir.Index)
 	if x == nil {
 		x = new(fhir.Index)

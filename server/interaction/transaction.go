@@ -240,7 +240,7 @@ func (t *plan) ready(ctx context.Context) error {
 		if err != nil {
 			return inEntry(j.i, err)
 		}
-		j.w.Body, j.w.Index = body, t.s.index(j.entry.Resource)
+		j.w.Body, j.w.Index = body, t.s.index(j.w.ID, j.entry.Resource)
 	}
 	return nil
 }

@@ -97,11 +97,13 @@ func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}
-	if err := s.draft(w, r, nil); err != nil {
-		return Response{}, err
-	}
+	own := r.Header().ID
 	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
+		r.Header().ID = own // the client's, should this be another try
 		if err := s.resolveUpdate(ctx, tx, c, w, r); err != nil {
+			return err
+		}
+		if err := s.draft(w, r, nil); err != nil {
 			return err
 		}
 		return unwrapWrite(tx.Write(ctx, []*store.Write{w}))
