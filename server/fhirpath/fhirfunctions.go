@@ -62,6 +62,12 @@ func environmentFunctions() map[string]function {
 	text("join", 0, 1, func(in, arg expr, at int) expr { return &joinExpr{in, arg, at} })
 	text("toChars", 0, 0, func(in, _ expr, at int) expr { return &toCharsExpr{in, at} })
 	text("extension", 1, 1, func(in, arg expr, at int) expr { return &extensionExpr{in, arg, at} })
+	// HL7's SearchParameter QuestionnaireResponse.item-subject uses hasExtension(),
+	// which no specification defines.
+	t["hasExtension"] = function{1, 1, func(c *compiler, f *invocation) (expr, static, error) {
+		a, err := c.typed(f, 0, StringKind)
+		return &existsExpr{in: &extensionExpr{f.in, a, f.At}, want: true}, booleanStatic, err
+	}}
 	t["resolve"] = function{0, 0, func(c *compiler, f *invocation) (expr, static, error) {
 		return &resolveExpr{f.in, f.At}, unknownStatic(true), nil
 	}}

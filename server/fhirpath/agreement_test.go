@@ -1,0 +1,288 @@
+package fhirpath_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"kiln/definitions"
+	"kiln/definitions/examples"
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+)
+
+// corrected are the component expressions of composite parameters whose
+// definition is faulty, by URL.
+var corrected = map[string][]string{
+	// The definition has the expressions of its two components the wrong way round.
+	"http://hl7.org/fhir/SearchParameter/DocumentReference-relationship": {"target", "code"},
+}
+
+// interpreter extracts the entries of one parameter by evaluating its expression.
+type interpreter struct {
+	parameter *fhir.Parameter
+	branches  []*fhirpath.Program
+	keys      []fhir.Key // of each branch
+	composite []fhir.Composite
+	parts     [][]*fhirpath.Program // of each composite branch
+}
+
+// TestCompiledAndInterpretedAgree extracts every HL7 example twice: with the
+// generated code, and by evaluating the expression of each SearchParameter with
+// this engine.
+func TestCompiledAndInterpretedAgree(t *testing.T) {
+	all, err := examples.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	components := componentExpressions(t)
+	byType := map[string][]*interpreter{}
+	for i := range index.Parameters {
+		p := &index.Parameters[i]
+		if p.Unsupported != "" || p.Code == "_id" || p.Code == "_lastUpdated" {
+			continue
+		}
+		byType[p.Base] = append(byType[p.Base], newInterpreter(t, p, components))
+	}
+	resources, entries := 0, 0
+	reported := map[string]bool{}
+	for _, b := range all {
+		r, err := fhir.Decode(r4.Model, b)
+		if err != nil {
+			continue // faulty examples are the codec's tests' business
+		}
+		resources++
+		typ := r.Type().Name
+		var compiled fhir.Index
+		index.Extract(&compiled, r)
+		compiled.Finish()
+		all := map[int64]bool{}
+		ordered := map[string]bool{}
+		for _, ip := range byType[typ] {
+			name := typ + "." + ip.parameter.Code
+			var x fhir.Index
+			x.ResourceType = typ
+			if err := ip.extract(&x, r); err != nil {
+				t.Fatalf("%s of %s/%s: %v", name, typ, r.Header().ID.Text, err)
+			}
+			x.Finish()
+			entries += len(x.Terms)
+			var missing []string
+			for _, term := range x.Terms {
+				all[term] = true
+				if !slices.Contains(compiled.Terms, term) {
+					missing = append(missing, fmt.Sprintf("term %x", term))
+				}
+			}
+			for _, e := range orderedEntries(&x) {
+				ordered[e] = true
+				if !slices.Contains(orderedEntries(&compiled), e) {
+					missing = append(missing, e)
+				}
+			}
+			if len(missing) > 0 && !reported[name] {
+				reported[name] = true
+				t.Errorf("%s of %s/%s: the expression %s gives what the compiled code does not: %v", name, typ, r.Header().ID.Text, ip.parameter.Expression, missing)
+			}
+		}
+		// What only the compiled code has: entries of compartments are its own.
+		compartment := fhir.KeyCompartment(typ)
+		own := int64(fhir.ValueReference(typ, r.Header().ID.Text))
+		extra := 0
+		for _, term := range compiled.Terms {
+			v := term ^ int64(compartment)
+			if !all[term] && v != own && !slices.Contains(compiled.Targets, v) && term != compartment.Term(fhir.ValuePresent()) {
+				extra++
+			}
+		}
+		for _, e := range orderedEntries(&compiled) {
+			if !ordered[e] {
+				extra++
+			}
+		}
+		if name := typ + ".*"; extra > 0 && !reported[name] {
+			reported[name] = true
+			t.Errorf("%s/%s: the compiled code has %d entries that no expression gives", typ, r.Header().ID.Text, extra)
+		}
+	}
+	if resources < 600 || entries < 10_000 {
+		t.Errorf("compared only %d resources with %d terms", resources, entries)
+	}
+	t.Logf("%d resources, %d terms, %d parameters", resources, entries, len(index.Parameters))
+}
+
+func orderedEntries(x *fhir.Index) []string {
+	var list []string
+	for _, e := range x.Dates {
+		list = append(list, fmt.Sprintf("date %+v", e))
+	}
+	for _, e := range x.Numbers {
+		list = append(list, fmt.Sprintf("number %+v", e))
+	}
+	for _, e := range x.Quantities {
+		list = append(list, fmt.Sprintf("quantity %+v", e))
+	}
+	for _, e := range x.Strings {
+		list = append(list, fmt.Sprintf("string %+v", e))
+	}
+	for _, e := range x.Texts {
+		list = append(list, fmt.Sprintf("text %+v", e))
+	}
+	return list
+}
+
+// componentExpressions are the expressions of composite parameters, by URL.
+func componentExpressions(t *testing.T) map[string][]string {
+	lib, err := definitions.Open(definitions.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, b := range lib.All("SearchParameter") {
+		var p struct {
+			URL       string
+			Component []struct{ Expression string }
+		}
+		if err := json.Unmarshal(b, &p); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range p.Component {
+			out[p.URL] = append(out[p.URL], c.Expression)
+		}
+	}
+	for url, expressions := range corrected {
+		out[url] = expressions
+	}
+	return out
+}
+
+func newInterpreter(t *testing.T, p *fhir.Parameter, components map[string][]string) *interpreter {
+	ip := &interpreter{parameter: p}
+	opts := fhirpath.Options{Model: r4.Model, Input: r4.Model.Resources[p.Base].Type(), CollectionAs: true}
+	e, err := fhirpath.Parse(p.Expression)
+	if err != nil {
+		t.Fatalf("%s.%s: %v", p.Base, p.Code, err)
+	}
+	branches := fhirpath.Branches(e.Root)
+	for i, b := range branches {
+		program, err := fhirpath.CompileExpr(&fhirpath.Expr{Source: p.Expression, Root: b}, opts)
+		if err != nil {
+			t.Fatalf("%s.%s: %v", p.Base, p.Code, err)
+		}
+		if len(p.Composites) > 0 {
+			if i >= len(p.Composites) {
+				break
+			}
+			var parts []*fhirpath.Program
+			for _, c := range components[p.URL] {
+				part, err := fhirpath.Compile(c, fhirpath.Options{Model: r4.Model, CollectionAs: true})
+				if err != nil {
+					t.Fatalf("%s.%s: %v", p.Base, p.Code, err)
+				}
+				parts = append(parts, part)
+			}
+			ip.branches = append(ip.branches, program)
+			ip.composite = append(ip.composite, p.Composites[i])
+			ip.parts = append(ip.parts, parts)
+			continue
+		}
+		key, ok := keyOf(p, b, i, len(branches))
+		if !ok {
+			continue // this branch has no form as the parameter's type
+		}
+		ip.branches = append(ip.branches, program)
+		ip.keys = append(ip.keys, key)
+	}
+	return ip
+}
+
+// keyOf finds the key of a branch: by its canonical path, or where the parameter
+// has as many keys as branches by its position.
+func keyOf(p *fhir.Parameter, b fhirpath.Node, i, branches int) (fhir.Key, bool) {
+	path := strings.ReplaceAll(canonical(b), ".where(resolve() is", "\x00")
+	path, _, _ = strings.Cut(path, "\x00")
+	if key := fhir.KeyOf(p.Type, path); slices.Contains(p.Keys, key) {
+		return key, true
+	}
+	if len(p.Keys) == branches {
+		return p.Keys[i], true
+	}
+	if len(p.Keys) == 1 && i == 0 {
+		return p.Keys[0], true
+	}
+	return 0, false
+}
+
+// canonical writes `x as T` and x.as(T) as x.ofType(T).
+func canonical(n fhirpath.Node) string {
+	switch n := n.(type) {
+	case *fhirpath.TypeOp:
+		if n.Op == "as" {
+			return canonical(n.X) + ".ofType(" + n.Type.String() + ")"
+		}
+	case *fhirpath.Member:
+		if n.Left != nil {
+			return canonical(n.Left) + "." + n.Name
+		}
+	case *fhirpath.Call:
+		c := *n
+		c.Left = nil
+		if n.Name == "as" {
+			c.Name = "ofType"
+		}
+		if n.Left != nil {
+			return canonical(n.Left) + "." + strings.ReplaceAll(c.String(), " = ", "=")
+		}
+	}
+	return n.String()
+}
+
+func (ip *interpreter) extract(x *fhir.Index, r fhir.Resource) error {
+	for i, b := range ip.branches {
+		c, err := b.Eval(nil, fhir.NodeOf(r))
+		if err != nil {
+			return err
+		}
+		for _, v := range c {
+			if ip.composite == nil {
+				value(x, ip.parameter.Type, ip.parameter.System, ip.keys[i], v)
+				continue
+			}
+			if ip.composite[i].Key == 0 {
+				continue // the parts are parameters of their own
+			}
+			node, _ := v.Node()
+			x.Open(ip.composite[i].Key, len(ip.parts[i]))
+			for j, part := range ip.parts[i] {
+				if j > 0 {
+					x.Next()
+				}
+				values, err := part.Eval(nil, node)
+				if err != nil {
+					return err
+				}
+				for _, pv := range values {
+					value(x, ip.composite[i].Parts[j].Type, ip.composite[i].Parts[j].System, 0, pv)
+				}
+			}
+			x.Close()
+		}
+	}
+	return nil
+}
+
+// value indexes one result; a code has the system that the parameter knows.
+func value(x *fhir.Index, typ fhir.SearchType, system string, key fhir.Key, v fhirpath.Value) {
+	e := v.Element()
+	if code, ok := e.(*fhir.Code); ok && system != "" {
+		if code.Text != "" {
+			x.Coding(key, system, code.Text, "")
+		}
+		return
+	}
+	index.Value(x, typ, key, e)
+}
