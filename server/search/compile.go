@@ -14,6 +14,9 @@ type Env struct {
 	Type func(typ string) (int16, bool)
 	// Units are the units in use, needed when Query.NeedsUnits.
 	Units []Unit
+	// Limit bounds what a driver may find, 0 means DefaultLimit: a search that
+	// stays below is answered from its candidates.
+	Limit int
 }
 
 // Unit is a unit that a stored quantity has.
@@ -38,19 +41,17 @@ type Plan struct {
 
 	// Empty says that nothing can match and nothing needs to be asked.
 	Empty bool
+	// Limit is the number of rows that a driver must stay below.
+	Limit int
 	// Drivers are the ways to find candidates, in the order to try them.
 	Drivers []Driver
 }
 
-// Driver is one way to find candidates: by terms, references and ids together, or
-// by one ordered parameter.
+// Driver is one way to find candidates: by terms or ids, by a chain, or by one
+// ordered parameter.
 type Driver struct {
 	Name string // for explanations
-	// pred is the index in conj.preds of the ordered parameter; -1 drives by
-	// what resource_terms and resource_ref can find.
-	pred int
-	// probeChains makes chains probe instead of drive.
-	probeChains bool
+	pred int    // index of the clause in conj.preds; -1 is terms and ids
 }
 
 // conj is a conjunction of clauses, sorted by how they are asked.
@@ -78,24 +79,12 @@ func (p *pred) only() Match {
 	return p.any[0]
 }
 
-// ordered reports whether the clause can drive from an ordered table.
-func (p *pred) ordered() bool {
-	if p.not {
-		return false
-	}
-	for _, m := range p.any {
-		switch m.(type) {
-		case Dates, Numbers, Quantities, Strings:
-		default:
-			return false
-		}
-	}
-	return true
-}
-
 // Compile makes the plan of a query.
 func Compile(q *Query, env *Env) *Plan {
-	p := &Plan{q: q, env: env}
+	p := &Plan{q: q, env: env, Limit: env.Limit}
+	if p.Limit == 0 {
+		p.Limit = DefaultLimit
+	}
 	for _, t := range q.Types {
 		if n, ok := env.Type(t); ok {
 			p.types = append(p.types, n)
@@ -199,47 +188,42 @@ func (dateRange) match() {}
 func (p *Plan) drivers() {
 	c := &p.where
 	if c.byID {
-		p.Drivers = []Driver{{Name: "ids", pred: -1, probeChains: true}}
+		p.Drivers = []Driver{{Name: "ids", pred: -1}}
 		return
 	}
-	chains := 0
 	for i := range c.preds {
-		switch c.preds[i].only().(type) {
-		case Chain, Has, Texts:
-			chains++
+		if c.preds[i].isChain() || c.preds[i].isHas() {
+			p.Drivers = append(p.Drivers, Driver{Name: "chain", pred: i})
 		}
 	}
-	terms := len(c.all) + len(c.any)
-	if chains > 0 {
-		p.Drivers = append(p.Drivers, Driver{Name: "terms and chains", pred: -1})
-	}
-	if terms > 0 {
-		p.Drivers = append(p.Drivers, Driver{Name: "terms", pred: -1, probeChains: true})
+	if len(c.all)+len(c.any) > 0 {
+		p.Drivers = append(p.Drivers, Driver{Name: "terms", pred: -1})
 	}
 	// Ordered parameters, those that ask for a point before those that ask for a
 	// half of the axis.
 	for _, wide := range []bool{false, true} {
 		for i := range c.preds {
-			if c.preds[i].drives() && c.preds[i].wide() == wide {
-				p.Drivers = append(p.Drivers, Driver{Name: "ordered", pred: i, probeChains: true})
+			if c.preds[i].isOrdered() && c.preds[i].wide() == wide {
+				p.Drivers = append(p.Drivers, Driver{Name: "ordered", pred: i})
 			}
 		}
 	}
 }
 
-func (p *pred) drives() bool {
-	if p.not {
-		return false
-	}
-	for _, m := range p.any {
-		switch m.(type) {
-		case Dates, dateRange, Numbers, Quantities, Strings, Updated:
-		default:
-			return false
-		}
-	}
-	return true
+// Every positive clause can drive: alone by an ordered table, by the terms of a
+// chain, or by the union of what its values find.
+
+// isChain reports whether every value is found by terms that a sub-select gives.
+func (p *pred) isChain() bool { return !p.not && chainsOnly(p.any) }
+
+// isHas reports whether the clause is `_has`.
+func (p *pred) isHas() bool {
+	_, ok := p.only().(Has)
+	return ok
 }
+
+// isOrdered reports whether the clause drives by surrogates.
+func (p *pred) isOrdered() bool { return !p.not && !p.isChain() && !p.isHas() }
 
 func (p *pred) wide() bool {
 	for _, m := range p.any {
@@ -265,9 +249,8 @@ func (p *pred) wide() bool {
 	return false
 }
 
-// Limit bounds what one driver may find: a search that stays below is answered
-// from its candidates.
-const Limit = 2001
+// DefaultLimit keeps the work on candidates within a few milliseconds.
+const DefaultLimit = 2001
 
 // writer builds one statement.
 type writer struct {
@@ -354,121 +337,64 @@ func (w *writer) typed(r string, types []int16) bool {
 	return true
 }
 
-// impliesType reports whether the conjunction has something that only resources
-// of the types searched can have: keys belong to a type.
-func (c *conj) impliesType() bool {
-	if c.byID || len(c.all)+len(c.any) > 0 {
-		return true
-	}
-	for i := range c.preds {
-		if p := &c.preds[i]; !p.not && !p.hasUpdated() {
-			return true
-		}
-	}
-	return false
-}
-
+// hasUpdated reports whether the clause is `_lastUpdated`.
 func (p *pred) hasUpdated() bool {
-	return slices.ContainsFunc(p.any, func(m Match) bool {
-		switch m.(type) {
-		case Updated, IDs, Has:
-			return true
-		}
-		return false
-	})
+	return slices.ContainsFunc(p.any, func(m Match) bool { _, ok := m.(Updated); return ok })
 }
 
-// driving writes the conditions of c on r so that indexes find the rows.
-// Ordered clauses become `rid IN (…)`, chains `terms && ARRAY(…)`.
-func (w *writer) driving(r string, c *conj, types []int16) {
-	and := w.conditions()
+// found writes the conditions of c on r that indexes of resource answer: terms and
+// ids; and the type where neither says it.
+func (w *writer) found(r string, c *conj, types []int16, and *conditions) {
 	if c.never {
-		and()
+		and.next()
 		w.s("false")
-		return
 	}
 	if c.byID {
-		and()
+		and.next()
 		w.s(r, ".ref = ANY (")
 		w.terms(c.ids)
 		w.s(")")
-	}
-	if len(c.all) > 0 {
-		and()
-		w.s(r, ".terms @> ")
-		w.terms(c.all)
-	}
-	for _, any := range c.any {
-		and()
-		w.s(r, ".terms && ")
-		w.terms(any)
-	}
-	if !c.impliesType() || c.byID && len(types) > 0 {
-		if len(types) > 0 {
-			and()
-			w.typed(r, types)
+		w.probing(r, &conj{all: c.all, any: c.any}, and, -1)
+	} else {
+		if len(c.all) > 0 {
+			and.next()
+			w.s(r, ".terms @> ")
+			w.terms(c.all)
+		}
+		for _, any := range c.any {
+			and.next()
+			w.s(r, ".terms && ")
+			w.terms(any)
+		}
+		if len(c.all)+len(c.any) == 0 && len(types) > 0 {
+			and.next()
+			if slices.ContainsFunc(c.preds, func(p pred) bool { return p.hasUpdated() }) {
+				w.s(r, ".typ = ANY (") // the index of last_updated begins with it
+				w.p(types)
+				w.s("::smallint[])")
+			} else {
+				w.typed(r, types)
+			}
 		}
 	}
-	if len(c.none) > 0 {
-		and()
-		w.s("NOT (", r, ".terms && ")
-		w.terms(c.none)
-		w.s(")")
-	}
-	for i := range c.preds {
-		and()
-		w.drivingPred(r, &c.preds[i])
-	}
-	if and() { // nothing at all was asked
-		w.s("true")
-	}
+	w.probing(r, &conj{none: c.none}, and, -1)
 }
 
-// conditions returns a function that writes AND before all but the first use; it
-// reports whether this was the first.
-func (w *writer) conditions() func() bool {
-	first := true
-	return func() bool {
-		if first {
-			first = false
-			return true
-		}
-		w.s(" AND ")
-		return false
-	}
+// conditions joins what is written after each next with AND; before the first
+// stands lead.
+type conditions struct {
+	w    *writer
+	lead string
+	any  bool // something was written
 }
 
-func (w *writer) drivingPred(r string, p *pred) {
-	if p.not {
-		w.s("NOT ")
-		w.probe(r, p.any)
-		return
+func (c *conditions) next() {
+	if c.any {
+		c.w.s(" AND ")
+	} else {
+		c.w.s(c.lead)
 	}
-	if p.drives() && !p.hasUpdated() {
-		w.s(r, ".rid IN (")
-		w.rids(p.any)
-		w.s(")")
-		return
-	}
-	switch m := p.only().(type) {
-	case Chain:
-		w.s(r, ".terms && ARRAY(")
-		w.chainTerms(&m, 0)
-		w.s(")")
-		return
-	case Has:
-		w.s(r, ".ref IN (")
-		w.hasRefs(&m, 0)
-		w.s(")")
-		return
-	}
-	if chainsOnly(p.any) && !p.not {
-		w.s(r, ".terms && ARRAY(")
-		w.allChainTerms(p.any, 0)
-		w.s(")")
-		return
-	}
-	w.probe(r, p.any)
+	c.any = true
 }
 
 // chainsOnly reports whether every match is found by terms that a sub-select
@@ -509,66 +435,39 @@ func (w *writer) allChainTerms(any []Match, limit int) {
 	}
 }
 
-// rids writes a SELECT of the rid of every row that one of the ordered matches
-// finds; a rid may come twice.
-func (w *writer) rids(any []Match) {
-	for i, m := range any {
-		if i > 0 {
-			w.s(" UNION ALL ")
-		}
-		switch m := m.(type) {
-		case Dates:
-			w.dateRIDs(m.Keys, []Dates{m})
-		case dateRange:
-			w.dateRIDs(m.Keys, m.bounds)
-		case Numbers:
-			w.numberRIDs(&m)
-		case Quantities:
-			w.quantityRIDs(&m)
-		case Strings:
-			w.stringRIDs(&m)
-		}
-	}
-}
-
 // probing writes the conditions of c on a row r that is already known. skip is
-// the index of a clause that needs no test, or -1. It reports whether it wrote
-// anything.
-func (w *writer) probing(r string, c *conj, and func() bool, skip int, skipTerms bool) {
-	if !skipTerms {
-		if c.byID {
-			and()
-			w.s("(", r, ".ref = ANY (")
-			w.terms(c.ids)
-			w.s(")) IS TRUE")
-		}
-		if len(c.all) > 0 {
-			and()
-			w.s("(", r, ".terms @> ")
-			w.terms(c.all)
-			w.s(") IS TRUE")
-		}
-		for _, any := range c.any {
-			and()
-			w.s("(", r, ".terms && ")
-			w.terms(any)
-			w.s(") IS TRUE")
-		}
-		if len(c.none) > 0 {
-			and()
-			w.s("NOT (", r, ".terms && ")
-			w.terms(c.none)
-			w.s(")")
-		}
+// the index of a clause that needs no test, or -1.
+func (w *writer) probing(r string, c *conj, and *conditions, skip int) {
+	if c.byID {
+		and.next()
+		w.s("(", r, ".ref = ANY (")
+		w.terms(c.ids)
+		w.s(")) IS TRUE")
+	}
+	if len(c.all) > 0 {
+		and.next()
+		w.s("(", r, ".terms @> ")
+		w.terms(c.all)
+		w.s(") IS TRUE")
+	}
+	for _, any := range c.any {
+		and.next()
+		w.s("(", r, ".terms && ")
+		w.terms(any)
+		w.s(") IS TRUE")
+	}
+	if len(c.none) > 0 {
+		and.next()
+		w.s("NOT (", r, ".terms && ")
+		w.terms(c.none)
+		w.s(")")
 	}
 	for i := range c.preds {
 		if i == skip {
 			continue
 		}
-		and()
-		if c.preds[i].not {
-			w.s("NOT ")
-		}
+		and.next()
+		w.not(&c.preds[i])
 		w.probe(r, c.preds[i].any)
 	}
 }
@@ -614,13 +513,13 @@ func (w *writer) probe(r string, any []Match) {
 		case All:
 			c := conjoin(m.Clauses)
 			w.s("(")
-			and := w.conditions()
+			and := &conditions{w: w}
 			if c.never {
-				and()
+				and.next()
 				w.s("false")
 			}
-			w.probing(r, &c, and, -1, false)
-			if and() {
+			w.probing(r, &c, and, -1)
+			if !and.any {
 				w.s("true")
 			}
 			w.s(")")

@@ -75,7 +75,7 @@ func (w *writer) value(c *sortColumn, r string) {
 		neutral = ` || '' COLLATE "C"`
 	}
 	w.s("(SELECT ", pick, c.of(x), neutral, ") FROM ", c.table, " ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.keys(x, c.key.Keys)
+	w.probeKeys(x, c.key.Keys)
 	w.s(")")
 }
 
@@ -233,7 +233,7 @@ func (w *writer) limit(g *page) {
 const rowColumns = "r.id, r.version, r.last_updated, r.method, r.typ, r.body"
 
 // Candidates is the statement that finds the matches through driver i. Its answer
-// holds when it has seen fewer rows than Limit; then total and page are exact.
+// holds when it has seen fewer rows than Plan.Limit; then total and page are exact.
 func (p *Plan) Candidates(i int) (Statement, error) {
 	g, err := p.page()
 	if err != nil {
@@ -242,26 +242,24 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 	w := &writer{env: p.env}
 	d := p.Drivers[i]
 	w.s("WITH ")
-	var bounded []string // CTEs that must stay below the limit
-	if d.pred >= 0 {
+	bounded := ""
+	switch {
+	case d.pred < 0:
+		p.termDriver(w)
+	case p.where.preds[d.pred].isOrdered():
 		p.orderedDriver(w, d)
-	} else {
-		bounded = p.resourceDriver(w, d)
+	default:
+		bounded = p.chainDriver(w, d)
 	}
 	w.s(", m AS MATERIALIZED (SELECT ")
 	p.candidates(w, d, &g)
 	w.s(") ")
 	w.s("SELECT t.seen, t.total, p.rid, ")
 	p.tail(w, &g, func() {
-		w.s("SELECT ")
-		if len(bounded) == 0 {
-			w.s("(SELECT count(*) FROM d)")
+		if bounded == "" {
+			w.s("SELECT (SELECT count(*) FROM d)")
 		} else {
-			w.s("greatest((SELECT count(*) FROM d)")
-			for _, h := range bounded {
-				w.s(", (SELECT count(*) FROM ", h, ")")
-			}
-			w.s(")")
+			w.s("SELECT greatest((SELECT count(*) FROM d), (SELECT count(*) FROM ", bounded, "))")
 		}
 		w.s(" AS seen, (SELECT count(*) FROM m) AS total")
 	})
@@ -302,98 +300,62 @@ func (p *Plan) orderedDriver(w *writer, d Driver) {
 		w.probe("r", pr.any)
 	} else {
 		w.s("SELECT o.rid FROM (")
-		w.rids(pr.any)
+		w.rids(pr.any, p.types)
 		w.s(") o")
 	}
-	w.s(" LIMIT ", strconv.Itoa(Limit), ")")
+	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
 }
 
-// resourceDriver writes d, what resource_terms and resource_ref find, after the
-// CTEs that chains and display texts need. It returns the names of these.
-func (p *Plan) resourceDriver(w *writer, d Driver) (bounded []string) {
-	c := &p.where
-	names := make(map[int]string)
-	if !d.probeChains {
-		for i := range c.preds {
-			pr := &c.preds[i]
-			if pr.not {
-				continue
-			}
-			h := "h" + strconv.Itoa(len(bounded)+1)
-			has, isHas := pr.only().(Has)
-			if !isHas && !chainsOnly(pr.any) {
-				continue
-			}
-			w.s(h, " AS MATERIALIZED (")
-			if isHas {
-				w.hasRefs(&has, Limit)
-			} else {
-				w.allChainTerms(pr.any, Limit)
-			}
-			w.s("), ")
-			bounded = append(bounded, h)
-			names[i] = h
-		}
-	}
-	w.s("d AS MATERIALIZED (SELECT r.rid, r.ref, r.last_updated, r.id, r.terms, r.targets FROM resource r WHERE ")
-	and := w.conditions()
-	if c.byID {
-		and()
-		w.s("r.ref = ANY (")
-		w.terms(c.ids)
-		w.s(")")
-		w.probing("r", &conj{all: c.all, any: c.any}, and, -1, false)
+// driverColumns are what probes and sort values may need of a resource.
+const driverColumns = "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
+
+// termDriver writes d, what resource_terms or resource_ref finds.
+func (p *Plan) termDriver(w *writer) {
+	w.s("d AS MATERIALIZED (SELECT ", driverColumns, " FROM resource r")
+	w.found("r", &p.where, p.types, &conditions{w: w, lead: " WHERE "})
+	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
+}
+
+// chainDriver writes h, the terms or refs that a chain gives, and d, the rows that
+// they find; both are bounded. d may have a row more than once.
+func (p *Plan) chainDriver(w *writer, d Driver) (bounded string) {
+	pr := &p.where.preds[d.pred]
+	and := &conditions{w: w, any: true}
+	w.s("h AS MATERIALIZED (")
+	if has, ok := pr.only().(Has); ok {
+		w.hasRefs(&has, p.Limit)
+		w.s("), d AS MATERIALIZED (SELECT ", driverColumns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.ref = h.ref")
+		w.ofType("r", p.types, and)
+		w.probing("r", p.withoutPreds(), and, -1)
 	} else {
-		if len(c.all) > 0 {
-			and()
-			w.s("r.terms @> ")
-			w.terms(c.all)
-		}
-		for _, any := range c.any {
-			and()
-			w.s("r.terms && ")
-			w.terms(any)
-		}
+		w.s("SELECT DISTINCT term FROM (")
+		w.allChainTerms(pr.any, p.Limit)
+		w.s(") u), d AS MATERIALIZED (SELECT ", driverColumns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.terms @> ")
+		w.termAnd("h.term", p.where.all)
+		rest := p.withoutPreds()
+		rest.all = nil
+		w.probing("r", rest, and, -1)
 	}
-	for i := range c.preds {
-		h, ok := names[i]
-		if !ok {
-			continue
-		}
-		and()
-		if _, isHas := c.preds[i].only().(Has); isHas {
-			w.s("r.ref = ANY (ARRAY(SELECT ref FROM ", h, "))")
-			if len(p.types) > 0 {
-				w.s(" AND r.typ + 0 = ANY (")
-				w.p(p.types)
-				w.s("::smallint[])")
-			}
-		} else {
-			w.s("r.terms && ARRAY(SELECT term FROM ", h, ")")
-		}
-		w.s(" AND (SELECT count(*) FROM ", h, ") < ", strconv.Itoa(Limit))
-	}
-	if len(c.none) > 0 {
-		and()
-		w.s("NOT (r.terms && ")
-		w.terms(c.none)
-		w.s(")")
-	}
-	if c.byID {
-		w.s(")")
-		return bounded
-	}
-	w.s(" LIMIT ", strconv.Itoa(Limit), ")")
-	return bounded
+	w.s(" OFFSET 0) r WHERE (SELECT count(*) FROM h) < ", strconv.Itoa(p.Limit), " LIMIT ", strconv.Itoa(p.Limit), ")")
+	return "h"
+}
+
+// withoutPreds is the conjunction of terms and ids alone.
+func (p *Plan) withoutPreds() *conj {
+	c := p.where
+	c.preds = nil
+	return &c
 }
 
 // candidates writes the body of m: the rows of d that pass what the driver has
 // not tested, with their sort values.
 func (p *Plan) candidates(w *writer, d Driver, g *page) {
 	c := &p.where
-	r := "d"
-	if d.pred >= 0 {
-		r = "r"
+	fromResource := d.pred < 0 || !c.preds[d.pred].isOrdered()
+	distinct := d.pred >= 0 && !single(c.preds[d.pred].any)
+	r := "r"
+	if fromResource {
+		r = "d"
 	}
 	w.s(r, ".rid")
 	for i := range g.cols {
@@ -401,44 +363,22 @@ func (p *Plan) candidates(w *writer, d Driver, g *page) {
 		w.value(&g.cols[i], r)
 		w.s(" AS k", strconv.Itoa(i+1))
 	}
-	and := w.whereAnd()
-	if d.pred >= 0 {
+	and := &conditions{w: w, lead: " WHERE "}
+	switch {
+	case !fromResource:
 		w.s(" FROM (SELECT ")
-		if !single(c.preds[d.pred].any) {
+		if distinct {
 			w.s("DISTINCT ")
 		}
 		w.s("d.rid FROM d) d CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = d.rid OFFSET 0) r")
-		w.probing(r, c, and, d.pred, false)
+		w.probing(r, c, and, d.pred)
 		return
+	case distinct:
+		w.s(" FROM (SELECT DISTINCT ON (d.rid) d.* FROM d) d")
+	default:
+		w.s(" FROM d")
 	}
-	w.s(" FROM d")
-	// What resourceDriver asked needs no test.
-	rest := conj{}
-	for i := range c.preds {
-		pr := &c.preds[i]
-		if !d.probeChains && !pr.not {
-			if _, isHas := pr.only().(Has); isHas || chainsOnly(pr.any) {
-				continue
-			}
-		}
-		rest.preds = append(rest.preds, *pr)
-	}
-	w.probing(r, &rest, and, -1, false)
-}
-
-// whereAnd is conditions with a WHERE before the first.
-func (w *writer) whereAnd() func() bool {
-	first := true
-	return func() bool {
-		if first {
-			w.s(" WHERE ")
-		} else {
-			w.s(" AND ")
-		}
-		was := first
-		first = false
-		return was
-	}
+	w.probing(r, &conj{preds: c.preds}, and, d.pred)
 }
 
 // Count is the statement that counts the matches, whatever their number: one row,
@@ -457,18 +397,14 @@ func (p *Plan) Count() Statement {
 		w.terms(c.none)
 		w.s(")")
 		return w.statement()
-	case len(c.preds) == 1 && len(c.all)+len(c.any)+len(c.none) == 0 && !c.byID && c.preds[0].drives() && !c.preds[0].hasUpdated():
-		if single(c.preds[0].any) {
-			w.s("SELECT count(*) FROM (")
-		} else {
-			w.s("SELECT count(DISTINCT o.rid) FROM (")
-		}
-		w.rids(c.preds[0].any)
-		w.s(") o")
+	case onlyTerms:
+		w.s("SELECT count(*) FROM resource r")
+		w.found("r", c, p.types, &conditions{w: w, lead: " WHERE "})
 		return w.statement()
 	}
-	w.s("SELECT count(*) FROM resource r WHERE ")
-	w.driving("r", c, p.types)
+	w.s("SELECT count(*) FROM (")
+	w.set(c, p.types)
+	w.s(") s")
 	return w.statement()
 }
 
@@ -499,8 +435,8 @@ func (p *Plan) Gather() (Statement, error) {
 		w.value(&g.cols[i], "r")
 		w.s(" AS k", strconv.Itoa(i+1))
 	}
-	w.s(" FROM resource r WHERE ")
-	w.driving("r", &p.where, p.types)
+	w.s(" FROM ")
+	w.matching("r", &p.where, p.types)
 	w.s(") SELECT 0::bigint, t.total, p.rid, ")
 	p.tail(w, &g, func() { w.s("SELECT count(*) AS total FROM m") })
 	return w.statement(), nil
@@ -616,34 +552,34 @@ func (p *Plan) walkResources(w *writer, g *page, missing bool) {
 		}
 	}
 	w.s(" WHERE ")
-	and := w.conditions()
+	and := &conditions{w: w}
 	byUpdate := len(cols) == 1 && !missing && cols[0] == "r.last_updated"
 	switch {
 	case len(p.types) == 1 && byUpdate:
-		and()
+		and.next()
 		w.s("r.typ = ")
 		w.p(p.types[0])
 		w.s("::smallint")
 	case len(p.types) > 0:
-		and()
+		and.next()
 		w.typed("r", p.types)
 	}
 	if sub.cursor != nil {
-		and()
+		and.next()
 		w.keyset(&sub, order, "r.rid")
 		if byUpdate { // where the index begins
-			and()
+			and.next()
 			w.bound(&sub, "r.last_updated")
 		}
 	}
 	if missing {
-		and()
+		and.next()
 		w.s("NOT (r.terms && ")
 		w.terms(termsOf(g.cols[0].key.Keys, fhir.ValuePresent()).Values)
 		w.s(")")
 	}
-	w.probing("r", &p.where, and, -1, false)
-	if and() {
+	w.probing("r", &p.where, and, -1)
+	if !and.any {
 		w.s("true")
 	}
 	w.walkOrder(&sub, order, "r.rid")
@@ -718,10 +654,10 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 		w.s(g.cols[i].asText(cols[i]), ", ")
 	}
 	w.s(rowColumns, " FROM ", first.table, " o CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
-	and := func() bool { w.s(" AND "); return false }
+	and := &conditions{w: w, any: true}
 	// A range that the index itself answers need not be tested on each row.
 	skip := p.boundsOf(first)
-	w.probing("r", &p.where, and, skip, false)
+	w.probing("r", &p.where, and, skip)
 	w.s(" OFFSET 0) r")
 	w.sortValues(g, later, "r")
 	w.s(" WHERE ")
@@ -737,7 +673,7 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 	}
 	if !first.key.Single {
 		w.s(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = o.rid AND ")
-		w.keys("e", first.key.Keys)
+		w.probeKeys("e", first.key.Keys)
 		sign := " < "
 		if first.key.Descending {
 			sign = " > "

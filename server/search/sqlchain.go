@@ -18,19 +18,20 @@ func (w *writer) chainTerms(m *Chain, limit int) {
 	if len(m.Keys) == 1 {
 		w.s("SELECT ", t, ".ref # ")
 		w.p(int64(m.Keys[0]))
-		w.s("::bigint AS term FROM resource ", t, " WHERE ")
+		w.s("::bigint AS term FROM ")
 	} else {
-		w.s("SELECT ", t, ".ref # k.k AS term FROM resource ", t, ", unnest(")
+		w.s("SELECT ", t, ".ref # k.k AS term FROM unnest(")
 		w.terms(int64s(m.Keys))
-		w.s(") AS k(k) WHERE ")
+		w.s(") AS k(k), ")
 	}
-	w.driving(t, &c, types)
+	w.matching(t, &c, types)
 	if m.CanonicalKeys != nil {
 		u := "t" + w.next()
-		w.s(" UNION ALL SELECT v.v # k.k AS term FROM resource ", u, ", unnest(", u, ".terms) AS v(v), unnest(")
+		w.s(" UNION ALL SELECT v.v # k.k AS term FROM unnest(")
 		w.terms(canonicalMasks(m))
-		w.s(") AS k(k) WHERE ")
-		w.driving(u, &c, types)
+		w.s(") AS k(k), (SELECT ", u, ".terms FROM ")
+		w.matching(u, &c, types)
+		w.s(") f, unnest(f.terms) AS v(v)")
 	}
 	if limit > 0 {
 		w.s(" LIMIT ", strconv.Itoa(limit))
@@ -83,8 +84,8 @@ func (w *writer) probeChain(r string, m *Chain) {
 	w.s(" AND ", t, ".typ = ANY (")
 	w.p(types)
 	w.s("::smallint[])")
-	and := func() bool { w.s(" AND "); return false }
-	w.probing(t, &c, and, -1, false)
+	and := &conditions{w: w, any: true}
+	w.probing(t, &c, and, -1)
 	w.s(" OFFSET 0)")
 	if m.CanonicalKeys != nil {
 		t, v := "t"+w.next(), "v"+w.next()
@@ -93,7 +94,7 @@ func (w *writer) probeChain(r string, m *Chain) {
 		w.s(") AS k(k) JOIN resource ", t, " ON ", t, ".terms @> ARRAY[", v, ".v # k.k] WHERE ", t, ".typ = ANY (")
 		w.p(types)
 		w.s("::smallint[])")
-		w.probing(t, &c, and, -1, false)
+		w.probing(t, &c, and, -1)
 		w.s(" OFFSET 0)")
 	}
 }
@@ -110,9 +111,9 @@ func (w *writer) hasRefs(m *Has, limit int) {
 	if limit > 0 {
 		w.s("DISTINCT ")
 	}
-	w.s(u, ".ref FROM resource ", s, ", unnest(", s, ".targets) AS ", u, "(ref) WHERE ")
-	w.driving(s, &c, []int16{n1})
-	w.s(" AND ")
+	w.s(u, ".ref FROM (SELECT ", s, ".targets, ", s, ".terms FROM ")
+	w.matching(s, &c, []int16{n1})
+	w.s(") ", s, ", unnest(", s, ".targets) AS ", u, "(ref) WHERE ")
 	if len(m.Keys) == 1 {
 		w.s("(", u, ".ref # ")
 		w.p(int64(m.Keys[0]))
@@ -148,8 +149,8 @@ func (w *writer) probeHas(r string, m *Has) {
 		w.terms(int64s(m.Keys))
 		w.s(") AS k(k))")
 	}
-	and := func() bool { w.s(" AND "); return false }
-	w.probing(s, &c, and, -1, false)
+	and := &conditions{w: w, any: true}
+	w.probing(s, &c, and, -1)
 	w.s(" OFFSET 0)")
 }
 

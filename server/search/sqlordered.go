@@ -104,10 +104,24 @@ func (w *writer) dateBounds(x string, bounds []Dates) {
 	}
 }
 
+// probeKeys is keys for a row that is found by its rid: an index that begins with
+// the key must not tempt the planner to look for the rid within a range.
+func (w *writer) probeKeys(x string, keys []fhir.Key) {
+	w.s(x, ".key + 0 = ")
+	if len(keys) == 1 {
+		w.p(int64(keys[0]))
+		w.s("::bigint")
+		return
+	}
+	w.s("ANY (")
+	w.terms(int64s(keys))
+	w.s(")")
+}
+
 func (w *writer) probeDates(r string, keys []fhir.Key, bounds []Dates) {
 	x := "x" + w.next()
 	w.s("EXISTS (SELECT 1 FROM index_date ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.keys(x, keys)
+	w.probeKeys(x, keys)
 	w.dateBounds(x, bounds)
 	w.s(" OFFSET 0)")
 }
@@ -225,7 +239,7 @@ func (w *writer) numberRIDs(m *Numbers) {
 func (w *writer) probeNumbers(r string, m *Numbers) {
 	x := "x" + w.next()
 	w.s("EXISTS (SELECT 1 FROM index_number ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.keys(x, m.Keys)
+	w.probeKeys(x, m.Keys)
 	w.s(" AND ")
 	w.numberCondition(x, m.Op, w.operands(m))
 	w.s(" OFFSET 0)")
@@ -307,7 +321,7 @@ func (w *writer) probeQuantities(r string, m *Quantities) {
 		w.s(" AND ")
 	}
 	w.s(x, ".rid = ", r, ".rid AND ")
-	w.keys(x, m.Keys)
+	w.probeKeys(x, m.Keys)
 	if m.System == "" && m.Code == "" {
 		w.s(" AND ")
 		w.numberCondition(x, m.Op, w.operands(&m.Numbers))
@@ -356,7 +370,7 @@ func (w *writer) stringRIDs(m *Strings) {
 func (w *writer) probeStrings(r string, m *Strings) {
 	x := "x" + w.next()
 	w.s("EXISTS (SELECT 1 FROM index_string ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.keys(x, m.Keys)
+	w.probeKeys(x, m.Keys)
 	if m.Op == Contains {
 		w.s(" AND strpos(", x, ".text, ")
 		w.p(m.Text)

@@ -109,7 +109,7 @@ func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*Sea
 // plan compiles q with what the database knows of types and units.
 func (s *Store) plan(ctx context.Context, conn querier, q *search.Query) (*search.Plan, error) {
 	var failure error
-	env := &search.Env{Type: func(typ string) (int16, bool) {
+	env := &search.Env{Limit: s.searches.limit, Type: func(typ string) (int16, bool) {
 		n, ok, err := s.typeNumber(ctx, typ)
 		if err != nil && failure == nil {
 			failure = err
@@ -163,7 +163,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		if err != nil {
 			return nil, false, err
 		}
-		if p.seen < search.Limit {
+		if p.seen < int64(x.plan.Limit) {
 			memory.setDriver(key, i)
 			return p, true, nil
 		}
@@ -422,6 +422,7 @@ type searches struct {
 	mu      sync.Mutex
 	totals  map[totalKey]total
 	drivers map[totalKey]int
+	limit   int // Env.Limit
 }
 
 type totalKey [16]byte
