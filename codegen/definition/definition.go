@@ -24,6 +24,14 @@ type Set struct {
 	Operations   map[string]*OperationDefinition
 	ValueSets    map[string]*fhir.ValueSet
 	CodeSystems  map[string]bool
+	// Unread are the definitions of added packages that samply's models refuse,
+	// with the reason. HL7's own and the local ones must be read.
+	Unread []Unread
+}
+
+// Unread is a definition that could not be read.
+type Unread struct {
+	Type, URL, Reason string
 }
 
 // SearchParameter is samply's model, but for the resource types: samply knows
@@ -32,8 +40,7 @@ type SearchParameter struct {
 	fhir.SearchParameter
 	Base   []string `json:"base"`
 	Target []string `json:"target"`
-	// Rank orders where it was found: 0 local, 1 HL7's core package, 2 another.
-	Rank int `json:"-"`
+	Rank Rank `json:"-"`
 }
 
 // CompartmentDefinition is samply's model, but for the resource types.
@@ -67,22 +74,36 @@ func Load(dir fs.FS) (*Set, error) {
 		return nil, err
 	}
 	for e, b := range l.All("") {
-		if err := s.add(e, b); err != nil {
+		err := s.add(e, b)
+		if err != nil && rank(e) == Added {
+			s.Unread = append(s.Unread, Unread{e.Type, e.URL, err.Error()})
+			continue
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %s/%s: %w", e.Package, e.Type, e.ID, err)
 		}
 	}
 	return s, nil
 }
 
-// rank orders packages: local, HL7's core, the others.
-func rank(e definitions.Entry) int {
+// Rank says where a definition comes from. What has a lower one wins.
+type Rank uint8
+
+// The ranks.
+const (
+	Local Rank = iota // definitions/local
+	Core              // HL7's package of R4
+	Added             // any other package
+)
+
+func rank(e definitions.Entry) Rank {
 	switch {
 	case e.Package == "local":
-		return 0
+		return Local
 	case strings.HasPrefix(e.Package, "hl7.fhir.r4."):
-		return 1
+		return Core
 	}
-	return 2
+	return Added
 }
 
 // add reads one definition. Types that codegen has no use for are passed over.

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"kiln/codegen/definition"
-	"kiln/codegen/emit"
-	"kiln/codegen/ir"
+	"kiln/codegen"
 )
 
 func main() {
@@ -23,22 +21,8 @@ func main() {
 }
 
 func run(from, to string) error {
-	set, err := definition.Load(os.DirFS(from))
+	tree, _, err := codegen.Generate(os.DirFS(from))
 	if err != nil {
-		return err
-	}
-	model, err := ir.Build(set)
-	if err != nil {
-		return err
-	}
-	tree := emit.Tree{}
-	if err := emit.Models(tree, model); err != nil {
-		return err
-	}
-	if err := emit.Handlers(tree, model); err != nil {
-		return err
-	}
-	if err := emit.Index(tree, model); err != nil {
 		return err
 	}
 	return tree.Write(to)

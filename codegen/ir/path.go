@@ -59,16 +59,22 @@ type Path struct {
 	NotFalse bool
 }
 
-// String is the canonical text of the path below the resource type.
+// String is the canonical text of the steps: what follows the resource type.
 func (p Path) String() string {
 	var b strings.Builder
 	for _, s := range p.Steps {
 		b.WriteString(s.String())
 	}
-	if p.NotFalse {
-		return b.String() + ".exists() and " + b.String() + " != false"
-	}
 	return b.String()
+}
+
+// from is the canonical text of the path from the resource type root.
+func (p Path) from(root string) string {
+	s := root + p.String()
+	if p.NotFalse {
+		s += ".exists() and " + s + " != false"
+	}
+	return s
 }
 
 // Repeats reports whether the path can give several values.

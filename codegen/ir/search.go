@@ -80,6 +80,9 @@ func search(set *definition.Set, m *Model) error {
 			}
 		}
 	}
+	for _, u := range set.Unread {
+		s.omit(Remark{Code: u.Type, URL: u.URL, Type: fhir.SearchSpecial, Reason: u.Reason})
+	}
 	for _, x := range m.Searches {
 		slices.SortFunc(x.Parameters, func(a, b fhir.Parameter) int { return cmp.Compare(a.Code, b.Code) })
 		slices.SortFunc(x.Branches, func(a, b Branch) int {
@@ -147,9 +150,16 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	s.taken[[2]string{t.Name, d.Code}] = d.Url
 
 	unsupported := func(reason string) {
-		p.Unsupported, p.Keys, p.Composites = reason, nil, nil
+		p.Unsupported, p.Keys, p.Composites, p.Single = reason, nil, nil, false
 		x.Parameters = append(x.Parameters, p)
 		remark.Reason = reason
+		if strings.HasPrefix(d.Code, "_") {
+			// One remark does for what is the same on every type.
+			remark.Base = d.Base[0]
+			if slices.Contains(s.model.Omitted, remark) {
+				return
+			}
+		}
 		s.omit(remark)
 	}
 	if reason, ok := special[d.Code]; ok && (reason == "" || d.Expression == nil || p.Type == fhir.SearchSpecial) {
@@ -170,6 +180,10 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		return nil
 	}
 	expr, err := fhirpath.Parse(*d.Expression)
+	if err != nil && d.Rank == definition.Added {
+		unsupported(err.Error()) // no reason to refuse the package
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -191,6 +205,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	p.Single = true
 	systems := map[string]bool{}
 	var targets []string
+	var formless []Remark
 	c := &compiler{model: s.model, root: t}
 	for _, n := range branches {
 		b, err := s.branch(c, p.Type, n)
@@ -207,7 +222,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		if b == nil {
 			r := remark
 			r.Expression, r.Reason = n.String(), "its values have no form as "+string(p.Type)
-			s.omit(r)
+			formless = append(formless, r)
 			continue
 		}
 		x.add(*b)
@@ -222,6 +237,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		unsupported("its values have no form as " + string(p.Type))
 		return nil
 	}
+	s.model.Omitted = append(s.model.Omitted, formless...)
 	if len(systems) == 1 {
 		for u := range systems {
 			p.System = u
@@ -291,7 +307,7 @@ func makeBranch(root *Type, typ fhir.SearchType, paths []Path) *Branch {
 	b := &Branch{Type: typ, Paths: paths}
 	var texts []string
 	for i, p := range paths {
-		texts = append(texts, root.Name+p.String())
+		texts = append(texts, p.from(root.Name))
 		sys := ""
 		if last := len(p.Steps) - 1; typ == fhir.SearchToken && p.At.Name == "code" && last >= 0 && p.Steps[last].Kind == StepChild {
 			sys = p.Steps[last].Field.Binding.System

@@ -25,7 +25,7 @@ func patient(x *fhir.Index, r *r4.Patient) {
 		communication := &r.Communication[i]
 		tokenCodeableConcept(x, 0x5da7dbdbdcd777a2, communication.Language) // Patient.communication.language
 	}
-	x.Boolean(0x6d45d2cb8d439b10, existsAndNotFalse(r.Deceased)) // Patient.deceased.exists() and .deceased != false
+	x.Boolean(0x0762cfb98b14768b, existsAndNotFalse(r.Deceased)) // Patient.deceased.exists() and Patient.deceased != false
 	switch v := r.Deceased.(type) {
 	case *fhir.DateTime:
 		x.Date(0x218210477a8c36ee, v.Text) // Patient.deceased.ofType(dateTime)
@@ -105,7 +105,7 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "birthOrderBoolean", Base: "Patient", Type: fhir.SearchToken, Unsupported: "its definition has no expression", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-birthOrderBoolean", Description: "Search based on whether a patient was part of a multiple birth or not."},
 	{Code: "birthdate", Base: "Patient", Type: fhir.SearchDate, Keys: []fhir.Key{0x1014aa0f9f5397c8}, Single: true, Expression: "Patient.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The patient's date of birth"},
 	{Code: "death-date", Base: "Patient", Type: fhir.SearchDate, Keys: []fhir.Key{0x218210477a8c36ee}, Single: true, Expression: "Patient.deceased as dateTime", URL: "http://hl7.org/fhir/SearchParameter/Patient-death-date", Description: "The date of death has been provided and satisfies this search value"},
-	{Code: "deceased", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d45d2cb8d439b10}, Single: true, Expression: "Patient.deceased.exists() and Patient.deceased != false", URL: "http://hl7.org/fhir/SearchParameter/Patient-deceased", Description: "This patient has been marked as deceased, or as a death date entered"},
+	{Code: "deceased", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0762cfb98b14768b}, Single: true, Expression: "Patient.deceased.exists() and Patient.deceased != false", URL: "http://hl7.org/fhir/SearchParameter/Patient-deceased", Description: "This patient has been marked as deceased, or as a death date entered"},
 	{Code: "email", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8809f8979994ee4}, Expression: "Patient.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
 	{Code: "family", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xf1e0362d9149aa53}, Expression: "Patient.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name of the patient"},
 	{Code: "gender", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xefb5b13cea61f172}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Expression: "Patient.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the patient"},
