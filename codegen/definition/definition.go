@@ -40,7 +40,7 @@ type SearchParameter struct {
 	fhir.SearchParameter
 	Base   []string `json:"base"`
 	Target []string `json:"target"`
-	Rank Rank `json:"-"`
+	Rank   Rank     `json:"-"`
 }
 
 // CompartmentDefinition is samply's model, but for the resource types.
