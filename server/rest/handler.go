@@ -141,12 +141,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.AllowSkipValidation && r.Header.Get("X-Skip-Validation") == "true" {
 		c.ctx = interaction.SkipValidation(c.ctx)
 	}
-	if strings.Contains(r.URL.Path, "//") || strings.Contains(r.URL.Path, "/.") {
+	if unclean(r.URL.Path) {
 		// The router would redirect to what it takes for the meaning.
 		h.unrouted(c, r)
 		return
 	}
 	h.mux.ServeHTTP(c, r)
+}
+
+// unclean reports whether a path has empty segments, or . or .. as one.
+func unclean(path string) bool {
+	return strings.Contains(path, "//") || strings.Contains(path, "/./") || strings.Contains(path, "/../") ||
+		strings.HasSuffix(path, "/.") || strings.HasSuffix(path, "/..")
 }
 
 // stripPrefix makes /fhir/Patient and /Patient/ the same as /Patient.
@@ -214,7 +220,7 @@ func printable(s string) bool {
 func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	c := w.(*call)
 	var allowed []string
-	if !strings.Contains(r.URL.Path, "//") {
+	if !unclean(r.URL.Path) {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 			if _, pattern := h.mux.Handler(probe); pattern != "/" && pattern != "" {

@@ -1,0 +1,118 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// operation-patient-everything.html
+func TestEverything(t *testing.T) {
+	s := start(t)
+	s.put("/Practitioner/dr", `{"resourceType":"Practitioner","id":"dr"}`).want(201)
+	for _, p := range []string{"p1", "p2"} {
+		s.put("/Patient/"+p, `{"resourceType":"Patient","id":"`+p+`","generalPractitioner":[{"reference":"Practitioner/dr"}]}`).want(201)
+		for i := range 5 {
+			s.put(fmt.Sprintf("/Observation/%s-o%d", p, i), fmt.Sprintf(`{"resourceType":"Observation","id":"%s-o%d","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/%s"}}`, p, i, p)).want(201)
+		}
+		s.put("/Condition/"+p+"-c", fmt.Sprintf(`{"resourceType":"Condition","id":"%s-c","subject":{"reference":"Patient/%[1]s"}}`, p)).want(201)
+	}
+	t.Run("the patient, all that is in the compartment, and what it refers to", func(t *testing.T) {
+		a := s.in(t).get("/Patient/p1/$everything").want(200).equal("type", "searchset")
+		ids := a.ids()
+		slices.Sort(ids)
+		if got := strings.Join(ids, " "); got != "dr p1 p1-c p1-o0 p1-o1 p1-o2 p1-o3 p1-o4" {
+			t.Errorf("everything of p1: %s", got)
+		}
+	})
+	t.Run("_type, _since and pages", func(t *testing.T) {
+		s := s.in(t)
+		s.get("/Patient/p1/$everything?_type=Condition").want(200).equal("total", "1").equal("entry.0.resource.id", "p1-c")
+		s.get("/Patient/p1/$everything?_since=2999-01-01T00:00:00Z").want(200).equal("total", "0")
+		seen := make(map[string]bool)
+		for next := "/Patient/p1/$everything?_count=2&_type=Observation,Condition"; next != ""; {
+			a := s.get(next).want(200).equal("total", "6")
+			for _, id := range a.ids() {
+				seen[id] = true
+			}
+			if next = a.link("next"); next != "" && !strings.Contains(next, "/Patient/p1/$everything?") && !strings.Contains(next, "/Patient/p1/%24everything?") {
+				t.Fatalf("next link %q", next)
+			}
+		}
+		if len(seen) != 6 {
+			t.Errorf("%d resources on all pages, want 6", len(seen))
+		}
+		s.get("/Patient/p1/$everything?_type=Patent").issue(400, "invalid", "Patent")
+		s.get("/Patient/p1/$everything?bogus=1").issue(400, "not-supported", "bogus")
+	})
+	t.Run("of nobody", func(t *testing.T) {
+		s := s.in(t)
+		s.get("/Patient/nobody/$everything").issue(404, "not-found")
+		s.do("DELETE", "/Patient/p2", "").want(204)
+		s.get("/Patient/p2/$everything").issue(410, "deleted")
+		s.get("/Observation/p1-o0/$everything").issue(404, "not-supported", "$everything")
+	})
+}
+
+// resource-operation-meta.html, -meta-add.html, -meta-delete.html
+func TestMeta(t *testing.T) {
+	s := start(t)
+	id := s.create(`{"resourceType":"Patient","meta":{"tag":[{"system":"urn:s","code":"a"}]},"multipleBirthInteger":1}`)
+	meta := func(m string) string {
+		return `{"resourceType":"Parameters","parameter":[{"name":"meta","valueMeta":` + m + `}]}`
+	}
+	path := "/Patient/" + id
+	s.get(path+"/$meta").want(200).equal("resourceType", "Parameters").equal("parameter.0.name", "return").equal("parameter.0.valueMeta.tag.0.code", "a")
+	a := s.post(path+"/$meta-add", meta(`{"tag":[{"system":"urn:s","code":"a"},{"system":"urn:s","code":"b"}],"profile":["http://example.org/p"]}`)).want(200)
+	a.equal("parameter.0.valueMeta.versionId", "2").equal("parameter.0.valueMeta.tag.1.code", "b").equal("parameter.0.valueMeta.profile.0", "http://example.org/p")
+	s.get(path).want(200).equal("meta.tag.1.code", "b").equal("multipleBirthInteger", "1")
+	s.get("/Patient?_tag=urn:s|b").want(200).equal("total", "1")
+	s.post(path+"/$meta-delete", meta(`{"tag":[{"system":"urn:s","code":"a"}],"profile":["http://example.org/p"]}`)).want(200)
+	s.get(path).want(200).equal("meta.tag.0.code", "b").equal("meta.profile.0", "").equal("meta.versionId", "3")
+	s.get("/Patient?_tag=urn:s|a").want(200).equal("total", "0")
+
+	s.get(path+"/$meta-add").issue(405, "not-supported")
+	s.post(path+"/$meta-add", `{"resourceType":"Parameters"}`).want(400)
+	s.post(path+"/$meta-add", `{"resourceType":"Patient"}`).issue(400, "invalid", "Parameters")
+	s.post("/Patient/nobody/$meta-add", meta(`{"tag":[{"code":"a"}]}`)).issue(404, "not-found")
+	s.get("/Patient/nobody/$meta").issue(404, "not-found")
+}
+
+// http.html#capabilities
+func TestCapabilities(t *testing.T) {
+	s := start(t)
+	a := s.get("/metadata").want(200)
+	a.equal("resourceType", "CapabilityStatement").equal("fhirVersion", "4.0.1").equal("kind", "instance").equal("status", "active").equal("rest.0.mode", "server")
+	types := make(map[string]int)
+	for i := range a.len("rest.0.resource") {
+		types[a.str(fmt.Sprintf("rest.0.resource.%d.type", i))] = i
+	}
+	if len(types) < 145 {
+		t.Errorf("%d resource types, want all of R4", len(types))
+	}
+	at := fmt.Sprintf("rest.0.resource.%d.", types["Patient"])
+	a.equal(at+"conditionalCreate", "true").equal(at+"conditionalDelete", "single").equal(at+"versioning", "versioned")
+	params := make(map[string]string)
+	for i := range a.len(at + "searchParam") {
+		params[a.str(fmt.Sprintf("%ssearchParam.%d.name", at, i))] = a.str(fmt.Sprintf("%ssearchParam.%d.type", at, i))
+	}
+	for name, typ := range map[string]string{"_id": "token", "_lastUpdated": "date", "family": "string", "birthdate": "date", "organization": "reference", "identifier": "token"} {
+		if params[name] != typ {
+			t.Errorf("Patient's parameter %s is of type %q, want %q", name, params[name], typ)
+		}
+	}
+	t.Run("what it names is served", func(t *testing.T) {
+		s := s.in(t)
+		for name, typ := range params {
+			if typ == "special" || typ == "composite" {
+				continue
+			}
+			value := map[string]string{"date": "2020", "number": "1", "quantity": "1", "reference": "1", "uri": "urn:x"}[typ]
+			if value == "" {
+				value = "x"
+			}
+			s.get("/Patient?" + name + "=" + value).want(200)
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package conformance
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"kiln/server"
+)
+
+// http.html#read
+func TestRead(t *testing.T) {
+	s := start(t)
+	id := s.create(`{"resourceType":"Patient","birthDate":"1970-03-30"}`)
+
+	t.Run("the current version, with its ETag and date (http.html#read)", func(t *testing.T) {
+		a := s.in(t).get("/Patient/" + id).want(200)
+		a.equal("resourceType", "Patient").equal("id", id).equal("meta.versionId", "1").equal("birthDate", "1970-03-30")
+		a.has("ETag", `W/"1"`).has("Content-Type", "application/fhir+json; charset=utf-8")
+		a.has("Content-Location", s.base+"/Patient/"+id+"/_history/1")
+		if _, err := http.ParseTime(a.header.Get("Last-Modified")); err != nil {
+			t.Errorf("Last-Modified: %v", err)
+		}
+	})
+	t.Run("never existed is 404, not-found (http.html#read)", func(t *testing.T) {
+		s.in(t).get("/Patient/nobody").issue(404, "not-found", "Patient/nobody")
+	})
+	t.Run("what cannot be an id never existed (datatypes.html#id)", func(t *testing.T) {
+		s.in(t).get("/Patient/"+strings.Repeat("x", 65)).issue(404, "not-found")
+		s.in(t).get("/Patient/a_b").issue(404, "not-found")
+	})
+	t.Run("deleted is 410 (http.html#read)", func(t *testing.T) {
+		gone := s.create(`{"resourceType":"Patient"}`)
+		s.in(t).do("DELETE", "/Patient/"+gone, "").want(204)
+		s.in(t).get("/Patient/"+gone).issue(410, "deleted", "Patient/"+gone)
+	})
+	t.Run("an unknown type is 404, not-supported (contract)", func(t *testing.T) {
+		s.in(t).get("/Patent/1").issue(404, "not-supported", "Patent")
+	})
+	t.Run("conditional read (http.html#cread)", func(t *testing.T) {
+		s := s.in(t)
+		a := s.get("/Patient/"+id, "If-None-Match", `W/"1"`).want(304)
+		if len(a.body) != 0 {
+			t.Errorf("304 with a body: %s", a.body)
+		}
+		a.has("ETag", `W/"1"`)
+		s.get("/Patient/"+id, "If-None-Match", `W/"7", W/"1"`).want(304)
+		s.get("/Patient/"+id, "If-None-Match", `W/"2"`).want(200)
+		modified := s.get("/Patient/" + id).header.Get("Last-Modified")
+		s.get("/Patient/"+id, "If-Modified-Since", modified).want(304)
+		s.get("/Patient/"+id, "If-Modified-Since", "Mon, 01 Jan 2001 00:00:00 GMT").want(200)
+		s.get("/Patient/"+id, "If-Modified-Since", "yesterday").want(200)
+	})
+	t.Run("HEAD is GET without the body (http.html#read)", func(t *testing.T) {
+		a := s.in(t).do("HEAD", "/Patient/"+id, "").want(200)
+		if len(a.body) != 0 || a.header.Get("Content-Length") == "0" {
+			t.Errorf("HEAD: body %q, Content-Length %q", a.body, a.header.Get("Content-Length"))
+		}
+		a.has("ETag", `W/"1"`)
+		s.in(t).do("HEAD", "/Patient/nobody", "").want(404)
+	})
+	t.Run("_summary and _elements mark what is not whole (search.html#summary, #elements)", func(t *testing.T) {
+		full := s.create(`{"resourceType":"Patient","text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">x</div>"},"active":true,"name":[{"family":"A"}],"photo":[{"title":"p"}],"meta":{"tag":[{"code":"t"}]}}`)
+		s := s.in(t)
+		a := s.get("/Patient/"+full+"?_summary=true").want(200).equal("name.0.family", "A").equal("photo.0.title", "").equal("text.status", "")
+		a.equal("meta.tag.0.code", "t").equal("meta.tag.1.code", "SUBSETTED")
+		s.get("/Patient/"+full+"?_summary=text").want(200).equal("text.status", "generated").equal("active", "").equal("id", full)
+		s.get("/Patient/"+full+"?_summary=data").want(200).equal("text.status", "").equal("active", "true")
+		s.get("/Patient/"+full+"?_elements=active").want(200).equal("active", "true").equal("name.0.family", "").equal("meta.tag.1.code", "SUBSETTED")
+		s.get("/Patient/"+full+"?_summary=maybe").issue(400, "invalid", "maybe")
+	})
+}
+
+// http.html#vread
+func TestVRead(t *testing.T) {
+	s := start(t)
+	id := s.create(`{"resourceType":"Patient","active":true}`)
+	s.put("/Patient/"+id, `{"resourceType":"Patient","id":"`+id+`","active":false}`).want(200)
+	s.do("DELETE", "/Patient/"+id, "").want(204)
+
+	s.get("/Patient/"+id+"/_history/1").want(200).equal("active", "true").equal("meta.versionId", "1").has("ETag", `W/"1"`)
+	s.get("/Patient/"+id+"/_history/2").want(200).equal("active", "false").equal("meta.versionId", "2")
+	s.get("/Patient/"+id+"/_history/3").issue(410, "deleted")
+	s.get("/Patient/"+id+"/_history/4").issue(404, "not-found")
+	s.get("/Patient/"+id+"/_history/0").issue(404, "not-found")
+	s.get("/Patient/"+id+"/_history/one").issue(404, "not-found")
+	s.get("/Patient/nobody/_history/1").issue(404, "not-found")
+}
+
+// http.html#mime-type
+func TestContentNegotiation(t *testing.T) {
+	s := start(t)
+	id := s.create(`{"resourceType":"Patient"}`)
+	for _, tt := range []struct {
+		name, accept, format string
+		wantStatus           int
+		wantType             string
+	}{
+		{"no preference", "", "", 200, "application/fhir+json; charset=utf-8"},
+		{"anything", "*/*", "", 200, "application/fhir+json; charset=utf-8"},
+		{"FHIR's own type", "application/fhir+json", "", 200, "application/fhir+json; charset=utf-8"},
+		{"with FHIR's version", "application/fhir+json; fhirVersion=4.0", "", 200, "application/fhir+json; charset=utf-8"},
+		{"another version of FHIR", "application/fhir+json; fhirVersion=3.0", "", 406, ""},
+		{"plain JSON", "application/json", "", 200, "application/json; charset=utf-8"},
+		{"a browser", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "", 200, "application/fhir+json; charset=utf-8"},
+		{"quality decides", "application/json;q=0.5, application/fhir+json;q=0.9", "", 200, "application/fhir+json; charset=utf-8"},
+		{"XML is not served", "application/fhir+xml", "", 406, ""},
+		{"refused by quality 0", "application/fhir+json;q=0", "", 406, ""},
+		{"_format wins over Accept", "application/fhir+xml", "json", 200, "application/fhir+json; charset=utf-8"},
+		{"_format as a type", "", "application/fhir%2Bjson", 200, "application/fhir+json; charset=utf-8"},
+		{"_format with an unescaped plus", "", "application/fhir+json", 200, "application/fhir+json; charset=utf-8"},
+		{"_format=application/json", "", "application/json", 200, "application/json; charset=utf-8"},
+		{"_format=xml", "", "xml", 406, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := "/Patient/" + id
+			if tt.format != "" {
+				path += "?_format=" + tt.format
+			}
+			a := s.in(t).get(path, "Accept", tt.accept)
+			if tt.wantStatus != 200 {
+				a.issue(tt.wantStatus, "not-supported")
+				return
+			}
+			a.want(200).has("Content-Type", tt.wantType)
+		})
+	}
+	for _, tt := range []struct {
+		name, contentType string
+		wantStatus        int
+	}{
+		{"FHIR's own type", "application/fhir+json", 201},
+		{"with a charset", "application/fhir+json; charset=UTF-8", 201},
+		{"plain JSON", "application/json", 201},
+		{"another charset", "application/fhir+json; charset=latin1", 415},
+		{"a form", "application/x-www-form-urlencoded", 415},
+		{"XML", "application/fhir+xml", 415},
+		{"nonsense", ";;", 415},
+	} {
+		t.Run("body: "+tt.name, func(t *testing.T) {
+			a := s.in(t).post("/Patient", `{"resourceType":"Patient"}`, "Content-Type", tt.contentType)
+			if tt.wantStatus == 415 {
+				a.issue(415, "not-supported", "is not served")
+				return
+			}
+			a.want(tt.wantStatus)
+		})
+	}
+}
+
+// http.html#general (compression, pretty printing), contract (request id, prefixes)
+func TestHTTP(t *testing.T) {
+	s := start(t)
+	id := s.create(`{"resourceType":"Patient","name":[{"family":"` + strings.Repeat("x", 3000) + `"}]}`)
+
+	t.Run("gzip when asked for and worth it", func(t *testing.T) {
+		a := s.in(t).get("/Patient/"+id, "Accept-Encoding", "gzip").want(200).has("Content-Encoding", "gzip").has("Vary", "Accept-Encoding")
+		z, err := gzip.NewReader(strings.NewReader(string(a.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := io.ReadAll(z)
+		if err != nil || !json.Valid(plain) {
+			t.Errorf("unpacked: %v, %.80s", err, plain)
+		}
+		s.in(t).get("/Patient/"+id, "Accept-Encoding", "gzip;q=0").has("Content-Encoding", "")
+	})
+	t.Run("gzip of a request", func(t *testing.T) {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, `{"resourceType":"Patient","active":true}`)
+		z.Close()
+		s.in(t).post("/Patient", b.String(), "Content-Encoding", "gzip").want(201).equal("active", "true")
+		s.in(t).post("/Patient", `{"resourceType":"Patient"}`, "Content-Encoding", "gzip").issue(400, "structure", "gzip")
+		s.in(t).post("/Patient", `{"resourceType":"Patient"}`, "Content-Encoding", "br").issue(415, "not-supported", "br")
+	})
+	t.Run("_pretty", func(t *testing.T) {
+		if a := s.in(t).get("/Patient/" + id + "?_pretty=true").want(200); !strings.Contains(string(a.body), "\n  \"id\"") {
+			t.Errorf("not indented: %.100s", a.body)
+		}
+	})
+	t.Run("every path with and without /fhir, links as asked", func(t *testing.T) {
+		root := strings.TrimSuffix(s.base, "/fhir")
+		s.in(t).get(root + "/Patient/" + id).want(200)
+		s.in(t).get(root+"/Patient?_count=1").want(200).equal("link.0.url", root+"/Patient?_count=1")
+		s.in(t).get("/Patient?_count=1").want(200).equal("link.0.url", s.base+"/Patient?_count=1")
+	})
+	t.Run("a request id is echoed, or made", func(t *testing.T) {
+		s.in(t).get("/Patient/"+id, "X-Request-Id", "abc-123").has("X-Request-Id", "abc-123")
+		if a := s.in(t).get("/Patient/" + id); a.header.Get("X-Request-Id") == "" {
+			t.Error("no X-Request-Id")
+		}
+		if a := s.in(t).get("/Patient/"+id, "X-Request-Id", strings.Repeat("x", 300)); len(a.header.Get("X-Request-Id")) > 128 {
+			t.Error("an oversized X-Request-Id was echoed")
+		}
+	})
+	t.Run("405 names what is allowed", func(t *testing.T) {
+		a := s.in(t).do("DELETE", "/metadata", "").issue(405, "not-supported")
+		if !strings.Contains(a.header.Get("Allow"), "GET") {
+			t.Errorf("Allow: %q", a.header.Get("Allow"))
+		}
+		s.in(t).post("/Patient/"+id, `{"resourceType":"Patient"}`).issue(405, "not-supported")
+		s.in(t).put("/Patient", `{"resourceType":"Patient"}`).issue(405, "not-supported")
+	})
+	t.Run("404 on every other path is an OperationOutcome", func(t *testing.T) {
+		for _, path := range []string{"/nowhere", "/Patient/" + id + "/nowhere", "/Patient/" + id + "/_history/1/2", "//Patient", "/Patient/../metadata", "/$nothing", "/Patient/$nothing", "/Patient/" + id + "/$nothing"} {
+			s.in(t).get(path).issue(404, "not-supported")
+		}
+	})
+	t.Run("CORS (contract)", func(t *testing.T) {
+		a := s.in(t).do("OPTIONS", "/Patient", "", "Origin", "https://app.example.org", "Access-Control-Request-Method", "PUT").want(204)
+		a.has("Access-Control-Allow-Origin", "*")
+		for _, m := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS"} {
+			if !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), m) {
+				t.Errorf("Access-Control-Allow-Methods lacks %s", m)
+			}
+		}
+		for _, h := range []string{"Content-Type", "Authorization", "Accept", "X-Request-Id"} {
+			if !strings.Contains(a.header.Get("Access-Control-Allow-Headers"), h) {
+				t.Errorf("Access-Control-Allow-Headers lacks %s", h)
+			}
+		}
+		s.in(t).get("/Patient/"+id, "Origin", "https://app.example.org").want(200).has("Access-Control-Allow-Origin", "*")
+	})
+	t.Run("forwarding headers of strangers are not believed (contract)", func(t *testing.T) {
+		s.in(t).get("/Patient?_count=1", "X-Forwarded-Host", "evil.example.org").want(200).equal("link.0.url", s.base+"/Patient?_count=1")
+	})
+	t.Run("health and metrics (contract)", func(t *testing.T) {
+		for _, path := range []string{"/health", "/health/live", "/health/ready"} {
+			s.in(t).get(path).want(200).equal("status", "ok")
+		}
+		if a := s.in(t).get("/metrics").want(200); !strings.Contains(string(a.body), "service_requests_total") {
+			t.Error("no service_requests_total in /metrics")
+		}
+		s.in(t).get("/debug/pprof/").issue(404, "not-supported")
+	})
+}
+
+func TestBaseURL(t *testing.T) {
+	s := start(t, func(c *server.Config) {
+		c.Server.BaseURL = "https://fhir.example.org/r4/"
+		c.Server.AllowedOrigins = []string{"https://app.example.org"}
+	})
+	a := s.post("/Patient", `{"resourceType":"Patient"}`).want(201)
+	if want := "https://fhir.example.org/r4/Patient/" + a.str("id") + "/_history/1"; a.header.Get("Location") != want {
+		t.Errorf("Location %q, want %q", a.header.Get("Location"), want)
+	}
+	s.get("/Patient", "Origin", "https://app.example.org").has("Access-Control-Allow-Origin", "https://app.example.org")
+	s.get("/Patient", "Origin", "https://evil.example.org").has("Access-Control-Allow-Origin", "")
+}
+
+func TestTrustedProxy(t *testing.T) {
+	s := start(t, func(c *server.Config) { c.Server.TrustedProxies = []string{"127.0.0.0/8"} })
+	s.get("/Patient", "X-Forwarded-Host", "fhir.example.org", "X-Forwarded-Proto", "https").want(200).
+		equal("link.0.url", "https://fhir.example.org/fhir/Patient")
+}

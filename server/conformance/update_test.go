@@ -1,0 +1,124 @@
+package conformance
+
+import (
+	"fmt"
+	"testing"
+
+	"kiln/server"
+)
+
+// http.html#update
+func TestUpdate(t *testing.T) {
+	s := start(t)
+	patient := func(id, family string) string {
+		return fmt.Sprintf(`{"resourceType":"Patient","id":%q,"name":[{"family":%q}]}`, id, family)
+	}
+	t.Run("an unknown id is created, with 201 (http.html#upsert)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/p1", patient("p1", "A")).want(201).has("Location", s.base+"/Patient/p1/_history/1").has("ETag", `W/"1"`)
+		s.put("/Patient/p1", patient("p1", "B")).want(200).equal("meta.versionId", "2").equal("name.0.family", "B").has("ETag", `W/"2"`)
+		s.get("/Patient/p1").want(200).equal("name.0.family", "B")
+	})
+	t.Run("the body's id is the URL's (http.html#update)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/p1", patient("p2", "A")).issue(400, "invalid", "p1", "p2")
+		s.put("/Patient/p1", `{"resourceType":"Patient"}`).issue(400, "invalid", "id")
+		s.put("/Patient/a_b", patient("a_b", "A")).issue(400, "invalid", "a_b")
+		s.put("/Patient/p1", `{"resourceType":"Observation","id":"p1"}`).issue(400, "invalid", "Observation")
+	})
+	t.Run("If-Match (http.html#concurrency; 409 by the contract)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/m", patient("m", "A")).want(201)
+		s.put("/Patient/m", patient("m", "B"), "If-Match", `W/"1"`).want(200).equal("meta.versionId", "2")
+		s.put("/Patient/m", patient("m", "C"), "If-Match", `W/"1"`).issue(409, "conflict")
+		s.put("/Patient/m", patient("m", "C"), "If-Match", `W/"7"`).issue(409, "conflict")
+		s.put("/Patient/m", patient("m", "C"), "If-Match", `bogus`).issue(400, "invalid", "bogus")
+		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `W/"1"`).want(412)
+		s.get("/Patient/absent").want(404)
+	})
+	t.Run("If-None-Match: * creates only (http.html#concurrency)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/n", patient("n", "A"), "If-None-Match", "*").want(201)
+		s.put("/Patient/n", patient("n", "A"), "If-None-Match", "*").want(412)
+	})
+	t.Run("a deleted resource comes back with the next version (http.html#delete)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/d", patient("d", "A")).want(201)
+		s.do("DELETE", "/Patient/d", "").want(204)
+		s.put("/Patient/d", patient("d", "B")).want(201).equal("meta.versionId", "3")
+		s.get("/Patient/d").want(200).equal("name.0.family", "B")
+	})
+	t.Run("Prefer (http.html#ops)", func(t *testing.T) {
+		s := s.in(t)
+		if a := s.put("/Patient/q", patient("q", "A"), "Prefer", "return=minimal").want(201); len(a.body) != 0 {
+			t.Errorf("minimal: %s", a.body)
+		}
+		s.put("/Patient/q", patient("q", "A"), "Prefer", "return=OperationOutcome").want(200).equal("resourceType", "OperationOutcome")
+	})
+}
+
+// contract: fhir.update_create
+func TestUpdateWithoutCreate(t *testing.T) {
+	s := start(t, func(c *server.Config) { c.FHIR.UpdateCreate = false })
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).issue(405, "not-supported", "fhir.update_create")
+	id := s.create(`{"resourceType":"Patient"}`)
+	s.put("/Patient/"+id, `{"resourceType":"Patient","id":"`+id+`"}`).want(200)
+}
+
+// http.html#concurrency: of many updates with one If-Match, one wins.
+func TestUpdateRace(t *testing.T) {
+	s := start(t)
+	const n = 50
+	s.put("/Patient/r", `{"resourceType":"Patient","id":"r"}`).want(201)
+	status := parallel(n, func(i int) int {
+		a, err := s.try("PUT", "/Patient/r", fmt.Sprintf(`{"resourceType":"Patient","id":"r","multipleBirthInteger":%d}`, i), "If-Match", `W/"1"`)
+		if err != nil {
+			return -1
+		}
+		return a.status
+	})
+	if status[200] != 1 || status[409] != n-1 {
+		t.Errorf("statuses %v, want one 200 and %d 409", status, n-1)
+	}
+	s.get("/Patient/r").want(200).equal("meta.versionId", "2")
+}
+
+// http.html#versioning: versions without gaps, whatever comes at once.
+func TestUpdateVersionsHaveNoGaps(t *testing.T) {
+	s := start(t)
+	const n = 40
+	status := parallel(n, func(i int) int {
+		a, err := s.try("PUT", "/Patient/g", fmt.Sprintf(`{"resourceType":"Patient","id":"g","multipleBirthInteger":%d}`, i))
+		if err != nil {
+			return -1
+		}
+		return a.status
+	})
+	if status[201] != 1 || status[200] != n-1 {
+		t.Errorf("statuses %v, want one 201 and %d 200", status, n-1)
+	}
+	a := s.get("/Patient/g/_history?_count=100").want(200).equal("total", fmt.Sprint(n))
+	for i := range n {
+		a.equal(fmt.Sprintf("entry.%d.resource.meta.versionId", i), fmt.Sprint(n-i))
+	}
+}
+
+// http.html#cond-update
+func TestConditionalUpdate(t *testing.T) {
+	s := start(t)
+	body := func(id, family string) string {
+		if id != "" {
+			id = `"id":"` + id + `",`
+		}
+		return `{"resourceType":"Patient",` + id + `"identifier":[{"system":"urn:s","value":"1"}],"name":[{"family":"` + family + `"}]}`
+	}
+	id := s.put("/Patient?identifier=urn:s|1", body("", "A")).want(201).str("id")
+	s.put("/Patient?identifier=urn:s|1", body("", "B")).want(200).equal("id", id).equal("meta.versionId", "2")
+	s.put("/Patient?identifier=urn:s|1", body(id, "C")).want(200).equal("id", id).equal("meta.versionId", "3")
+	s.put("/Patient?identifier=urn:s|1", body("other", "C")).issue(400, "invalid", "other")
+	s.put("/Patient?identifier=urn:s|2", body("chosen", "C")).want(201).equal("id", "chosen")
+	s.put("/Patient?identifier=urn:s|1", body("", "D")).issue(412, "multiple-matches")
+	s.put("/Patient?identifier=urn:s|3", body("chosen", "D")).issue(409, "conflict")
+	s.put("/Patient?bogus=1", body("", "D")).issue(400, "not-supported", "bogus")
+	s.put("/Patient?_format=json", body("", "D")).issue(400, "invalid")
+}
