@@ -87,12 +87,9 @@ INSERT INTO index_string (key, rid, text)
 SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@texts::text[]);
 
 -- name: InsertChanges :exec
-INSERT INTO change (rid, ref, version, shard, method)
-SELECT u.rid, u.ref, u.version, (u.ref & 255)::smallint, u.method::"char"
-FROM (
-    SELECT unnest(@rids::bigint[]) AS rid, unnest(@refs::bigint[]) AS ref, unnest(@versions::integer[]) AS version,
-        unnest(@methods::text[]) AS method
-) u;
+INSERT INTO change (shard, rids, refs, versions, methods)
+SELECT ((@refs::bigint[])[1] & 255)::smallint, @rids::bigint[], @refs::bigint[], @versions::integer[],
+    array_to_string(@methods::text[], '');
 
 -- LostRaces are resources of which a version was committed that the transaction
 -- did not know when it gave out its own. It is asked after the insert: from then

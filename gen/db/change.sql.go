@@ -24,12 +24,16 @@ func (q *Queries) ChangeHorizon(ctx context.Context) (int64, error) {
 }
 
 const Changes = `-- name: Changes :many
-SELECT c.xid::text::bigint AS xid, c.rid, c.version, c.ref, c.method
+SELECT c.xid::text::bigint AS xid, u.rid, u.version, u.ref, u.method
 FROM change c
-WHERE (c.xid, c.rid, c.version) > ($1::text::xid8, $2::bigint, $3::integer)
-    AND c.xid >= $1::text::xid8
+CROSS JOIN LATERAL (
+    SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
+        unnest(string_to_array(c.methods, NULL))::"char" AS method
+) u
+WHERE c.xid >= $1::text::xid8
+    AND (c.xid > $1::text::xid8 OR (u.rid, u.version) > ($2::bigint, $3::integer))
     AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY c.xid, c.rid, c.version
+ORDER BY c.xid, u.rid, u.version
 LIMIT $4
 `
 

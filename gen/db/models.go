@@ -17,12 +17,12 @@ type BodyDictionary struct {
 }
 
 type Change struct {
-	Xid     pgtype.Uint64
-	Rid     int64
-	Ref     int64
-	Version int32
-	Shard   int16
-	Method  fhir.Method
+	Xid      pgtype.Uint64
+	Shard    int16
+	Rids     []int64
+	Refs     []int64
+	Versions []int32
+	Methods  string
 }
 
 type IndexDate struct {

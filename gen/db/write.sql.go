@@ -40,25 +40,22 @@ func (q *Queries) DeleteResources(ctx context.Context, refs []int64) error {
 }
 
 const InsertChanges = `-- name: InsertChanges :exec
-INSERT INTO change (rid, ref, version, shard, method)
-SELECT u.rid, u.ref, u.version, (u.ref & 255)::smallint, u.method::"char"
-FROM (
-    SELECT unnest($1::bigint[]) AS rid, unnest($2::bigint[]) AS ref, unnest($3::integer[]) AS version,
-        unnest($4::text[]) AS method
-) u
+INSERT INTO change (shard, rids, refs, versions, methods)
+SELECT (($1::bigint[])[1] & 255)::smallint, $2::bigint[], $1::bigint[], $3::integer[],
+    array_to_string($4::text[], '')
 `
 
 type InsertChangesParams struct {
-	Rids     []int64
 	Refs     []int64
+	Rids     []int64
 	Versions []int32
 	Methods  []string
 }
 
 func (q *Queries) InsertChanges(ctx context.Context, arg InsertChangesParams) error {
 	_, err := q.db.Exec(ctx, InsertChanges,
-		arg.Rids,
 		arg.Refs,
+		arg.Rids,
 		arg.Versions,
 		arg.Methods,
 	)

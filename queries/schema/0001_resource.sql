@@ -65,18 +65,20 @@ CREATE TABLE resource_history (
 -- Type and system history.
 CREATE INDEX resource_history_last_updated ON resource_history (typ, last_updated, rid);
 
--- The change log: one narrow row for each version, written with it. It is the
--- one feed of notifications, app events and cache invalidation. Readers take
--- rows with xid < pg_snapshot_xmin(pg_current_snapshot()), in (xid, rid, version)
--- order, and so skip none that commits late. The index is on xid alone: a
--- transaction's rows share one entry of it.
+-- The change log: one row for the versions that a transaction wrote together. It
+-- is the one feed of notifications, app events and cache invalidation. Readers
+-- take rows with xid < pg_snapshot_xmin(pg_current_snapshot()), in the order of
+-- xid, and so skip none that commits late. A row for each version took three
+-- times the space, and a tenth of the write.
+--   rids, refs, versions  one element each for a version
+--   methods               one letter each: C, U, P, D
 CREATE TABLE change (
-    xid     xid8     NOT NULL DEFAULT pg_current_xact_id(),
-    rid     bigint   NOT NULL,
-    ref     bigint   NOT NULL,
-    version integer  NOT NULL,
-    shard   smallint NOT NULL,
-    method  "char"   NOT NULL
+    xid      xid8      NOT NULL DEFAULT pg_current_xact_id(),
+    shard    smallint  NOT NULL,
+    rids     bigint[]  NOT NULL,
+    refs     bigint[]  NOT NULL,
+    versions integer[] NOT NULL,
+    methods  text      NOT NULL COLLATE "C"
 );
 CREATE INDEX change_xid ON change (xid);
 

@@ -357,8 +357,8 @@ func (g *group) add(e *entry) {
 		c[4].text(e.w.ID)
 	}
 	c := g.change.cols
-	c[0].int64(e.rid)
-	c[1].int64(e.ref)
+	c[0].int64(e.ref)
+	c[1].int64(e.rid)
 	c[2].int32(int32(e.version))
 	c[3].char(method)
 	if e.fhirIndex != nil && e.action != deleted {
@@ -484,7 +484,21 @@ func lostRace(ctx context.Context, q *db.Queries, entries []*entry) error {
 	return nil
 }
 
-// sortEntries puts entries in the order in which every writer takes its locks.
+// sortEntries puts entries in the order in which every writer takes its locks:
+// by ref. What nobody else can have needs no order and comes last, as its
+// surrogates ascend, so that neighbours in the indexes are written together.
 func sortEntries(entries []*entry) {
-	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.ref, b.ref) })
+	slices.SortFunc(entries, func(a, b *entry) int {
+		if a.action == inserted && b.action == inserted {
+			return cmp.Compare(a.rid, b.rid)
+		}
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.ref, b.ref))
+	})
+}
+
+func order(e *entry) int {
+	if e.action == inserted {
+		return 1
+	}
+	return 0
 }

@@ -321,7 +321,7 @@ func checkConsistent(t testing.TB, url string) {
 			WHERE method <> 'D' AND NOT EXISTS (SELECT FROM resource r WHERE r.ref = h.ref)`,
 		"a version is not in the change log, or twice": `
 			SELECT count(*) FROM (SELECT ref, version FROM resource UNION ALL SELECT ref, version FROM resource_history) v
-			FULL JOIN (SELECT ref, version, count(*) AS n FROM change GROUP BY 1, 2) c USING (ref, version)
+			FULL JOIN (SELECT ref, version, count(*) AS n FROM (SELECT unnest(refs) AS ref, unnest(versions) AS version FROM change) u GROUP BY 1, 2) c USING (ref, version)
 			WHERE c.n IS DISTINCT FROM 1`,
 		"an index row has no resource": `
 			SELECT count(*) FROM (SELECT rid FROM index_date UNION SELECT rid FROM index_number UNION

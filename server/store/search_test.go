@@ -1,0 +1,738 @@
+package store_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/search"
+	"kiln/server/store"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+// The tests below search a few thousand random resources and compare with an
+// evaluation in memory that knows the data as they were made and nothing of
+// index entries, SQL or plans.
+
+var registry = search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
+
+// searchNow is the present of every search, for the prefix ap.
+var searchNow = time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC)
+
+type coding struct{ system, code, display string }
+
+type patient struct {
+	id, family, given string
+	gender            string // "" is none
+	birth             string // "" is none
+	organization      int    // -1 is none
+}
+
+type observation struct {
+	id         string
+	status     string
+	code       []coding
+	categories []string
+	subject    string // reference, "" is none
+	effective  string // dateTime, "" is none
+	start, end string // Period
+	value      string // decimal, "" is none
+	unit       string // UCUM code
+	components []component
+}
+
+type component struct {
+	code  coding
+	value string
+}
+
+type corpus struct {
+	patients     []patient
+	observations []observation
+}
+
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+var (
+	families = []string{"Müller", "Mueller", "MULLER", "Chalmers", "van den Berg", "Van  Buren", "O'Neil", "Ødegård", "Ngô", "Smith", "Smithson", "smi_th", "100%"}
+	givens   = []string{"Eve", "Adam", "Ève", "Anna-Lena", "Peter James", "李", "José"}
+	codings  = []coding{
+		{"http://loinc.org", "8302-2", "Body Height"}, {"http://loinc.org", "29463-7", "Body Weight"}, {"http://loinc.org", "8480-6", "Systolic blood pressure"},
+		{"http://snomed.info/sct", "8302-2", "Something else"}, {"", "local", "Kept here"}, {"http://snomed.info/sct", "AbC", "Mixed Case"},
+	}
+	statuses   = []string{"final", "final", "final", "amended", "preliminary"}
+	categories = []string{"laboratory", "vital-signs", "survey"}
+	units      = []string{"g", "mg", "kg", "mmol/L"}
+)
+
+func randomDate(r *rand.Rand) string {
+	t := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(r.IntN(3*365*24*3600)) * time.Second)
+	switch r.IntN(6) {
+	case 0:
+		return t.Format("2006")
+	case 1:
+		return t.Format("2006-01")
+	case 2:
+		return t.Format("2006-01-02T15:04:05Z07:00")
+	case 3:
+		return t.In(time.FixedZone("", 5*3600+1800)).Format("2006-01-02T15:04:05.000Z07:00")
+	}
+	return t.Format("2006-01-02")
+}
+
+func randomNumber(r *rand.Rand) string {
+	switch r.IntN(4) {
+	case 0:
+		return strconv.Itoa(r.IntN(12))
+	case 1:
+		return strconv.Itoa(r.IntN(12)) + ".0"
+	case 2:
+		return fmt.Sprintf("%.2f", float64(r.IntN(1200))/100)
+	}
+	return fmt.Sprintf("%d", 1000*r.IntN(12))
+}
+
+func newCorpus(seed uint64, patients, observations int) *corpus {
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := &corpus{}
+	for i := range patients {
+		p := patient{id: fmt.Sprintf("p%d", i), family: pick(r, families), given: pick(r, givens), gender: pick(r, []string{"male", "female", "other", ""}), organization: r.IntN(5) - 1}
+		if r.IntN(5) > 0 {
+			p.birth = time.Date(1930+r.IntN(90), time.Month(1+r.IntN(12)), 1+r.IntN(28), 0, 0, 0, 0, time.UTC).Format(pick(r, []string{"2006", "2006-01", "2006-01-02", "2006-01-02"}))
+		}
+		c.patients = append(c.patients, p)
+	}
+	for i := range observations {
+		o := observation{id: fmt.Sprintf("o%d", i), status: pick(r, statuses), code: []coding{pick(r, codings)}}
+		if r.IntN(4) == 0 {
+			o.code = append(o.code, pick(r, codings))
+		}
+		for _, c := range categories {
+			if r.IntN(3) == 0 {
+				o.categories = append(o.categories, c)
+			}
+		}
+		switch r.IntN(10) {
+		case 0:
+		case 1:
+			o.subject = fmt.Sprintf("Group/p%d", r.IntN(patients))
+		default:
+			o.subject = fmt.Sprintf("Patient/p%d", r.IntN(patients))
+		}
+		switch r.IntN(6) {
+		case 0:
+		case 1:
+			o.start = randomDate(r)
+			if r.IntN(2) == 0 {
+				_, high := span(o.start)
+				o.end = time.UnixMicro(high).UTC().Add(time.Duration(r.IntN(400*24)) * time.Hour).Format("2006-01-02")
+			}
+		default:
+			o.effective = randomDate(r)
+		}
+		if r.IntN(3) > 0 {
+			o.value, o.unit = randomNumber(r), pick(r, units)
+		}
+		for range r.IntN(3) {
+			o.components = append(o.components, component{pick(r, codings), randomNumber(r)})
+		}
+		c.observations = append(c.observations, o)
+	}
+	return c
+}
+
+type object = map[string]any
+
+func codeableConcept(codes ...coding) object {
+	var list []any
+	for _, c := range codes {
+		o := object{"code": c.code, "display": c.display}
+		if c.system != "" {
+			o["system"] = c.system
+		}
+		list = append(list, o)
+	}
+	return object{"coding": list}
+}
+
+func (p *patient) json() object {
+	o := object{"resourceType": "Patient", "id": p.id, "name": []any{object{"family": p.family, "given": []any{p.given}}}}
+	if p.gender != "" {
+		o["gender"] = p.gender
+	}
+	if p.birth != "" {
+		o["birthDate"] = p.birth
+	}
+	if p.organization >= 0 {
+		o["managingOrganization"] = object{"reference": fmt.Sprintf("Organization/org%d", p.organization)}
+	}
+	return o
+}
+
+func (o *observation) json() object {
+	out := object{"resourceType": "Observation", "id": o.id, "status": o.status, "code": codeableConcept(o.code...)}
+	var list []any
+	for _, c := range o.categories {
+		list = append(list, codeableConcept(coding{"http://category", c, c}))
+	}
+	if list != nil {
+		out["category"] = list
+	}
+	if o.subject != "" {
+		out["subject"] = object{"reference": o.subject}
+	}
+	switch {
+	case o.effective != "":
+		out["effectiveDateTime"] = o.effective
+	case o.start != "":
+		p := object{"start": o.start}
+		if o.end != "" {
+			p["end"] = o.end
+		}
+		out["effectivePeriod"] = p
+	}
+	quantity := func(value, unit string) object {
+		return object{"value": json.Number(value), "unit": unit, "system": "http://unitsofmeasure.org", "code": unit}
+	}
+	if o.value != "" {
+		out["valueQuantity"] = quantity(o.value, o.unit)
+	}
+	list = nil
+	for _, c := range o.components {
+		list = append(list, object{"code": codeableConcept(c.code), "valueQuantity": quantity(c.value, "g")})
+	}
+	if list != nil {
+		out["component"] = list
+	}
+	return out
+}
+
+// load writes the corpus, in random order.
+func (c *corpus) load(t testing.TB, s *store.Store) {
+	t.Helper()
+	var all []object
+	for i := range c.patients {
+		all = append(all, c.patients[i].json())
+	}
+	for i := range c.observations {
+		all = append(all, c.observations[i].json())
+	}
+	for i := range 4 {
+		all = append(all, object{"resourceType": "Organization", "id": fmt.Sprintf("org%d", i), "name": fmt.Sprintf("Clinic %d", i%2), "partOf": object{"reference": "Organization/org3"}})
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for batch := range slices.Chunk(all, 500) {
+		var ws []*store.Write
+		for _, o := range batch {
+			raw, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ws = append(ws, resourceWrite(t, raw))
+		}
+		if err := s.WriteAll(context.Background(), ws); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// resourceWrite is the PUT of a resource with its index entries.
+func resourceWrite(t testing.TB, raw []byte) *store.Write {
+	t.Helper()
+	r, err := fhir.Decode(r4.Model, raw)
+	if err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	b, err := fhir.Splice(raw, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := new(fhir.Index)
+	index.Extract(x, r)
+	x.Finish()
+	return &store.Write{Method: fhir.PUT, ResourceType: r.Type().Name, ID: r.Header().ID.Text, Body: b, Index: x}
+}
+
+// span is the range of a date, by the standard library's parser.
+func span(text string) (low, high int64) {
+	for _, l := range []struct {
+		layout  string
+		y, m, d int
+		width   time.Duration
+	}{
+		{"2006", 1, 0, 0, 0}, {"2006-01", 0, 1, 0, 0}, {"2006-01-02", 0, 0, 1, 0},
+		{"2006-01-02T15:04:05Z07:00", 0, 0, 0, time.Second},
+	} {
+		t, err := time.Parse(l.layout, text)
+		if err != nil {
+			continue
+		}
+		if strings.Contains(text, ".") {
+			l.width = time.Millisecond
+		}
+		return t.UnixMicro(), t.AddDate(l.y, l.m, l.d).Add(l.width).UnixMicro()
+	}
+	panic(text)
+}
+
+// dateHolds compares the range of a value with the range of a search value.
+func dateHolds(op string, low, high, slow, shigh int64) bool {
+	contained := low >= slow && high <= shigh
+	switch op {
+	case "", "eq":
+		return contained
+	case "ne":
+		return !contained
+	case "lt":
+		return low < slow
+	case "gt":
+		return high > shigh
+	case "le":
+		return low < slow || contained
+	case "ge":
+		return high > shigh || contained
+	case "sa":
+		return low >= shigh
+	case "eb":
+		return high <= slow
+	case "ap":
+		margin := (searchNow.UnixMicro() - slow) / 10
+		return low < shigh+margin && high > slow-margin
+	}
+	panic(op)
+}
+
+func (o *observation) date() (low, high int64, ok bool) {
+	const open = int64(1e18)
+	switch {
+	case o.effective != "":
+		low, high = span(o.effective)
+	case o.start != "":
+		low, _ = span(o.start)
+		high = open
+		if o.end != "" {
+			_, high = span(o.end)
+		}
+	default:
+		return 0, 0, false
+	}
+	return low, high, true
+}
+
+// numberHolds compares a value with a search value of the given text; scale is
+// the number of value's units in one unit of the search.
+func numberHolds(op, value, text string, scale float64) bool {
+	v, _ := strconv.ParseFloat(value, 64)
+	v /= scale
+	s, _ := strconv.ParseFloat(text, 64)
+	half := 0.5
+	if _, fraction, ok := strings.Cut(text, "."); ok {
+		for range fraction {
+			half /= 10
+		}
+	}
+	const tiny = 1e-9
+	in := v >= s-half-tiny && v < s+half-tiny
+	switch op {
+	case "", "eq":
+		return in
+	case "ne":
+		return !in
+	case "lt", "eb":
+		return v < s-tiny
+	case "le":
+		return v <= s+tiny
+	case "gt", "sa":
+		return v > s+tiny
+	case "ge":
+		return v >= s-tiny
+	case "ap":
+		m := max(half, s/10)
+		return v >= s-m-tiny && v <= s+m+tiny
+	}
+	panic(op)
+}
+
+// A condition is a parameter and what it should find.
+type condition[T any] struct {
+	name, value string
+	holds       func(*T) bool
+}
+
+var (
+	prefixes     = []string{"", "eq", "ne", "lt", "le", "gt", "ge", "sa", "eb", "ap"}
+	foldedFamily = strings.NewReplacer("ü", "u", "ø", "o", "å", "a", "ô", "o", "è", "e", "é", "e", "  ", " ")
+)
+
+func fold(s string) string { return foldedFamily.Replace(strings.ToLower(s)) }
+
+func anyOf[T any](list []T, f func(T) bool) bool { return slices.ContainsFunc(list, f) }
+
+func hasCode(codes []coding, want string) bool {
+	system, code, both := strings.Cut(want, "|")
+	return anyOf(codes, func(c coding) bool {
+		if !both {
+			return strings.EqualFold(c.code, want)
+		}
+		return c.system == system && (code == "" || strings.EqualFold(c.code, code))
+	})
+}
+
+func randomToken(r *rand.Rand) string {
+	c := pick(r, codings)
+	switch r.IntN(4) {
+	case 0:
+		return c.code
+	case 1:
+		if c.system != "" {
+			return c.system + "|"
+		}
+	case 2:
+		return strings.ToUpper(c.code)
+	}
+	return c.system + "|" + c.code
+}
+
+func (c *corpus) patientCondition(r *rand.Rand) condition[patient] {
+	switch r.IntN(9) {
+	case 0:
+		g := pick(r, []string{"male", "female", "other,male", "http://hl7.org/fhir/administrative-gender|female"})
+		return condition[patient]{"gender", g, func(p *patient) bool {
+			return p.gender != "" && anyOf(strings.Split(g, ","), func(v string) bool { return strings.HasSuffix("|"+v, "|"+p.gender) })
+		}}
+	case 1:
+		g := pick(r, []string{"male", "female", "other,male"})
+		return condition[patient]{"gender:not", g, func(p *patient) bool { return !slices.Contains(strings.Split(g, ","), p.gender) }}
+	case 2:
+		missing := pick(r, []string{"true", "false"})
+		return condition[patient]{"birthdate:missing", missing, func(p *patient) bool { return (p.birth == "") == (missing == "true") }}
+	case 3:
+		op, v := pick(r, prefixes), strconv.Itoa(1930+r.IntN(90))
+		if r.IntN(2) == 0 {
+			v += "-06"
+		}
+		slow, shigh := span(v)
+		return condition[patient]{"birthdate", op + v, func(p *patient) bool {
+			if p.birth == "" {
+				return false
+			}
+			low, high := span(p.birth)
+			return dateHolds(op, low, high, slow, shigh)
+		}}
+	case 4:
+		f := pick(r, families)
+		f = string([]rune(f)[:1+r.IntN(len([]rune(f)))])
+		return condition[patient]{"family", strings.ReplaceAll(f, ",", `\,`), func(p *patient) bool { return strings.HasPrefix(fold(p.family), fold(strings.TrimRight(f, " "))) }}
+	case 5:
+		f := []rune(pick(r, families))
+		from := r.IntN(len(f))
+		part := strings.TrimSpace(string(f[from : from+1+r.IntN(len(f)-from)]))
+		if part == "" {
+			part = "e"
+		}
+		return condition[patient]{"family:contains", part, func(p *patient) bool { return strings.Contains(fold(p.family), fold(part)) }}
+	case 6:
+		f := pick(r, families)
+		return condition[patient]{"family:exact", f, func(p *patient) bool { return p.family == f }}
+	case 7:
+		o := pick(r, []string{"Clinic 0", "Clinic 1", "Clinic"})
+		return condition[patient]{"organization.name", o, func(p *patient) bool {
+			return p.organization >= 0 && strings.HasPrefix(fmt.Sprintf("Clinic %d", p.organization%2), o)
+		}}
+	}
+	if r.IntN(2) == 0 {
+		inner := c.simpleObservation(r)
+		return condition[patient]{"_has:Observation:patient:" + inner.name, inner.value, func(p *patient) bool {
+			return anyOf(c.observations, func(o observation) bool { return o.subject == "Patient/"+p.id && inner.holds(&o) })
+		}}
+	}
+	ids := []string{fmt.Sprintf("p%d", r.IntN(len(c.patients))), fmt.Sprintf("p%d", r.IntN(len(c.patients))), "nobody"}
+	return condition[patient]{"_id", strings.Join(ids, ","), func(p *patient) bool { return slices.Contains(ids, p.id) }}
+}
+
+func (c *corpus) simpleObservation(r *rand.Rand) condition[observation] {
+	switch r.IntN(9) {
+	case 0, 1:
+		var want []string
+		for range 1 + r.IntN(2) {
+			want = append(want, randomToken(r))
+		}
+		holds := func(o *observation) bool { return anyOf(want, func(w string) bool { return hasCode(o.code, w) }) }
+		if r.IntN(3) == 0 {
+			return condition[observation]{"code:not", strings.Join(want, ","), func(o *observation) bool { return !holds(o) }}
+		}
+		return condition[observation]{"code", strings.Join(want, ","), holds}
+	case 2:
+		s := pick(r, statuses)
+		return condition[observation]{"status", s, func(o *observation) bool { return o.status == s }}
+	case 3:
+		op, v := pick(r, prefixes), randomDate(r)
+		slow, shigh := span(v)
+		return condition[observation]{"date", op + v, func(o *observation) bool {
+			low, high, ok := o.date()
+			return ok && dateHolds(op, low, high, slow, shigh)
+		}}
+	case 4:
+		missing := pick(r, []string{"true", "false"})
+		return condition[observation]{"date:missing", missing, func(o *observation) bool {
+			_, _, ok := o.date()
+			return ok != (missing == "true")
+		}}
+	case 5:
+		op, v := pick(r, prefixes), randomNumber(r)
+		return condition[observation]{"value-quantity", op + v, func(o *observation) bool { return o.value != "" && numberHolds(op, o.value, v, 1) }}
+	case 6:
+		op, v, unit := pick(r, prefixes), randomNumber(r), pick(r, []string{"g", "mg", "kg"})
+		grams := map[string]float64{"g": 1, "mg": 0.001, "kg": 1000}
+		return condition[observation]{"value-quantity", op + v + "|http://unitsofmeasure.org|" + unit, func(o *observation) bool {
+			return o.value != "" && grams[o.unit] > 0 && numberHolds(op, o.value, v, grams[unit]/grams[o.unit])
+		}}
+	case 7:
+		cat := pick(r, categories)
+		return condition[observation]{"category", cat, func(o *observation) bool { return slices.Contains(o.categories, cat) }}
+	}
+	missing := pick(r, []string{"true", "false"})
+	return condition[observation]{"patient:missing", missing, func(o *observation) bool {
+		return strings.HasPrefix(o.subject, "Patient/") != (missing == "true")
+	}}
+}
+
+func (c *corpus) observationCondition(r *rand.Rand) condition[observation] {
+	switch r.IntN(8) {
+	case 0:
+		inner := c.patientCondition(r)
+		return condition[observation]{"subject:Patient." + inner.name, inner.value, func(o *observation) bool {
+			return anyOf(c.patients, func(p patient) bool { return o.subject == "Patient/"+p.id && inner.holds(&p) })
+		}}
+	case 1:
+		id := fmt.Sprintf("p%d", r.IntN(len(c.patients)))
+		name, value, want := "subject", id, []string{"Patient/" + id, "Group/" + id}
+		switch r.IntN(3) {
+		case 0:
+			name, want = "patient", want[:1]
+		case 1:
+			value, want = "Group/"+id, want[1:]
+		}
+		return condition[observation]{name, value, func(o *observation) bool { return slices.Contains(want, o.subject) }}
+	case 2:
+		token, op, v := randomToken(r), pick(r, prefixes), randomNumber(r)
+		if strings.HasSuffix(token, "|") {
+			token = "http://loinc.org|8480-6"
+		}
+		return condition[observation]{"component-code-value-quantity", token + "$" + op + v, func(o *observation) bool {
+			return anyOf(o.components, func(c component) bool { return hasCode([]coding{c.code}, token) && numberHolds(op, c.value, v, 1) })
+		}}
+	case 3:
+		token, op, v := randomToken(r), pick(r, prefixes), randomNumber(r)
+		if strings.HasSuffix(token, "|") {
+			token = "8302-2"
+		}
+		return condition[observation]{"combo-code-value-quantity", token + "$" + op + v, func(o *observation) bool {
+			return o.value != "" && hasCode(o.code, token) && numberHolds(op, o.value, v, 1) ||
+				anyOf(o.components, func(c component) bool { return hasCode([]coding{c.code}, token) && numberHolds(op, c.value, v, 1) })
+		}}
+	case 4:
+		part := pick(r, []string{"body", "PRESSURE", "e"})
+		return condition[observation]{"code:text", part, func(o *observation) bool {
+			return anyOf(o.code, func(c coding) bool { return strings.Contains(strings.ToLower(c.display), strings.ToLower(part)) })
+		}}
+	}
+	return c.simpleObservation(r)
+}
+
+// cases makes n random searches with the ids that they should find.
+func (c *corpus) cases(seed uint64, n int) []searchCase {
+	r := rand.New(rand.NewPCG(seed, 2))
+	var out []searchCase
+	for range n {
+		values := url.Values{}
+		sc := searchCase{typ: "Observation", values: values}
+		if r.IntN(3) == 0 {
+			sc.typ = "Patient"
+			var all []condition[patient]
+			for range 1 + r.IntN(2) {
+				all = append(all, c.patientCondition(r))
+			}
+			for _, cond := range all {
+				values.Add(cond.name, cond.value)
+			}
+			for i := range c.patients {
+				p := &c.patients[i]
+				if !anyOf(all, func(cond condition[patient]) bool { return !cond.holds(p) }) {
+					sc.want = append(sc.want, p.id)
+				}
+			}
+			if r.IntN(3) == 0 {
+				values.Set("_sort", pick(r, []string{"birthdate", "-birthdate", "family", "-family,birthdate", "-_id", "_lastUpdated"}))
+			}
+		} else {
+			var all []condition[observation]
+			for range 1 + r.IntN(3) {
+				all = append(all, c.observationCondition(r))
+			}
+			for _, cond := range all {
+				values.Add(cond.name, cond.value)
+			}
+			for i := range c.observations {
+				o := &c.observations[i]
+				if !anyOf(all, func(cond condition[observation]) bool { return !cond.holds(o) }) {
+					sc.want = append(sc.want, o.id)
+				}
+			}
+			if r.IntN(3) == 0 {
+				values.Set("_sort", pick(r, []string{"date", "-date", "-date,_id", "value-quantity", "-value-quantity,date", "_id", "-_lastUpdated"}))
+			}
+		}
+		slices.Sort(sc.want)
+		out = append(out, sc)
+	}
+	return out
+}
+
+type searchCase struct {
+	typ    string
+	values url.Values
+	want   []string // ids, sorted
+}
+
+func (c *searchCase) String() string { return c.typ + "?" + c.values.Encode() }
+
+func (c *searchCase) parse(t testing.TB, extra ...string) *search.Query {
+	t.Helper()
+	values := url.Values{}
+	for k, v := range c.values {
+		values[k] = v
+	}
+	for i := 0; i < len(extra); i += 2 {
+		values.Set(extra[i], extra[i+1])
+	}
+	q, err := search.Parse(registry, c.typ, values, search.Options{MaxCount: 10_000, Now: searchNow})
+	if err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	return q
+}
+
+func find(t testing.TB, s *store.Store, q *search.Query) *store.SearchResult {
+	t.Helper()
+	r, err := s.Search(context.Background(), q)
+	if err != nil {
+		t.Fatalf("%v: %v", q.Applied().Encode(), cmp.Or(error(nil), unwrapAll(err)))
+	}
+	return r
+}
+
+func unwrapAll(err error) error {
+	for {
+		u, ok := err.(interface{ Unwrap() error })
+		if !ok || u.Unwrap() == nil {
+			return err
+		}
+		err = u.Unwrap()
+	}
+}
+
+func ids(r *store.SearchResult) []string {
+	var out []string
+	for _, v := range r.Matches {
+		out = append(out, v.ID)
+	}
+	return out
+}
+
+// TestRandomSearches compares searches with an evaluation in memory: with room
+// for every candidate, and with so little that all are counted and walked. The
+// order of the whole, the pages forwards and backwards by cursor, and the pages
+// by offset must be the same sequence.
+func TestRandomSearches(t *testing.T) {
+	s, _ := open(t)
+	c := newCorpus(1, 150, 900)
+	c.load(t, s)
+	n := 400
+	if testing.Short() {
+		n = 100
+	}
+	for _, sc := range c.cases(3, n) {
+		var order []string
+		for _, limit := range []int{0, 3} {
+			s.SetSearchLimit(limit)
+			whole := find(t, s, sc.parse(t, "_count", "10000"))
+			got := ids(whole)
+			if limit == 0 {
+				order = got
+			} else if diff := gocmp.Diff(order, got); diff != "" {
+				t.Fatalf("%s: the walk has another order than the candidates:\n%s", &sc, diff)
+			}
+			sorted := slices.Clone(got)
+			slices.Sort(sorted)
+			if diff := gocmp.Diff(sc.want, sorted); diff != "" {
+				t.Fatalf("%s (limit %d):\n%s", &sc, limit, diff)
+			}
+			if *whole.Total != len(sc.want) {
+				t.Fatalf("%s (limit %d): total %d, want %d", &sc, limit, *whole.Total, len(sc.want))
+			}
+			size := max(1, len(order)/4)
+			if diff := gocmp.Diff(order, pages(t, s, &sc, size)); diff != "" {
+				t.Fatalf("%s (limit %d): pages of %d forwards:\n%s", &sc, limit, size, diff)
+			}
+			if diff := gocmp.Diff(order, pagesBack(t, s, &sc, size)); diff != "" {
+				t.Fatalf("%s (limit %d): pages of %d backwards:\n%s", &sc, limit, size, diff)
+			}
+			var byOffset []string
+			for offset := 0; offset < len(order); offset += size {
+				byOffset = append(byOffset, ids(find(t, s, sc.parse(t, "_count", strconv.Itoa(size), "_offset", strconv.Itoa(offset))))...)
+			}
+			if diff := gocmp.Diff(order, byOffset); diff != "" {
+				t.Fatalf("%s (limit %d): pages of %d by offset:\n%s", &sc, limit, size, diff)
+			}
+			if r := find(t, s, sc.parse(t, "_count", "0")); *r.Total != len(sc.want) || len(r.Matches) != 0 {
+				t.Fatalf("%s: _count=0 gave total %d and %d matches, want %d and 0", &sc, *r.Total, len(r.Matches), len(sc.want))
+			}
+		}
+	}
+}
+
+// pages follows the links to the next page.
+func pages(t testing.TB, s *store.Store, sc *searchCase, size int) []string {
+	t.Helper()
+	var out []string
+	extra := []string{"_count", strconv.Itoa(size)}
+	for {
+		r := find(t, s, sc.parse(t, extra...))
+		out = append(out, ids(r)...)
+		if !r.HasNext {
+			return out
+		}
+		extra = []string{"_count", strconv.Itoa(size), "_cursor", r.Last, "_offset", strconv.Itoa(len(out))}
+	}
+}
+
+// pagesBack goes to the last page and from there to the previous ones.
+func pagesBack(t testing.TB, s *store.Store, sc *searchCase, size int) []string {
+	t.Helper()
+	r := find(t, s, sc.parse(t, "_count", strconv.Itoa(size)))
+	if r.End == "" {
+		return ids(r)
+	}
+	var out []string
+	cursor := r.End
+	for cursor != "" {
+		r = find(t, s, sc.parse(t, "_count", strconv.Itoa(size), "_cursor", cursor))
+		out = append(ids(r), out...)
+		cursor = r.First
+	}
+	return out
+}
