@@ -60,6 +60,14 @@ var layouts = []layout{
 	}},
 	{name: "array, s2", about: "array, bodies s2 with a dictionary for each type", pack: packS2},
 	{name: "array, zstd", about: "array, bodies zstd with a dictionary for each type", pack: packZstd},
+	{name: "narrow, s2", about: "narrow, bodies s2 with a dictionary for each type", terms: inNarrow, pack: packS2, ddl: []string{
+		`DROP INDEX resource_terms`, `ALTER TABLE resource DROP COLUMN terms`,
+		`CREATE TABLE resource_term (rid bigint PRIMARY KEY, terms bigint[] NOT NULL)`,
+		`CREATE INDEX resource_terms ON resource_term USING gin (terms)`,
+	}},
+	{name: "array, s2, no rid indexes", about: "array, s2, typed rows found for deletion by their values instead of by rid", pack: packS2, ddl: []string{
+		`DROP INDEX index_date_rid`, `DROP INDEX index_number_rid`, `DROP INDEX index_quantity_rid`, `DROP INDEX index_string_rid`,
+	}},
 	{name: "array, s2, no pending list", about: "array, s2, GIN with fastupdate = off", pack: packS2, ddl: []string{
 		`ALTER INDEX resource_terms SET (fastupdate = off)`, `ALTER INDEX index_string_contains SET (fastupdate = off)`,
 	}},
@@ -184,7 +192,7 @@ func layoutCommand(s *settings) *cobra.Command {
 			return s.writeJSON(c.OutOrStdout(), results)
 		},
 	}
-	c.Flags().StringSliceVar(&only, "only", nil, "names of layouts; all when left out")
+	c.Flags().StringArrayVar(&only, "only", nil, "name of a layout, may be repeated; all when left out")
 	c.Flags().IntVar(&singles, "singles", 20000, "resources created one by one")
 	return c
 }
@@ -291,7 +299,7 @@ func (l layout) measure(ctx context.Context, cluster *Cluster, corpus []transact
 // copyRows stores a bundle in one transaction, a COPY for each table.
 func (l layout) copyRows(ctx context.Context, pool *pgxpool.Pool, t transaction, pack func(string, []byte) []byte, bytes *atomic.Int64) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		var resources, terms, dates, numbers, quantities, texts, changes [][]any
+		var resources, terms, dates, numbers, quantities, texts [][]any
 		now := time.Now()
 		for _, r := range t {
 			body := pack(r.kind, r.body)
@@ -320,7 +328,6 @@ func (l layout) copyRows(ctx context.Context, pool *pgxpool.Pool, t transaction,
 			for _, d := range r.x.Strings {
 				texts = append(texts, []any{int64(d.Key), r.rid, d.Text})
 			}
-			changes = append(changes, []any{r.rid, r.ref, int32(1), int16(r.ref & 255), "C"})
 		}
 		columns := []string{"rid", "ref", "last_updated", "version", "typ", "shard", "method", "id", "targets", "body"}
 		if l.terms == inArray {
@@ -338,7 +345,6 @@ func (l layout) copyRows(ctx context.Context, pool *pgxpool.Pool, t transaction,
 			{"index_number", []string{"key", "rid", "low", "high"}, numbers},
 			{"index_quantity", []string{"key", "rid", "unit", "low", "high"}, quantities},
 			{"index_string", []string{"key", "rid", "text"}, texts},
-			{"change", []string{"rid", "ref", "version", "shard", "method"}, changes},
 		} {
 			if len(c.rows) == 0 {
 				continue
@@ -347,8 +353,20 @@ func (l layout) copyRows(ctx context.Context, pool *pgxpool.Pool, t transaction,
 				return fmt.Errorf("copy into %s: %w", c.table, err)
 			}
 		}
-		return nil
+		var b pgx.Batch
+		queueChange(&b, t, 1, 'C')
+		return tx.SendBatch(ctx, &b).Close()
 	})
+}
+
+// queueChange adds the row of the change log for what a transaction wrote.
+func queueChange(b *pgx.Batch, t transaction, version int32, method byte) {
+	rids, refs, versions := make([]int64, len(t)), make([]int64, len(t)), make([]int32, len(t))
+	for i, r := range t {
+		rids[i], refs[i], versions[i] = r.rid, r.ref, version
+	}
+	b.Queue(`INSERT INTO change (shard, rids, refs, versions, methods) VALUES ($1, $2, $3, $4, $5)`,
+		int16(refs[0]&255), rids, refs, versions, strings.Repeat(string(method), len(t)))
 }
 
 // low and high are the bounds of a number as the columns have them.
@@ -373,6 +391,7 @@ func high(low, high string) any {
 func (l layout) insertRow(ctx context.Context, pool *pgxpool.Pool, r *row, body []byte) error {
 	var b pgx.Batch
 	l.queueInsert(&b, r, body, time.Now())
+	queueChange(&b, transaction{r}, 1, 'C')
 	return sendBatch(ctx, pool, &b)
 }
 
@@ -392,7 +411,6 @@ func (l layout) queueInsert(b *pgx.Batch, r *row, body []byte, now time.Time) {
 		b.Queue(`INSERT INTO resource_term (rid, terms) VALUES ($1, $2)`, r.rid, r.x.Terms)
 	}
 	queueTyped(b, r)
-	b.Queue(`INSERT INTO change (rid, ref, version, shard, method) VALUES ($1, $2, 1, $3, 'C')`, r.rid, r.ref, shard)
 }
 
 // queueTyped adds the rows of what is ordered.

@@ -60,10 +60,10 @@ func command() *cobra.Command {
 	f.Uint64Var(&s.seed, "seed", 1, "seed of everything drawn at random")
 	f.IntVar(&s.samples, "samples", 100, "patients to take values from")
 	f.IntVar(&s.serverPID, "server-pid", 0, "the server's process (default: who listens on the port of --url)")
-	f.StringVar(&s.kiln, "kiln", "bin/kiln", "the binary to start where there is no --url")
+	f.StringVar(&s.kiln, "kiln", defaultKiln(), "the binary to start where there is no --url")
 	f.StringVar(&s.jsonFile, "json", "", "write the results as JSON to this file; - is standard output")
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")
-	root.AddCommand(runCommand(&s), layoutCommand(&s), listCommand())
+	root.AddCommand(section7Command(&s), runCommand(&s), floorCommand(&s), layoutCommand(&s), smokeCommand(&s), listCommand())
 	return root
 }
 
@@ -72,6 +72,15 @@ func defaultCorpus() string {
 		return filepath.Join(shared, "synthea-r4-617-patients.tar.zst")
 	}
 	return ""
+}
+
+// defaultKiln is where make build puts the server, seen from the repository's
+// root or from tools/.
+func defaultKiln() string {
+	if !exists("bin/kiln") && exists("../bin/kiln") {
+		return "../bin/kiln"
+	}
+	return "bin/kiln"
 }
 
 func listCommand() *cobra.Command {
