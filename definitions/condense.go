@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // kept are the resource types that a condensed package holds.
@@ -99,7 +100,13 @@ func strip(v any, names []string, top bool) {
 				delete(v, n)
 			}
 		}
-		delete(v, "designation")
+		if list, ok := v["designation"].([]any); ok {
+			list = slices.DeleteFunc(list, foreign)
+			v["designation"] = list
+			if len(list) == 0 {
+				delete(v, "designation")
+			}
+		}
 		if ext, ok := v["extension"].([]any); ok {
 			ext = slices.DeleteFunc(ext, func(e any) bool {
 				m, _ := e.(map[string]any)
@@ -123,6 +130,13 @@ func strip(v any, names []string, top bool) {
 
 // first are the properties that a condensed resource begins with.
 var first = []string{"resourceType", "id", "url", "version"}
+
+// foreign reports whether a designation is in a language other than English.
+func foreign(designation any) bool {
+	d, _ := designation.(map[string]any)
+	language, _ := d["language"].(string)
+	return language != "" && language != "en" && !strings.HasPrefix(language, "en-")
+}
 
 // writeObject writes a resource: what names it, then the rest sorted.
 func writeObject(out *bytes.Buffer, r map[string]any) error {

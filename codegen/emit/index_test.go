@@ -132,6 +132,14 @@ func TestExtractOrdered(t *testing.T) {
 	if want := []string{"107 mm[Hg]", "60 mm[Hg]"}; !slices.Equal(values, want) {
 		t.Errorf("component-value-quantity is %q, want %q", values, want)
 	}
+	x = extract(decode(t, `{"resourceType":"Observation","status":"final","code":{"text":"x"},"valueSampledData":{
+		"origin":{"value":10,"system":"http://u","code":"mV"},"period":1,"factor":0.5,"dimensions":1,"data":"4 E -2"}}`))
+	sampled := fhir.QuantityEntry{Key: parameter(t, "Observation", "value-quantity").Keys[1], Low: "9.0", High: "12.0", System: "http://u", Code: "mV"}
+	if !slices.Contains(x.Quantities, sampled) {
+		t.Errorf("value-quantity of samples is %v, want %v", x.Quantities, sampled)
+	}
+
+	x = extract(decode(t, bloodPressure))
 	// Systolic 107 and diastolic 60, not the other way round.
 	composite := parameter(t, "Observation", "component-code-value-quantity").Composites[0].Key
 	for _, c := range []struct {

@@ -437,7 +437,8 @@ var conversions = map[fhir.SearchType]map[string]string{
 	},
 	fhir.SearchQuantity: {
 		"Quantity": "quantityQuantity", "Age": "quantityAge", "Count": "quantityCount", "Distance": "quantityDistance",
-		"Duration": "quantityDuration", "Money": "quantityMoney", "Range": "quantityRange", "Extension": "quantityExtension",
+		"Duration": "quantityDuration", "Money": "quantityMoney", "Range": "quantityRange",
+		"SampledData": "quantitySampledData", "Extension": "quantityExtension",
 	},
 	fhir.SearchString: {
 		"string": "String", "markdown": "String", "code": "String", "id": "String", "uri": "String", "url": "String",

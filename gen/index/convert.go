@@ -184,6 +184,8 @@ func quantityOf(x *fhir.Index, k fhir.Key, e fhir.Element) {
 		quantityMoney(x, k, v)
 	case *r4.Range:
 		quantityRange(x, k, v)
+	case *r4.SampledData:
+		quantitySampledData(x, k, v)
 	case *fhir.Extension:
 		quantityExtension(x, k, v)
 	}
@@ -221,6 +223,16 @@ func quantityRange(x *fhir.Index, k fhir.Key, v *r4.Range) {
 		low, high, unit := limits(v)
 		x.QuantityRange(k, low, high, unit.System.Text, unit.Code.Text, unit.Unit.Text)
 	}
+}
+
+// quantitySampledData indexes the bounds of the sampled values, as R4 says of
+// value-quantity.
+func quantitySampledData(x *fhir.Index, k fhir.Key, v *r4.SampledData) {
+	if v == nil || v.Origin == nil {
+		return
+	}
+	low, high := fhir.SampledBounds(v.Origin.Value.Text, v.Factor.Text, v.LowerLimit.Text, v.UpperLimit.Text, v.Data.Text)
+	x.QuantityRange(k, low, high, v.Origin.System.Text, v.Origin.Code.Text, v.Origin.Unit.Text)
 }
 
 // limits are the ends of a range and the quantity that names its unit.
