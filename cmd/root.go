@@ -28,7 +28,7 @@ func root() *cobra.Command {
 	f.String("database-url", "", "PostgreSQL to use (database.url)")
 	f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
 	f.Bool("json", false, "answer in JSON where that makes sense")
-	c.AddCommand(serve(), migrate(), load(), pack(), config(), doctor(), version())
+	c.AddCommand(serve(), migrate(), load(), pack(), path(), config(), doctor(), version())
 	return c
 }
 

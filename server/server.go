@@ -85,9 +85,11 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		BaseURLs:           c.baseURLs(),
 		Explain:            c.Search.Explain,
 		SearchTimeout:      time.Duration(c.Search.TimeoutSeconds) * time.Second,
-		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL()},
+		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
 		Logger:             o.Logger,
 	}
+
+	s.Service.AddOwnOperations()
 
 	// HTTP.
 	metrics := prometheus.NewRegistry()

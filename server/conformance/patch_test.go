@@ -51,8 +51,22 @@ func TestPatch(t *testing.T) {
 	})
 	t.Run("other formats are told by name: 415", func(t *testing.T) {
 		s := s.in(t)
-		s.do("PATCH", path, `{"resourceType":"Parameters"}`).issue(415, "not-supported", "FHIRPath Patch")
 		s.do("PATCH", path, `x`, "Content-Type", "application/xml-patch+xml").issue(415, "not-supported", "xml-patch")
+	})
+	t.Run("FHIRPath Patch (fhirpatch.html)", func(t *testing.T) {
+		s := s.in(t)
+		id := s.create(`{"resourceType":"Patient","name":[{"family":"A","given":["B"]}],"multipleBirthInteger":1,"extension":[{"url":"u","valueDecimal":1.50}]}`)
+		step := func(kind, rest string) string {
+			return `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"` + kind + `"},` + rest + `]}]}`
+		}
+		a := s.do("PATCH", "/Patient/"+id, step("replace", `{"name":"path","valueString":"Patient.name.where(family = 'A').family"},{"name":"value","valueString":"C"}`)).want(200)
+		a.equal("name.0.family", "C").equal("name.0.given.0", "B").equal("extension.0.valueDecimal", "1.50").equal("meta.versionId", "2")
+		s.do("PATCH", "/Patient/"+id, step("add", `{"name":"path","valueString":"Patient"},{"name":"name","valueString":"birthDate"},{"name":"value","valueDate":"1970-03-30"}`)).
+			want(200).equal("birthDate", "1970-03-30")
+		s.get("/Patient?birthdate=1970-03-30").want(200).equal("total", "1")
+		s.do("PATCH", "/Patient/"+id, `{"resourceType":"Parameters"}`).issue(400, "invalid")
+		s.do("PATCH", "/Patient/"+id, `{"resourceType":"Patient"}`).issue(400, "invalid")
+		s.do("PATCH", "/Patient/"+id, step("replace", `{"name":"path","valueString":"Patient.photo.title"},{"name":"value","valueString":"x"}`)).want(422)
 	})
 	t.Run("If-Match, 404, 410", func(t *testing.T) {
 		s := s.in(t)

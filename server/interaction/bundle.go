@@ -189,12 +189,13 @@ func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
 	return j, nil
 }
 
-// patch reads the patch of an entry: a Binary with a JSON Patch inside.
+// patch reads the patch of an entry: a Parameters resource, or a Binary with a
+// JSON Patch inside.
 // Spec: https://hl7.org/fhir/R4/http.html#patch (patch in a batch).
 func (j *job) patch() (contentType string, patch []byte, err error) {
 	b, ok := j.entry.Resource.(*r4.Binary)
 	if !ok {
-		return "application/fhir+json", nil, nil
+		return "application/fhir+json", j.entry.Resource.Header().Raw, nil
 	}
 	patch, err = base64.StdEncoding.DecodeString(strings.Map(dropSpace, b.Data.Text))
 	if err != nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"kiln/server/fhir"
@@ -63,6 +65,7 @@ type (
 		Resource    []capResource  `json:"resource"`
 		Interaction []capCode      `json:"interaction"`
 		SearchParam []capParameter `json:"searchParam"`
+		Operation   []capOperation `json:"operation,omitempty"`
 		Compartment []string       `json:"compartment,omitempty"`
 	}
 	capCode struct {
@@ -71,6 +74,7 @@ type (
 	capResource struct {
 		Type              string         `json:"type"`
 		Profile           string         `json:"profile"`
+		SupportedProfile  []string       `json:"supportedProfile,omitempty"`
 		Interaction       []capCode      `json:"interaction"`
 		Versioning        string         `json:"versioning"`
 		ReadHistory       bool           `json:"readHistory"`
@@ -83,7 +87,7 @@ type (
 		SearchInclude     []string       `json:"searchInclude"`
 		SearchRevInclude  []string       `json:"searchRevInclude"`
 		SearchParam       []capParameter `json:"searchParam"`
-		Operation         []capOperation `json:"operation"`
+		Operation         []capOperation `json:"operation,omitempty"`
 	}
 	capParameter struct {
 		Name          string `json:"name"`
@@ -120,7 +124,7 @@ func (s *Service) capabilityStatement(reg *search.Registry) capabilityStatement 
 		Implementation: implementation{"Kiln, a FHIR R4 server compiled from its definitions", s.Facts.URL},
 		FHIRVersion:    "4.0.1",
 		Format:         []string{"application/fhir+json", "application/json", "json"},
-		PatchFormat:    []string{JSONPatch},
+		PatchFormat:    []string{JSONPatch, "application/fhir+json"},
 		Rest: []capRest{{
 			Mode:        "server",
 			Interaction: codes("transaction", "batch", "search-system", "history-system"),
@@ -131,24 +135,15 @@ func (s *Service) capabilityStatement(reg *search.Registry) capabilityStatement 
 	rest := &c.Rest[0]
 	for _, code := range []string{"Device", "Encounter", "Patient", "Practitioner", "RelatedPerson"} {
 		if _, ok := reg.Compartment(code); ok {
-			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+lower(code))
+			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code))
 		}
 	}
+	rest.Operation = s.operationsOf(func(o Operation) bool { return o.System }, "")
 	pointers := pointersTo(reg)
 	for _, typ := range reg.Types() {
 		rest.Resource = append(rest.Resource, s.capabilities(reg, typ, pointers[typ]))
 	}
 	return c
-}
-
-func lower(s string) string {
-	b := []byte(s)
-	for i := range b {
-		if b[i] >= 'A' && b[i] <= 'Z' {
-			b[i] += 'a' - 'A'
-		}
-	}
-	return string(b)
 }
 
 func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []string) capResource {
@@ -163,7 +158,6 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []s
 		SearchInclude:    []string{"*"},
 		SearchRevInclude: append([]string{"*"}, revIncludes...),
 		SearchParam:      slices.Clone(common),
-		Operation:        []capOperation{},
 	}
 	for _, p := range reg.Parameters(typ) {
 		if !search.Supported(p) {
@@ -174,18 +168,27 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []s
 			r.SearchInclude = append(r.SearchInclude, typ+":"+p.Code)
 		}
 	}
-	for _, name := range []string{"$everything", "$meta", "$meta-add", "$meta-delete"} {
-		op := operations[name]
-		if op.types != nil && !slices.Contains(op.types, typ) {
-			continue
-		}
-		definition := op.definition
-		if op.types != nil {
-			definition = fmt.Sprintf(definition, typ)
-		}
-		r.Operation = append(r.Operation, capOperation{name[1:], definition})
+	r.Operation = s.operationsOf(func(o Operation) bool {
+		return (o.Type || o.Instance) && (o.Types == nil || slices.Contains(o.Types, typ))
+	}, typ)
+	if profiles := s.Facts.Profiles[typ]; len(profiles) > 1 {
+		r.SupportedProfile = profiles[1:]
 	}
 	return r
+}
+
+// operationsOf lists the operations that serve, by name.
+func (s *Service) operationsOf(serve func(Operation) bool, typ string) []capOperation {
+	var out []capOperation
+	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
+		for _, o := range s.operations[name] {
+			if serve(o) {
+				out = append(out, capOperation{name[1:], strings.ReplaceAll(o.Definition, "{type}", typ)})
+				break
+			}
+		}
+	}
+	return out
 }
 
 // pointersTo lists, for each type, the reference parameters that are declared to

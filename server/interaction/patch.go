@@ -10,6 +10,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -27,11 +28,11 @@ type PatchParams struct {
 	IfMatch      string
 }
 
-// Patch applies a JSON Patch to the current version and stores the result. What
-// the patch does not touch stays as it was, decimals to the digit. An operation
-// that does not apply, a failed test included, is 422; a patch in another format
-// is 415.
-// Spec: https://hl7.org/fhir/R4/http.html#patch, RFC 6902.
+// Patch applies a JSON Patch or a FHIRPath Patch to the current version and stores
+// the result. What the patch does not touch stays as it was, decimals to the digit.
+// An operation that does not apply, a failed test included, is 422; a patch in
+// another format is 415.
+// Spec: https://hl7.org/fhir/R4/http.html#patch, fhirpatch.html, RFC 6902.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
 	if err := s.may(ctx, access.Patch, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
@@ -79,32 +80,23 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 
 // modify returns the function that makes the next version from the current one.
 func (s *Service) modify(ctx context.Context, typ, contentType string, patch []byte) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
+	var apply func(body []byte) ([]byte, error)
 	switch contentType {
 	case JSONPatch:
-	case "application/fhir+json", "application/json":
-		return nil, outcome.NotSupported("FHIRPath Patch is not served; send a JSON Patch with Content-Type %s", JSONPatch).
-			WithStatus(http.StatusUnsupportedMediaType)
-	default:
-		return nil, outcome.NotSupported("a patch of type %q is not served; send a JSON Patch with Content-Type %s", clip(contentType), JSONPatch).
-			WithStatus(http.StatusUnsupportedMediaType)
-	}
-	ops, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
-		return nil, outcome.New(outcome.CodeStructure, "the body is not a JSON Patch: expected an array of operations").Because(err)
-	}
-	for i, op := range ops {
-		if err := checkOperation(i, op); err != nil {
+		var err error
+		if apply, err = jsonPatch(patch); err != nil {
 			return nil, err
 		}
+	case "application/fhir+json", "application/json":
+		apply = func(body []byte) ([]byte, error) { return fhirpath.Patch(s.Model, body, patch) }
+	default:
+		return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", clip(contentType), JSONPatch).
+			WithStatus(http.StatusUnsupportedMediaType)
 	}
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-		options := jsonpatch.NewApplyOptions()
-		options.SupportNegativeIndices = false
-		options.AccumulatedCopySizeLimit = 16 << 20
-		options.EscapeHTML = false
-		next, err := ops.ApplyWithOptions(current.Body, options)
+		next, err := apply(current.Body)
 		if err != nil {
-			return nil, nil, patchFailed(err)
+			return nil, nil, err
 		}
 		r, err := fhir.Decode(s.Model, next)
 		if err != nil {
@@ -122,6 +114,30 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, patch []b
 			return nil, nil, err
 		}
 		return body, s.index(current.ID, r), nil
+	}, nil
+}
+
+// jsonPatch returns the function that applies a JSON Patch.
+func jsonPatch(patch []byte) (func(body []byte) ([]byte, error), error) {
+	ops, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, outcome.New(outcome.CodeStructure, "the body is not a JSON Patch: expected an array of operations").Because(err)
+	}
+	for i, op := range ops {
+		if err := checkOperation(i, op); err != nil {
+			return nil, err
+		}
+	}
+	options := jsonpatch.NewApplyOptions()
+	options.SupportNegativeIndices = false
+	options.AccumulatedCopySizeLimit = 16 << 20
+	options.EscapeHTML = false
+	return func(body []byte) ([]byte, error) {
+		next, err := ops.ApplyWithOptions(body, options)
+		if err != nil {
+			return nil, patchFailed(err)
+		}
+		return next, nil
 	}, nil
 }
 

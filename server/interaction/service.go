@@ -35,8 +35,9 @@ type Service struct {
 	Facts     Facts
 	Logger    *slog.Logger // nil discards
 
-	indexes  sync.Pool
-	metadata metadata
+	operations map[string][]Operation
+	indexes    sync.Pool
+	metadata   metadata
 }
 
 func (s *Service) logger() *slog.Logger {
@@ -52,6 +53,9 @@ type Facts struct {
 	Version string // of the software
 	Date    string // of the build or of the definitions, yyyy-mm-dd
 	URL     string // base URL, "" when it depends on the request
+	// Profiles are, for each resource type, the canonical of its definition and
+	// those of the profiles on it.
+	Profiles map[string][]string
 }
 
 // may asks access about an interaction, after making sure that the type is one

@@ -38,7 +38,8 @@ type Handler struct {
 	// everyone is access.Open.
 	Authenticate func(r *http.Request) (*access.Principal, error)
 
-	mux *http.ServeMux
+	mux  *http.ServeMux
+	gate *gate
 }
 
 // LogAccess says which requests are logged.
@@ -56,9 +57,12 @@ const (
 	slow           = time.Second
 )
 
+const systemOperation = "/{operation}"
+
 // Mount sets up the routes: the FHIR ones, and extra ones (health, metrics) by
 // pattern. It is called once.
 func (h *Handler) Mount(extra map[string]http.Handler) {
+	h.gate = newGate()
 	h.mux = http.NewServeMux()
 	handler.Mount(h.mux, h)
 	h.mux.HandleFunc("GET /{$}", h.searchSystem)
@@ -66,6 +70,8 @@ func (h *Handler) Mount(extra map[string]http.Handler) {
 	h.mux.HandleFunc("POST /{$}", h.bundle)
 	h.mux.HandleFunc("GET /_history", h.historySystem)
 	h.mux.HandleFunc("GET /metadata", h.metadata)
+	h.mux.HandleFunc("GET "+systemOperation, h.operationSystem)
+	h.mux.HandleFunc("POST "+systemOperation, h.operationSystem)
 	for pattern, to := range extra {
 		h.mux.Handle(pattern, to)
 	}
@@ -83,6 +89,7 @@ type call struct {
 	interaction string // as in the metrics
 	status      int
 	bytes       int
+	leave       func() // gives back the body's room at the gate
 }
 
 // WriteHeader notes the status.
@@ -122,6 +129,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if c.status == 0 {
 				c.fail(r, fmt.Errorf("panic: %v", p))
 			}
+		}
+		if c.leave != nil {
+			c.leave()
 		}
 		h.done(c, r, path, time.Since(start))
 	}()
@@ -223,7 +233,7 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	if !unclean(r.URL.Path) {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-			if _, pattern := h.mux.Handler(probe); pattern != "/" && pattern != "" {
+			if _, pattern := h.mux.Handler(probe); pattern != "/" && pattern != "" && !strings.HasSuffix(pattern, " "+systemOperation) {
 				allowed = append(allowed, method)
 			}
 		}
@@ -234,8 +244,6 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
-	case strings.HasPrefix(first, "$"):
-		c.fail(r, outcome.NotSupported("there is no operation %s here", clip(first)))
 	case h.Service.Model.Resources[first] != nil:
 		c.fail(r, outcome.NotSupported("%s is not a path of this server", clip(r.URL.Path)))
 	default:

@@ -197,6 +197,15 @@ func (h *Handler) metadata(w http.ResponseWriter, r *http.Request) {
 	c.answer(r, prefer{}, resp, err)
 }
 
+// operationSystem serves $operations on the whole system.
+func (h *Handler) operationSystem(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.PathValue("operation"), "$") {
+		h.unrouted(w, r)
+		return
+	}
+	h.Operation(w, r, "")
+}
+
 // Operation serves $operations on a type and on an instance.
 func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "operation")

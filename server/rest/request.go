@@ -28,8 +28,17 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLong(limit)
 	}
+	packed := r.Header.Get("Content-Encoding")
+	size := r.ContentLength
+	if packed != "" {
+		size = -1
+	}
+	var err error
+	if c.leave, err = c.h.gate.enter(c.ctx, size); err != nil {
+		return nil, err
+	}
 	var in io.Reader = r.Body
-	switch encoding := strings.ToLower(r.Header.Get("Content-Encoding")); encoding {
+	switch encoding := strings.ToLower(packed); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
 		z, err := gzip.NewReader(r.Body)
@@ -42,8 +51,9 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		return nil, outcome.NotSupported("Content-Encoding %q is not served; gzip is", clip(encoding)).WithStatus(http.StatusUnsupportedMediaType)
 	}
 	var buf bytes.Buffer
-	// What a client announces is believed up to a megabyte, then as it comes.
-	buf.Grow(int(min(max(r.ContentLength, 0), 1<<20)) + bytes.MinRead)
+	// The gate bounds what is announced; one byte more lets ReadFrom see the end
+	// without growing.
+	buf.Grow(int(max(size, 0)) + bytes.MinRead)
 	n, err := buf.ReadFrom(io.LimitReader(in, limit+1))
 	if err != nil {
 		return nil, unreadable(err)

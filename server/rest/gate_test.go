@@ -1,0 +1,33 @@
+package rest
+
+import (
+	"context"
+	"testing"
+)
+
+func TestGate(t *testing.T) {
+	g := newGate()
+	ctx, cancel := context.WithCancel(t.Context())
+	leave, err := g.enter(ctx, 10*gateBytes) // alone, and takes all the room
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.enter(ctx, smallBody); err != nil {
+		t.Errorf("a small body waits: %v", err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := g.enter(ctx, smallBody+1)
+		second <- err
+	}()
+	cancel()
+	if err := <-second; err == nil {
+		t.Error("a second large body passes while the first has all the room")
+	}
+	leave()
+	leave, err = g.enter(context.Background(), -1)
+	if err != nil {
+		t.Fatalf("room that was given back is not there: %v", err)
+	}
+	leave()
+}
