@@ -345,19 +345,22 @@ func (s *searcher) targets(d *definition.SearchParameter, p Path) []string {
 	return s.known(d.Target)
 }
 
-// known are those of the names that are resource types; every type for
-// "Resource" and for none.
+// known are those of the names that are resource types; every type, our own ones
+// included, for "Resource", for none, and where HL7 lists all of R4.
 func (s *searcher) known(names []string) []string {
-	var out []string
-	for _, n := range names {
-		if t := s.model.Lookup(n); t != nil && t.Resource {
-			out = append(out, n)
+	var out, all []string
+	core := 0
+	for _, t := range s.model.Resources {
+		all = append(all, t.Name)
+		if strings.HasPrefix(t.URL, base) {
+			core++
 		}
-	}
-	if len(out) == 0 {
-		for _, t := range s.model.Resources {
+		if slices.Contains(names, t.Name) {
 			out = append(out, t.Name)
 		}
+	}
+	if len(out) == 0 || len(out) >= core {
+		return all
 	}
 	return out
 }
