@@ -346,7 +346,8 @@ func (s *searcher) targets(d *definition.SearchParameter, p Path) []string {
 }
 
 // known are those of the names that are resource types; every type, our own ones
-// included, for "Resource", for none, and where HL7 lists all of R4.
+// included, for "Resource", for none, and where HL7 lists all of R4 (but for
+// Parameters, which nothing can point at).
 func (s *searcher) known(names []string) []string {
 	var out, all []string
 	core := 0
@@ -359,7 +360,7 @@ func (s *searcher) known(names []string) []string {
 			out = append(out, t.Name)
 		}
 	}
-	if len(out) == 0 || len(out) >= core {
+	if len(out) == 0 || len(out) >= core-1 {
 		return all
 	}
 	return out
