@@ -238,8 +238,12 @@ func later(now, last time.Time) time.Time {
 // statement is one multi-row statement of a group, with a parameter for each
 // column in the order of the SQL.
 type statement struct {
-	name string
-	sql  string
+	name    string
+	sql     string
+	copySQL string // COPY of the same rows; "" where there is none
+	// flat is the number of leading columns that have the elements of all rows'
+	// arrays one after the other; further columns say which are whose.
+	flat int
 	cols []array
 }
 
@@ -249,6 +253,24 @@ func newStatement(name, sql string, oids ...uint32) statement {
 		cols[i] = array{oid: oid}
 	}
 	return statement{name: "kiln_" + name, sql: sql, cols: cols}
+}
+
+func (st statement) withCopy(columns string) statement {
+	st.copySQL = "COPY " + columns + " FROM STDIN BINARY"
+	return st
+}
+
+func (st statement) withFlat(n int) statement {
+	st.flat = n
+	return st
+}
+
+func (st *statement) rows() int { return st.cols[st.flat].n }
+
+func (st *statement) reset() {
+	for i := range st.cols {
+		st.cols[i].reset()
+	}
 }
 
 // group is the rows of a transaction, column by column. Groups are reused.
@@ -262,18 +284,23 @@ type group struct {
 var groups = sync.Pool{New: func() any {
 	return &group{
 		insert: newStatement("insert", db.InsertResources,
-			oidInt8, oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea),
+			oidInt8, oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea).
+			withFlat(2).withCopy("resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body)"),
 		move: newStatement("move", db.MoveToHistory, oidInt8),
 		update: newStatement("update", db.UpdateResources,
-			oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea),
+			oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea).withFlat(2),
 		remove:   newStatement("remove", db.DeleteResources, oidInt8),
 		deletion: newStatement("deletion", db.InsertDeletions, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText),
 		unindex:  newStatement("unindex", db.DeleteIndex, oidInt8),
-		date:     newStatement("date", db.InsertDates, oidInt8, oidInt8, oidInt8, oidInt8),
-		number:   newStatement("number", db.InsertNumbers, oidInt8, oidInt8, oidNumeric, oidNumeric),
-		quantity: newStatement("quantity", db.InsertQuantities, oidInt8, oidInt8, oidInt8, oidNumeric, oidNumeric),
-		text:     newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText),
-		change:   newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+		date: newStatement("date", db.InsertDates, oidInt8, oidInt8, oidInt8, oidInt8).
+			withCopy("index_date (key, low, high, rid)"),
+		number: newStatement("number", db.InsertNumbers, oidInt8, oidInt8, oidNumeric, oidNumeric).
+			withCopy("index_number (key, rid, low, high)"),
+		quantity: newStatement("quantity", db.InsertQuantities, oidInt8, oidInt8, oidInt8, oidNumeric, oidNumeric).
+			withCopy("index_quantity (key, rid, unit, low, high)"),
+		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText).
+			withCopy("index_string (key, rid, text)"),
+		change: newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
 	}
 }}
 
@@ -288,9 +315,7 @@ func (g *group) statements() [11]*statement {
 
 func (g *group) reset() {
 	for _, st := range g.statements() {
-		for i := range st.cols {
-			st.cols[i].reset()
-		}
+		st.reset()
 	}
 }
 
@@ -421,11 +446,17 @@ func addRange(low, high *array, from, to string) {
 	}
 }
 
-// send writes the rows in one round trip. With commit it ends the transaction
-// too: one that has begun, else the implicit one of the pipeline.
+// send writes the rows: many of one table by COPY, all others in one round trip.
+// With commit it ends the transaction too: one that has begun, else the implicit
+// one of the pipeline.
 func (g *group) send(ctx context.Context, conn *pgx.Conn, begun, commit bool) error {
+	if begun {
+		if err := g.copyInserts(ctx, conn); err != nil {
+			return err
+		}
+	}
 	for _, st := range g.statements() {
-		if st.cols[0].n > 0 || st.cols[len(st.cols)-1].n > 0 {
+		if st.rows() > 0 {
 			if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil {
 				return fmt.Errorf("prepare %s: %w", st.name, err)
 			}
@@ -433,7 +464,7 @@ func (g *group) send(ctx context.Context, conn *pgx.Conn, begun, commit bool) er
 	}
 	p := conn.PgConn().StartPipeline(ctx)
 	for _, st := range g.statements() {
-		if st.cols[0].n > 0 || st.cols[len(st.cols)-1].n > 0 {
+		if st.rows() > 0 {
 			g.params, g.formats = g.params[:0], g.formats[:0]
 			for i := range st.cols {
 				g.params = append(g.params, st.cols[i].param())

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -662,5 +663,63 @@ func TestMigrateTogether(t *testing.T) {
 	var gender string
 	if err := conn.QueryRow(ctx, "SELECT body->>'language' FROM resource_json WHERE type = 'Patient'").Scan(&gender); err != nil || gender != "x" {
 		t.Errorf("resource_json says %q, %v", gender, err)
+	}
+}
+
+// A large transaction copies its rows, a small one inserts them: what is stored
+// is the same.
+func TestManyRowsAsFew(t *testing.T) {
+	s, url := open(t)
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	writes := func(typ string) []*store.Write {
+		var ws []*store.Write
+		for i := range int64(200) {
+			w := post(t, typ, strings.Repeat("x", int(i)))
+			w.ID = fmt.Sprint("id", i)
+			x := w.Index
+			for j := range i % 7 {
+				x.Terms = append(x.Terms, i*100+j, -i)
+				x.Dates = append(x.Dates, fhir.DateEntry{Key: fhir.Key(j), Low: i, High: -i})
+				x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: 1, Low: fmt.Sprint(i, ".", j), High: []string{"", "99", fmt.Sprint(i, ".", j)}[j%3]})
+				x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: 2, High: fmt.Sprint(-i, "e", j), Unit: fmt.Sprint(j)})
+				x.Strings = append(x.Strings, fhir.StringEntry{Key: 3, Text: strings.Repeat("ü", int(j))})
+			}
+			for j := range i % 4 {
+				x.Targets = append(x.Targets, i<<40+j)
+			}
+			ws = append(ws, w)
+		}
+		return ws
+	}
+	many, few := writes("Group"), writes("Basic")
+	if err := s.InTx(ctx, func(tx *store.Tx) error { return tx.Write(ctx, many) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range few {
+		write(t, s, w)
+	}
+	checkConsistent(t, url)
+	stored := func(typ string) string {
+		var text string
+		err := conn.QueryRow(ctx, `
+			SELECT string_agg(concat_ws(' ', r.id, r.version, r.method, r.rid >> 48 = r.typ, r.terms, r.targets,
+				regexp_replace(resource_body(r.body), '"resourceType":"[A-Za-z]*"|"lastUpdated":"[^"]*"', '', 'g'),
+				(SELECT string_agg(concat_ws(',', x.key, x.low, x.high), ';' ORDER BY x.ctid) FROM index_date x WHERE x.rid = r.rid),
+				(SELECT string_agg(concat_ws(',', x.key, x.low, x.high), ';' ORDER BY x.ctid) FROM index_number x WHERE x.rid = r.rid),
+				(SELECT string_agg(concat_ws(',', x.key, x.low, x.high, x.unit), ';' ORDER BY x.ctid) FROM index_quantity x WHERE x.rid = r.rid),
+				(SELECT string_agg(concat_ws(',', x.key, x.text), ';' ORDER BY x.ctid) FROM index_string x WHERE x.rid = r.rid)), E'\n' ORDER BY r.rid)
+			FROM resource r JOIN resource_type t ON t.typ = r.typ WHERE t.name = $1`, typ).Scan(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	if diff := cmp.Diff(strings.Split(stored("Basic"), "\n"), strings.Split(stored("Group"), "\n")); diff != "" {
+		t.Errorf("one transaction of many (+) stored something else than many of one (-):\n%s", diff)
 	}
 }

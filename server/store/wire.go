@@ -38,19 +38,27 @@ func (a *array) reset() {
 
 // param returns the finished parameter, valid until the next reset.
 func (a *array) param() []byte {
-	h := a.buf[:arrayHeader]
 	if a.n == 0 {
-		binary.BigEndian.PutUint32(h[0:], 0) // dimensions
-		binary.BigEndian.PutUint32(h[4:], 0)
-		binary.BigEndian.PutUint32(h[8:], a.oid)
-		return h[:12]
+		return arrayHead(a.buf, a.oid, 0)
 	}
-	binary.BigEndian.PutUint32(h[0:], 1) // dimensions
-	binary.BigEndian.PutUint32(h[4:], 1) // may contain nulls
-	binary.BigEndian.PutUint32(h[8:], a.oid)
-	binary.BigEndian.PutUint32(h[12:], uint32(a.n))
-	binary.BigEndian.PutUint32(h[16:], 1) // lower bound
+	arrayHead(a.buf, a.oid, a.n)
 	return a.buf
+}
+
+// arrayHead writes the header of an array of n elements to dst and returns it;
+// an empty array is a shorter header.
+func arrayHead(dst []byte, oid uint32, n int) []byte {
+	binary.BigEndian.PutUint32(dst[8:], oid)
+	if n == 0 {
+		binary.BigEndian.PutUint32(dst[0:], 0) // dimensions
+		binary.BigEndian.PutUint32(dst[4:], 0)
+		return dst[:12]
+	}
+	binary.BigEndian.PutUint32(dst[0:], 1) // dimensions
+	binary.BigEndian.PutUint32(dst[4:], 1) // may contain nulls
+	binary.BigEndian.PutUint32(dst[12:], uint32(n))
+	binary.BigEndian.PutUint32(dst[16:], 1) // lower bound
+	return dst[:arrayHeader]
 }
 
 func (a *array) int64(v int64) {

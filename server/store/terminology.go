@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+)
+
+// What server/terminology keeps and reads here.
+
+// terminologyTypes are the resource types whose writes change what codes mean.
+var terminologyTypes = []string{"CodeSystem", "ConceptMap", "ValueSet"}
+
+// TerminologyStamp returns a text that is another one after every create, update
+// and delete of a CodeSystem, ConceptMap or ValueSet, by any server: the number of
+// versions that they have ever had.
+func (s *Store) TerminologyStamp(ctx context.Context) (string, error) {
+	n, err := db.New(s.pool).TerminologyVersions(ctx, terminologyTypes)
+	if err != nil {
+		return "", translate(err)
+	}
+	return strconv.FormatInt(n, 10), nil
+}
+
+// maxCanonicals bounds how many resources with one canonical URL are read.
+const maxCanonicals = 100
+
+// Canonicals returns the current resources of a type whose url is url.
+func (s *Store) Canonicals(ctx context.Context, typ, url string) ([]fhir.Version, error) {
+	term := fhir.KeyOf(fhir.SearchURI, typ+".url").Term(fhir.ValueURI(url))
+	rows, err := db.New(s.pool).ResourcesByTerm(ctx, db.ResourcesByTermParams{Term: term, Most: maxCanonicals})
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]fhir.Version, len(rows))
+	for i, r := range rows {
+		body, err := decodeBody(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = fhir.Version{ResourceType: typ, ID: r.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(), Method: r.Method, Body: body}
+	}
+	return out, nil
+}
+
+// TerminologyAnswer returns what the external terminology server said to a
+// question, nil when nothing is kept.
+func (s *Store) TerminologyAnswer(ctx context.Context, key int64) (body []byte, fetched time.Time, err error) {
+	a, err := db.New(s.pool).ReadTerminologyAnswer(ctx, key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, time.Time{}, nil
+	}
+	return a.Body, a.Fetched, translate(err)
+}
+
+// answerLife is how long answers are kept that nobody has asked for anew.
+const answerLife = 30 * 24 * time.Hour
+
+// PutTerminologyAnswer keeps an answer, unless a newer one is there, and drops
+// those of a month ago.
+func (s *Store) PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error {
+	q := db.New(s.pool)
+	if err := q.PutTerminologyAnswer(ctx, db.PutTerminologyAnswerParams{Key: key, Fetched: fetched, Body: body}); err != nil {
+		return translate(err)
+	}
+	return translate(q.DropTerminologyAnswers(ctx, fetched.Add(-answerLife)))
+}
+
+// PutTerminologySet keeps values under an id that is a hash of them, and notes
+// their use.
+func (s *Store) PutTerminologySet(ctx context.Context, id int64, values []int64, now time.Time) error {
+	return translate(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q := db.New(tx)
+		if err := q.InsertTerminologySet(ctx, db.InsertTerminologySetParams{ID: id, Used: now}); err != nil {
+			return fmt.Errorf("insert terminology set: %w", err)
+		}
+		return q.InsertTerminologySetValues(ctx, db.InsertTerminologySetValuesParams{ID: id, Values: values})
+	}))
+}
+
+// TouchTerminologySet notes the use of a set, and reports whether it is there.
+func (s *Store) TouchTerminologySet(ctx context.Context, id int64, now time.Time) (bool, error) {
+	n, err := db.New(s.pool).TouchTerminologySet(ctx, db.TouchTerminologySetParams{ID: id, Used: now})
+	return n > 0, translate(err)
+}
+
+// DropTerminologySets drops the sets that were last used before then.
+func (s *Store) DropTerminologySets(ctx context.Context, then time.Time) error {
+	return translate(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q := db.New(tx)
+		ids, err := q.DropTerminologySets(ctx, then)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		return q.DropTerminologySetValues(ctx, ids)
+	}))
+}
