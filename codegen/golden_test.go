@@ -1,8 +1,11 @@
 package codegen_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -19,6 +22,8 @@ import (
 	"kiln/codegen"
 	"kiln/codegen/emit"
 	"kiln/codegen/ir"
+	"kiln/definitions"
+	"kiln/server/fhir"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -27,7 +32,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func folder(t *testing.T, local ...string) fs.FS {
 	t.Helper()
 	out := fstest.MapFS{}
-	copy := func(from, to string) {
+	take := func(from, to string) {
 		b, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -39,11 +44,11 @@ func folder(t *testing.T, local ...string) fs.FS {
 		t.Fatal(err)
 	}
 	for _, p := range packages {
-		copy(p, filepath.Base(p))
+		take(p, filepath.Base(p))
 	}
-	copy("../definitions/packages.json", "packages.json")
+	take("../definitions/packages.json", "packages.json")
 	for _, f := range local {
-		copy(f, "local/"+filepath.Base(f))
+		take(f, "local/"+filepath.Base(f))
 	}
 	return out
 }
@@ -164,6 +169,83 @@ func TestFailingInputs(t *testing.T) {
 			}
 			golden(t, path.Join("failing", name+".txt"), []byte(err.Error()+"\n"))
 		})
+	}
+}
+
+// TestPackageIsTakenIn adds a package and generates: its search parameters and
+// resource types become code, what is faulty in it is listed.
+func TestPackageIsTakenIn(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, folder(t)); err != nil {
+		t.Fatal(err)
+	}
+	widget, err := os.ReadFile("testdata/package/StructureDefinition-Widget.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "test.ig.tgz")
+	pack(t, archive, map[string]string{
+		"package/package.json":                    `{"name":"test.ig","version":"1.0.0","fhirVersions":["4.0.1"]}`,
+		"package/StructureDefinition-Widget.json": string(widget),
+		"package/SearchParameter-eye.json": `{"resourceType":"SearchParameter","id":"eye","url":"http://x/eye","name":"eye","status":"active","description":"Eye colour",
+			"code":"eye","base":["Patient","Widget"],"type":"token","expression":"Patient.extension.where(url = 'http://x/eye').value | Widget.colour"}`,
+		"package/SearchParameter-gender.json": `{"resourceType":"SearchParameter","id":"gender","url":"http://x/gender","name":"gender","status":"active","description":"x",
+			"code":"gender","base":["Patient"],"type":"token","expression":"Patient.gender"}`,
+		"package/SearchParameter-bad.json": `{"resourceType":"SearchParameter","id":"bad","url":"http://x/bad","name":"bad","status":"active","description":"x",
+			"code":"bad","base":["Patient"],"type":"token","expression":"Patient.name.where("}`,
+		"package/SearchParameter-worse.json": `{"resourceType":"SearchParameter","id":"worse","url":"http://x/worse","name":"worse","status":"nonsense","code":"worse","base":["Patient"],"type":"token"}`,
+	})
+	if _, err := (definitions.Source{}).Add(t.Context(), dir, archive); err != nil {
+		t.Fatal(err)
+	}
+	tree, m, err := codegen.Generate(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ file, want string }{
+		{"index/patient.go", `tokenOf(x, ` + fmt.Sprintf("%#016x", uint64(fhir.KeyOf(fhir.SearchToken, "Patient.extension('http://x/eye').value"))) + `, extension.Value)`},
+		{"index/patient.go", `{Code: "eye", Base: "Patient"`},
+		{"index/patient.go", `URL: "http://hl7.org/fhir/SearchParameter/individual-gender"`},
+		{"r4/widget.go", "Colour *CodeableConcept"},
+		{"index/widget.go", "tokenCodeableConcept(x, "},
+		{"handler/widget.go", `"GET /Widget/{id}"`},
+	} {
+		if !strings.Contains(string(tree[c.file]), c.want) {
+			t.Errorf("%s has no %s", c.file, c.want)
+		}
+	}
+	var omitted []string
+	for _, r := range m.Omitted {
+		if strings.HasPrefix(r.URL, "http://x/") {
+			omitted = append(omitted, r.URL+": "+r.Reason)
+		}
+	}
+	want := []string{
+		"http://x/worse: unknown PublicationStatus code `nonsense`",
+		"http://x/bad: FHIRPath syntax error at column 20: expected a value, a name or '(', found end of expression",
+		"http://x/gender: the code is that of http://hl7.org/fhir/SearchParameter/individual-gender",
+	}
+	if diff := cmp.Diff(want, omitted); diff != "" {
+		t.Errorf("omitted (-want +got):\n%s", diff)
+	}
+}
+
+// pack writes a .tgz.
+func pack(t *testing.T, file string, files map[string]string) {
+	t.Helper()
+	var b bytes.Buffer
+	zw := gzip.NewWriter(&b)
+	tw := tar.NewWriter(zw)
+	for name, body := range files {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Size: int64(len(body)), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tw.Write([]byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(tw.Close(), zw.Close(), os.WriteFile(file, b.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -20,7 +20,7 @@ var kept = map[string]bool{
 var dropped = map[string][]string{
 	"": {"text", "contact", "publisher", "copyright", "purpose", "useContext", "jurisdiction"},
 	"StructureDefinition": {
-		"differential", "mapping", "keyword",
+		"differential", "mapping", "keyword", "description",
 	},
 	"SearchParameter": {"xpath", "xpathUsage"},
 }
@@ -77,12 +77,12 @@ func Condense(resource []byte) ([]byte, error) {
 		delete(r, k)
 	}
 	for _, k := range dropped[typ] {
+		if k == "differential" && r["snapshot"] == nil {
+			continue // there is nothing else
+		}
 		delete(r, k)
 	}
 	strip(r, droppedDeep[typ], true)
-	if typ == "StructureDefinition" {
-		delete(r, "description")
-	}
 	var out bytes.Buffer
 	if err := writeObject(&out, r); err != nil {
 		return nil, err

@@ -7,6 +7,13 @@
 //	local/*.json                  our own types (App, SubscriptionStatus)
 //	examples/                     HL7's example resources, for tests
 //
+// A type of our own is written as a StructureDefinition that has only a
+// differential: the elements that it adds to DomainResource, all of them. Its
+// snapshot is made when the folder is opened. What FHIR has no datatype for, a map
+// with any names (the headers of an App's handler), has the type
+// http://kiln/fhir/StructureDefinition/json: it is kept as the JSON object that
+// came, where an array of name and value would change what clients write.
+//
 // codegen reads the folder when the server is generated; the running server
 // reads the same content, embedded, for validation, terminology and the
 // conformance resources it serves. Source.Add, List and Remove keep the folder.

@@ -23,7 +23,6 @@ type Set struct {
 	Compartments map[string]*CompartmentDefinition
 	Operations   map[string]*OperationDefinition
 	ValueSets    map[string]*fhir.ValueSet
-	CodeSystems  map[string]bool
 	// Unread are the definitions of added packages that samply's models refuse,
 	// with the reason. HL7's own and the local ones must be read.
 	Unread []Unread
@@ -67,7 +66,6 @@ func Load(dir fs.FS) (*Set, error) {
 		Compartments: map[string]*CompartmentDefinition{},
 		Operations:   map[string]*OperationDefinition{},
 		ValueSets:    map[string]*fhir.ValueSet{},
-		CodeSystems:  map[string]bool{},
 	}
 	l, err := definitions.Open(dir)
 	if err != nil {
@@ -124,8 +122,6 @@ func (s *Set) add(e definitions.Entry, b []byte) error {
 		return read(e, b, s.Operations)
 	case "ValueSet":
 		return read(e, b, s.ValueSets)
-	case "CodeSystem":
-		s.CodeSystems[e.URL] = true
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/dave/jennifer/jen"
@@ -100,7 +99,7 @@ func sentence(s string) string {
 
 func litStrings(list []string) *jen.Statement {
 	return jen.Index().String().ValuesFunc(func(g *jen.Group) {
-		for _, s := range slices.All(list) {
+		for _, s := range list {
 			g.Lit(s)
 		}
 	})
