@@ -35,16 +35,28 @@ type partValues struct {
 }
 
 func (p *partValues) reset() {
-	p.values, p.dates, p.numbers = p.values[:0], p.dates[:0], p.numbers[:0]
-	p.quantities, p.strings = p.quantities[:0], p.strings[:0]
+	p.values, p.dates = p.values[:0], p.dates[:0]
+	p.numbers, p.quantities, p.strings = emptied(p.numbers), emptied(p.quantities), emptied(p.strings)
 }
 
-// Reset empties the index and keeps its memory and BaseURLs.
+// Reset empties the index and keeps its memory and BaseURLs. It lets go of every
+// string: they are parts of a request's body, which an index that waits for reuse
+// would keep alive as a whole.
 func (x *Index) Reset() {
 	x.ResourceType = ""
-	x.Terms, x.Targets, x.Dates, x.Numbers = x.Terms[:0], x.Targets[:0], x.Dates[:0], x.Numbers[:0]
-	x.Quantities, x.Strings, x.Texts = x.Quantities[:0], x.Strings[:0], x.Texts[:0]
+	x.Terms, x.Targets, x.Dates = x.Terms[:0], x.Targets[:0], x.Dates[:0]
+	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
+	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
 	x.composite.open, x.composite.part = false, 0
+	for i := range x.composite.parts {
+		x.composite.parts[i].reset()
+	}
+}
+
+// emptied is list without its content, up to its capacity.
+func emptied[T any](list []T) []T {
+	clear(list[:cap(list)])
+	return list[:0]
 }
 
 // Finish sorts what was collected and drops duplicates.

@@ -27,15 +27,15 @@ type condition struct {
 func (c *condition) String() string { return c.typ + "?" + c.text }
 
 // condition parses criteria. what names their origin in errors.
-func (s *Service) condition(typ, criteria, what string) (*condition, error) {
+func (s *Service) condition(ctx context.Context, typ, criteria, what string) (*condition, error) {
 	values, err := parseQuery(criteria)
 	if err != nil {
 		return nil, err
 	}
-	return s.conditionOf(typ, values, what)
+	return s.conditionOf(ctx, typ, values, what)
 }
 
-func (s *Service) conditionOf(typ string, values url.Values, what string) (*condition, error) {
+func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values, what string) (*condition, error) {
 	if s.Model.Resources[typ] == nil {
 		return nil, unknownType(typ)
 	}
@@ -54,7 +54,7 @@ func (s *Service) conditionOf(typ string, values url.Values, what string) (*cond
 	// Two matches are enough to know that there is more than one.
 	values.Set("_count", "2")
 	values.Set("_total", "none")
-	q, err := search.Parse(s.Registry(), typ, values, s.searchOptions(false))
+	q, err := search.Parse(s.Registry(), typ, values, s.searchOptions(ctx, false, nil))
 	if err != nil {
 		return nil, err
 	}

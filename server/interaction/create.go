@@ -51,7 +51,7 @@ func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (
 }
 
 func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *store.Write) (Response, error) {
-	c, err := s.condition(p.ResourceType, p.IfNoneExist, "If-None-Exist")
+	c, err := s.condition(ctx, p.ResourceType, p.IfNoneExist, "If-None-Exist")
 	if err != nil {
 		return Response{}, err
 	}

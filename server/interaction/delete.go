@@ -46,7 +46,7 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 }
 
 func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store.Write) (Response, error) {
-	c, err := s.condition(p.ResourceType, p.Criteria, "a conditional delete")
+	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional delete")
 	if err != nil {
 		return Response{}, err
 	}

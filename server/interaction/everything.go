@@ -87,7 +87,7 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	if _, only := p.Values["_type"]; !only {
 		values.Set("_include", "*")
 	}
-	options := s.searchOptions(false)
+	options := s.searchOptions(ctx, false, nil)
 	options.MaxCount = everythingCount
 	q, err := search.Parse(s.Registry(), "", values, options)
 	if err != nil {

@@ -62,7 +62,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
 }
 
 func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.Write) (Response, error) {
-	c, err := s.condition(p.ResourceType, p.Criteria, "a conditional patch")
+	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional patch")
 	if err != nil {
 		return Response{}, err
 	}

@@ -30,9 +30,15 @@ func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) 
 	return s.search(ctx, s.Store, p)
 }
 
-func (s *Service) searchOptions(lenient bool) search.Options {
-	return search.Options{Lenient: lenient, DefaultCount: s.DefaultCount, MaxCount: s.MaxCount,
+// searchOptions are what the service adds to a query; told gets what the client is
+// to know of the codes that terminology modifiers stand for, and may be nil.
+func (s *Service) searchOptions(ctx context.Context, lenient bool, told *[]outcome.Issue) search.Options {
+	opt := search.Options{Lenient: lenient, DefaultCount: s.DefaultCount, MaxCount: s.MaxCount,
 		Explain: s.Explain, BaseURLs: s.BaseURLs, Now: s.Now()}
+	if s.Terminology != nil {
+		opt.Expand = s.expander(ctx, told)
+	}
+	return opt
 }
 
 func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Response, error) {
@@ -52,10 +58,12 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		}
 		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
 	}
-	q, err := search.Parse(s.Registry(), typ, p.Values, s.searchOptions(p.Lenient))
+	var told []outcome.Issue
+	q, err := search.Parse(s.Registry(), typ, p.Values, s.searchOptions(ctx, p.Lenient, &told))
 	if err != nil {
 		return Response{}, err
 	}
+	q.Ignored = append(q.Ignored, told...)
 	if clause != nil {
 		q.And(*clause)
 	}

@@ -12,6 +12,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
+	"kiln/server/terminology"
 )
 
 // Service carries out interactions. Its fields are set once, before first use.
@@ -32,8 +33,11 @@ type Service struct {
 	SearchTimeout time.Duration // 0 means none
 	// Validator judges what is written; nil accepts whatever can be decoded.
 	Validator Validator
-	Facts     Facts
-	Logger    *slog.Logger // nil discards
+	// Terminology answers operations and search modifiers about codes; nil refuses
+	// them.
+	Terminology *terminology.Service
+	Facts       Facts
+	Logger      *slog.Logger // nil discards
 
 	operations map[string][]Operation
 	indexes    sync.Pool
@@ -104,7 +108,6 @@ func (s *Service) index(id string, r fhir.Resource) *fhir.Index {
 	if x == nil {
 		x = new(fhir.Index)
 	}
-	x.Reset()
 	x.BaseURLs = s.BaseURLs
 	s.Extract(x, r)
 	x.Finish()
@@ -117,11 +120,20 @@ func (s *Service) write(ctx context.Context, w *store.Write) error {
 	if err := s.Store.Write(ctx, w); err != nil {
 		return err
 	}
-	if w.Index != nil {
-		s.indexes.Put(w.Index)
-		w.Index = nil
-	}
+	s.recycle(w)
 	return nil
+}
+
+// recycle gives the index of a finished write back for reuse, without the strings
+// that would keep the request's body in memory.
+func (s *Service) recycle(w *store.Write) {
+	x := w.Index
+	if x == nil {
+		return
+	}
+	w.Index = nil
+	x.Reset()
+	s.indexes.Put(x)
 }
 
 // checkID refuses a logical id that FHIR does not allow.

@@ -159,7 +159,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 		return err
 	}
 	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
-		c, err := s.condition(j.to.typ, criteria, what)
+		c, err := s.condition(ctx, j.to.typ, criteria, what)
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 				continue
 			}
 			typ, criteria, _ := strings.Cut(text, "?")
-			c, err := t.s.condition(typ, criteria, "a conditional reference")
+			c, err := t.s.condition(ctx, typ, criteria, "a conditional reference")
 			if err != nil {
 				return inEntry(j.i, err)
 			}
@@ -393,9 +393,6 @@ func (i inside) History(ctx context.Context, q store.HistoryQuery) (store.Histor
 // release gives the index entries back for reuse.
 func (t *plan) release() {
 	for _, j := range t.writes {
-		if j.w.Index != nil {
-			t.s.indexes.Put(j.w.Index)
-			j.w.Index = nil
-		}
+		t.s.recycle(j.w)
 	}
 }

@@ -90,7 +90,7 @@ func (s *Service) updateCreateError(w *store.Write, err error) error {
 }
 
 func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store.Write, r fhir.Resource) (Response, error) {
-	c, err := s.condition(p.ResourceType, p.Criteria, "a conditional update")
+	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional update")
 	if err != nil {
 		return Response{}, err
 	}
