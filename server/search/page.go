@@ -354,8 +354,8 @@ func (p *Plan) candidates(w *writer, d Driver, g *page) {
 	fromResource := d.pred < 0 || !c.preds[d.pred].isOrdered()
 	distinct := d.pred >= 0 && !single(c.preds[d.pred].any)
 	r := "r"
-	if fromResource {
-		r = "d"
+	if fromResource || c.onlyOrdered() && !g.needsResource() {
+		r = "d" // has all that is asked for
 	}
 	w.s(r, ".rid")
 	for i := range g.cols {
@@ -370,7 +370,10 @@ func (p *Plan) candidates(w *writer, d Driver, g *page) {
 		if distinct {
 			w.s("DISTINCT ")
 		}
-		w.s("d.rid FROM d) d CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = d.rid OFFSET 0) r")
+		w.s("d.rid FROM d WHERE (SELECT count(*) FROM d) < ", strconv.Itoa(p.Limit), ") d")
+		if r == "r" {
+			w.s(" CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = d.rid OFFSET 0) r")
+		}
 		w.probing(r, c, and, d.pred)
 		return
 	case distinct:
@@ -378,7 +381,36 @@ func (p *Plan) candidates(w *writer, d Driver, g *page) {
 	default:
 		w.s(" FROM d")
 	}
+	and.next()
+	w.s("(SELECT count(*) FROM d) < ", strconv.Itoa(p.Limit))
 	w.probing(r, &conj{preds: c.preds}, and, d.pred)
+}
+
+// onlyOrdered reports whether every clause can be tested with the surrogate alone.
+func (c *conj) onlyOrdered() bool {
+	if len(c.all)+len(c.any)+len(c.none) > 0 || c.byID {
+		return false
+	}
+	for i := range c.preds {
+		for _, m := range c.preds[i].any {
+			switch m.(type) {
+			case Dates, dateRange, Numbers, Quantities, Strings:
+			default:
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// needsResource reports whether a sort value is a column of resource.
+func (g *page) needsResource() bool {
+	for i := range g.cols {
+		if g.cols[i].table == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // Count is the statement that counts the matches, whatever their number: one row,
