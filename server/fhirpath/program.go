@@ -145,6 +145,15 @@ func (p *Program) Test(ctx *Context, input fhir.Node) (bool, error) {
 	return t == yes, err
 }
 
+// Holds evaluates the program as an invariant: it is broken by false, and left
+// open by an empty result (a date known to the month, compared with a day).
+func (p *Program) Holds(ctx *Context, input fhir.Node) (bool, error) {
+	m := newMachine(p, ctx, input)
+	defer m.release()
+	t, err := p.root.test(m)
+	return t != no, err
+}
+
 // machine is the state of one evaluation. Expressions push their results onto
 // stack; who wants them remembers its height and cuts it back.
 type machine struct {

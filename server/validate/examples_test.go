@@ -1,0 +1,76 @@
+package validate_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"kiln/definitions"
+	"kiln/definitions/examples"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/validate"
+)
+
+// faultyExamples are HL7's examples that are not valid, by type and id, each with
+// a part of what is reported and why that is right.
+var faultyExamples = map[string]struct{ issue, reason string }{
+	"Questionnaire/qs1":                            {"linkId is required", "nested items have no linkId, which is 1..1"},
+	"ActivityDefinition/blood-tubes-supply":        {"the div has no content", "the narrative is white space, against txt-2"},
+	"ActivityDefinition/heart-valve-replacement":   {"the div has no content", "as above"},
+	"EventDefinition/example":                      {"the div has no content", "as above"},
+	"Questionnaire/zika-virus-exposure-assessment": {"the div has no content", "as above"},
+	"DeviceMetric/example":                         {"expected a reference to Device", "parent refers to a DeviceDefinition"},
+	"DeviceUseStatement/example":                   {"expected a reference to Condition", "reasonReference refers to a Procedure"},
+	"MedicationRequest/medrx0301":                  {"expected a reference to Organization", "performer refers to a Practitioner"},
+	"Observation/clinical-gender":                  {"expected a reference to CareTeam", "performer refers to an Encounter"},
+}
+
+func library(t testing.TB) *definitions.Library {
+	lib, err := definitions.Open(definitions.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
+}
+
+// TestExamples validates HL7's examples: no error but in those that are listed.
+func TestExamples(t *testing.T) {
+	all, err := examples.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := validate.New(r4.Model, library(t))
+	count := 0
+	met := map[string]bool{}
+	for _, b := range all {
+		r, err := fhir.Decode(r4.Model, b)
+		if err != nil {
+			continue // not well-formed: listed by the codec's test
+		}
+		count++
+		name := r.Type().Name + "/" + r.Header().ID.Text
+		faulty, listed := faultyExamples[name]
+		for _, i := range v.Validate(context.Background(), r, validate.Options{Warnings: true}) {
+			if i.Severity != outcome.Failure {
+				continue
+			}
+			met[name] = true
+			if !listed || !strings.Contains(i.Diagnostics, faulty.issue) {
+				t.Errorf("%s: %s: %s", name, i.Expression, i.Diagnostics)
+			}
+		}
+	}
+	for name, faulty := range faultyExamples {
+		if !met[name] {
+			t.Errorf("%s is listed as faulty (%s) and has no error", name, faulty.reason)
+		}
+	}
+	if count < 700 {
+		t.Errorf("validated only %d examples", count)
+	}
+	if list := v.Uncompiled(); len(list) > 0 {
+		t.Errorf("invariants that do not compile: %s", strings.Join(list, "; "))
+	}
+}

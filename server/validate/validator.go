@@ -1,0 +1,544 @@
+package validate
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+	"kiln/server/outcome"
+)
+
+// Definitions finds conformance resources, as JSON.
+type Definitions interface {
+	// Resolve finds one by canonical URL, with or without |version.
+	Resolve(canonical string) ([]byte, bool)
+	// Read finds one by resource type and id.
+	Read(typ, id string) ([]byte, bool)
+}
+
+// Validator validates resources of one model. Any number of goroutines may use
+// it.
+type Validator struct {
+	plans       *plans
+	codes       *codeSets
+	definitions Definitions
+	profiles    *profiles
+	runs        sync.Pool
+}
+
+// New returns a validator. It compiles nothing yet: definitions are read when the
+// first value of their type is validated.
+func New(model *fhir.Model, definitions Definitions) *Validator {
+	v := &Validator{
+		definitions: definitions,
+		plans:       &plans{model: model, definitions: definitions, programs: map[programKey]*fhirpath.Program{}},
+		codes:       &codeSets{model: model, definitions: definitions, byURL: map[string]*codeSet{}},
+	}
+	v.profiles = &profiles{validator: v, byURL: map[string]*profile{}}
+	v.runs.New = func() any { return &run{v: v} }
+	return v
+}
+
+// Options say how to validate. The zero value is what a write needs: errors only,
+// by the base definitions and the profiles the resource names.
+type Options struct {
+	// Profiles are canonical URLs that the resource must conform to beside those
+	// in its meta.profile.
+	Profiles []string
+	// Warnings asks for warnings too: best practice, extensible bindings,
+	// profiles that are not known.
+	Warnings bool
+	// Terminology answers memberOf() in invariants, Resolver resolve(); nil where
+	// there is none.
+	Terminology fhirpath.Terminology
+	Resolver    fhirpath.Resolver
+	// Exists tells whether a resource that a literal local reference names is on
+	// this server; nil leaves references unchecked.
+	Exists func(ctx context.Context, typ, id string) (bool, error)
+}
+
+// maxIssues bounds one report.
+const maxIssues = 100
+
+// Validate returns what is wrong with r, worst and first found first; nil for a
+// valid resource. Errors have the code invalid and name the element, the rule
+// (the key of a constraint, the value set, the profile), what was expected and
+// what came; line and column where r was decoded from JSON.
+func (v *Validator) Validate(ctx context.Context, r fhir.Resource, o Options) []outcome.Issue {
+	u := v.runs.Get().(*run)
+	u.begin(ctx, r, &o)
+	n := fhir.NodeOf(r)
+	u.resource(n, n, o.Profiles)
+	issues := u.issues
+	u.end()
+	v.runs.Put(u)
+	return issues
+}
+
+// Uncompiled lists the invariants met so far that this engine cannot compile,
+// with the reason.
+func (v *Validator) Uncompiled() []string {
+	v.plans.mu.Lock()
+	defer v.plans.mu.Unlock()
+	return append([]string(nil), v.plans.failures...)
+}
+
+// run is one validation.
+type run struct {
+	v       *Validator
+	ctx     context.Context
+	options *Options
+	raw     []byte
+	path    []segment
+	nodes   []fhir.Node
+	issues  []outcome.Issue
+	fp      fhirpath.Context
+	depth   int
+}
+
+// segment is one step of the path to the current element.
+type segment struct {
+	name  string
+	index int // -1 where the element does not repeat
+}
+
+func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
+	u.ctx, u.options, u.raw, u.issues = ctx, o, r.Header().Raw, nil
+	u.path, u.nodes = u.path[:0], u.nodes[:0]
+	u.fp = fhirpath.Context{Context: ctx, Terminology: o.Terminology, Resolver: o.Resolver, Profiles: u}
+	u.depth = 0
+}
+
+func (u *run) end() {
+	clear(u.nodes[:cap(u.nodes)])
+	u.ctx, u.options, u.raw, u.issues, u.fp = nil, nil, nil, nil, fhirpath.Context{}
+}
+
+// ConformsTo answers conformsTo() in an invariant.
+func (u *run) ConformsTo(ctx context.Context, n fhir.Node, url string) (conforms, known bool, err error) {
+	p := u.v.profiles.of(url)
+	if p == nil {
+		return false, false, nil
+	}
+	other := &run{v: u.v}
+	r, ok := n.Element().(fhir.Resource)
+	if !ok || u.depth > maxDepth {
+		return false, false, nil
+	}
+	other.begin(ctx, r, &Options{})
+	other.depth = u.depth + 1
+	other.fp.Resource, other.fp.RootResource = n, n
+	other.profile(n, p)
+	return len(other.issues) == 0, true, nil
+}
+
+// maxDepth bounds resources in resources and profiles in profiles.
+const maxDepth = 64
+
+// resource validates a resource inside root, with further profiles.
+func (u *run) resource(n, root fhir.Node, asked []string) {
+	if u.depth++; u.depth > maxDepth {
+		u.depth--
+		return
+	}
+	resource, rootResource := u.fp.Resource, u.fp.RootResource
+	u.fp.Resource, u.fp.RootResource = n, root
+	top := len(u.path) == 0
+	if top {
+		u.path = append(u.path, segment{n.T.Name, -1})
+	}
+	u.element(n, u.v.plans.of(n.T))
+	u.named(n, asked)
+	if top {
+		u.path = u.path[:0]
+	}
+	u.fp.Resource, u.fp.RootResource = resource, rootResource
+	u.depth--
+}
+
+// named applies the profiles that meta.profile and the request name.
+func (u *run) named(n fhir.Node, asked []string) {
+	base := len(u.nodes)
+	u.nodes = n.AppendChild(u.nodes, "meta")
+	if len(u.nodes) > base {
+		meta := u.nodes[base]
+		u.nodes = meta.AppendChild(u.nodes, "profile")
+	}
+	for i := base; i < len(u.nodes); i++ {
+		if u.nodes[i].T.Kind != fhir.CanonicalKind {
+			continue
+		}
+		url := u.nodes[i].Text()
+		if p := u.v.profiles.of(url); p != nil {
+			u.profile(n, p)
+		} else if u.options.Warnings && !u.v.profiles.base(url) {
+			u.report(outcome.Warning, n, "profile %s is not known here and was not checked", url)
+		}
+	}
+	u.nodes = u.nodes[:base]
+	for _, url := range asked {
+		if p := u.v.profiles.of(url); p != nil {
+			u.profile(n, p)
+		} else if typ, ok := strings.CutPrefix(url, coreDefinitions); ok && u.v.profiles.base(url) {
+			if typ != n.T.Name && typ != n.T.Base && typ != "Resource" {
+				u.report(outcome.Failure, n, "expected a %s, found a %s", typ, n.T.Name)
+			}
+		} else {
+			u.report(outcome.Failure, n, "profile %s is not known", url)
+		}
+	}
+}
+
+// element validates a complex element or resource against the plan of its type.
+func (u *run) element(n fhir.Node, p *plan) {
+	contained := false
+	for i := range p.fields {
+		fp := &p.fields[i]
+		base := len(u.nodes)
+		u.nodes = n.AppendField(u.nodes, fp.field)
+		end := len(u.nodes)
+		if end == base {
+			if fp.field.Min > 0 {
+				u.report(outcome.Failure, n, "%s is required: expected at least %d, found none", fp.field.Name, fp.field.Min)
+			}
+			continue
+		}
+		if end-base < fp.field.Min {
+			u.report(outcome.Failure, n, "%s: expected at least %d, found %d", fp.field.Name, fp.field.Min, end-base)
+		}
+		if fp.field.Max > 1 && end-base > fp.field.Max {
+			u.report(outcome.Failure, n, "%s: expected at most %d, found %d", fp.field.Name, fp.field.Max, end-base)
+		}
+		repeats := fp.field.Repeats()
+		if fp.field.AnyResource {
+			inside := fp.field.Name == "contained"
+			contained = contained || inside
+			for j := base; j < end; j++ {
+				u.push(fp.field, repeats, j-base)
+				root := u.nodes[j]
+				if inside {
+					root = u.fp.RootResource
+				}
+				u.resource(u.nodes[j], root, nil)
+				u.pop()
+			}
+			u.nodes = u.nodes[:base]
+			continue
+		}
+		for j := base; j < end; j++ {
+			c := u.nodes[j]
+			u.push(fp.field, repeats, j-base)
+			if fp.binding != nil {
+				u.binding(c, fp.binding)
+			}
+			if c.T.Kind.Primitive() {
+				if x := c.Extra(); x != nil {
+					u.extensions(x.Extension)
+				}
+			} else {
+				child := fp.planOf(u.v.plans, c.T)
+				u.element(c, child)
+				if child.special == referenceType {
+					u.reference(c, fp)
+				}
+			}
+			for _, inv := range fp.invariants {
+				u.invariant(c, inv)
+			}
+			u.pop()
+		}
+		u.nodes = u.nodes[:base]
+	}
+	switch p.special {
+	case extensionType:
+		u.extension(n)
+	case narrativeType:
+		u.narrative(n)
+	}
+	if contained {
+		u.contained(n)
+	}
+	for _, inv := range p.invariants {
+		if inv.contained && !contained {
+			continue
+		}
+		u.invariant(n, inv)
+	}
+}
+
+// contained checks dom-3: every contained resource is referred to from somewhere
+// in the resource, or refers to the resource itself.
+func (u *run) contained(n fhir.Node) {
+	referred := map[string]bool{}
+	u.references(n, referred)
+	base := len(u.nodes)
+	u.nodes = n.AppendChild(u.nodes, "contained")
+	for i := base; i < len(u.nodes); i++ {
+		c := u.nodes[i]
+		r, ok := c.Element().(fhir.Resource)
+		if !ok || r.Header().ID.Text != "" && referred["#"+r.Header().ID.Text] {
+			continue
+		}
+		inside := map[string]bool{}
+		if u.references(c, inside); !inside["#"] {
+			u.path = append(u.path, segment{"contained", i - base})
+			u.report(outcome.Failure, c, "constraint dom-3: nothing refers to the contained resource #%s", r.Header().ID.Text)
+			u.pop()
+		}
+	}
+	u.nodes = u.nodes[:base]
+}
+
+// references collects what References, canonicals, uris and urls below n name
+// inside the resource.
+func (u *run) references(n fhir.Node, into map[string]bool) {
+	base := len(u.nodes)
+	u.nodes = n.AppendChildren(u.nodes)
+	for i := base; i < len(u.nodes); i++ {
+		c := u.nodes[i]
+		switch c.T.Kind {
+		case fhir.CanonicalKind, fhir.URIKind, fhir.URLKind, fhir.StringKind:
+			if s := c.Text(); strings.HasPrefix(s, "#") && (c.T.Kind != fhir.StringKind || n.T.Name == "Reference") {
+				into[s] = true
+			}
+		}
+		if !c.T.Kind.Primitive() || c.Extra() != nil {
+			u.references(c, into)
+		}
+	}
+	u.nodes = u.nodes[:base]
+}
+
+func (u *run) push(f *fhir.Field, repeats bool, i int) {
+	if !repeats {
+		i = -1
+	}
+	u.path = append(u.path, segment{f.Name, i})
+}
+
+func (u *run) pop() { u.path = u.path[:len(u.path)-1] }
+
+func (u *run) extensions(list []fhir.Extension) {
+	for i := range list {
+		u.path = append(u.path, segment{"extension", i})
+		n := fhir.NodeOf(&list[i])
+		u.element(n, u.v.plans.of(n.T))
+		u.pop()
+	}
+}
+
+// invariant evaluates one constraint on n.
+func (u *run) invariant(n fhir.Node, inv *invariant) {
+	if inv.warning && !u.options.Warnings {
+		return
+	}
+	ok, err := inv.program.Holds(&u.fp, n)
+	switch {
+	case err != nil:
+		if u.ctx.Err() == nil && u.options.Warnings {
+			u.report(outcome.Warning, n, "constraint %s could not be evaluated: %v", inv.key, err)
+		}
+	case !ok && inv.warning:
+		u.report(outcome.Warning, n, "constraint %s: %s", inv.key, inv.human)
+	case !ok:
+		u.report(outcome.Failure, n, "constraint %s: %s", inv.key, inv.human)
+	}
+}
+
+// extension checks ext-1 and the url.
+func (u *run) extension(n fhir.Node) {
+	x, ok := n.Element().(*fhir.Extension)
+	if !ok {
+		return
+	}
+	switch has := x.Value != nil; {
+	case has && len(x.Extension) > 0:
+		u.report(outcome.Failure, n, "constraint ext-1: an extension has either extensions or a value, found both")
+	case !has && len(x.Extension) == 0:
+		u.report(outcome.Failure, n, "constraint ext-1: an extension has either extensions or a value, found neither")
+	}
+}
+
+// reference checks ref-1 and the type of the target.
+func (u *run) reference(n fhir.Node, fp *fieldPlan) {
+	r, ok := n.Element().(*r4.Reference)
+	if !ok || r.Reference.Text == "" {
+		return
+	}
+	ref := r.Reference.Text
+	typ := ""
+	if id, local := strings.CutPrefix(ref, "#"); local {
+		root := u.fp.RootResource
+		if id == "" {
+			typ = root.T.Name
+		} else {
+			base := len(u.nodes)
+			u.nodes = root.AppendChild(u.nodes, "contained")
+			for _, c := range u.nodes[base:] {
+				if res, ok := c.Element().(fhir.Resource); ok && res.Header().ID.Text == id {
+					typ = c.T.Name
+				}
+			}
+			u.nodes = u.nodes[:base]
+			if typ == "" {
+				u.report(outcome.Failure, n, "constraint ref-1: %s names no contained resource", ref)
+				return
+			}
+		}
+	} else {
+		typ = fhirpath.ReferenceType(ref)
+		if _, known := u.v.plans.model.Resources[typ]; !known {
+			return
+		}
+		if u.options.Exists != nil && strings.Count(ref, "/") == 1 {
+			u.exists(n, typ, ref[len(typ)+1:])
+		}
+	}
+	if !fp.allows(typ) {
+		u.report(outcome.Failure, n, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), ref)
+	}
+}
+
+func (u *run) exists(n fhir.Node, typ, id string) {
+	ok, err := u.options.Exists(u.ctx, typ, id)
+	if err == nil && !ok {
+		u.report(outcome.Failure, n, "expected a reference to a resource of this server, %s/%s does not exist", typ, id)
+	}
+}
+
+// narrative checks txt-1 and txt-2.
+func (u *run) narrative(n fhir.Node) {
+	t, ok := n.Element().(*r4.Narrative)
+	if !ok || t.Div.Text == "" {
+		return
+	}
+	if err := fhirpath.CheckXHTML(t.Div.Text); err != nil {
+		u.path = append(u.path, segment{"div", -1})
+		u.report(outcome.Failure, fhir.NodeOf(&t.Div), "constraint txt-1: %v", err)
+		u.pop()
+	}
+}
+
+// binding checks the codes of n against a value set.
+func (u *run) binding(n fhir.Node, b *binding) {
+	if !b.required && !u.options.Warnings {
+		return
+	}
+	set := b.codes.Load()
+	if set == nil {
+		set = u.v.codes.of(b.valueSet)
+		b.codes.Store(set)
+	}
+	severity := outcome.Failure
+	if !b.required {
+		severity = outcome.Warning
+	}
+	var found string
+	switch e := n.Element().(type) {
+	case *r4.CodeableConcept:
+		if len(e.Coding) == 0 {
+			return // text only: checked by the element's own cardinality
+		}
+		for i := range e.Coding {
+			c := &e.Coding[i]
+			if set.has(c.System.Text, c.Code.Text, false) != outside {
+				return
+			}
+			if found != "" {
+				found += ", "
+			}
+			found += c.System.Text + "|" + c.Code.Text
+		}
+	case *r4.Coding:
+		if e.Code.Text == "" || set.has(e.System.Text, e.Code.Text, false) != outside {
+			return
+		}
+		found = e.System.Text + "|" + e.Code.Text
+	case *r4.Quantity:
+		if e.Code.Text == "" || set.has(e.System.Text, e.Code.Text, false) != outside {
+			return
+		}
+		found = e.System.Text + "|" + e.Code.Text
+	default:
+		if !n.T.Kind.Primitive() || n.Text() == "" || set.has("", n.Text(), true) != outside {
+			return
+		}
+		found = n.Text()
+	}
+	word := "required"
+	if !b.required {
+		word = "extensible"
+	}
+	u.report(severity, n, "expected a code of %s (%s binding), found %s", b.valueSet, word, found)
+}
+
+// report adds an issue about n.
+func (u *run) report(severity outcome.Severity, n fhir.Node, format string, args ...any) {
+	if len(u.issues) >= maxIssues {
+		return
+	}
+	i := outcome.Issue{Severity: severity, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...), Expression: u.expression()}
+	i.Line, i.Column = u.place(n)
+	u.issues = append(u.issues, i)
+}
+
+func (u *run) expression() string {
+	var b strings.Builder
+	for i, s := range u.path {
+		if i > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(s.name)
+		if s.index >= 0 {
+			b.WriteByte('[')
+			b.WriteString(strconv.Itoa(s.index))
+			b.WriteByte(']')
+		}
+	}
+	return b.String()
+}
+
+// place is the line and column of n: where its text, or the first text below it,
+// lies in the JSON that the resource was decoded from. 0 where that is not known.
+func (u *run) place(n fhir.Node) (line, column int) {
+	text := firstText(n, 0)
+	if text == "" || len(u.raw) == 0 {
+		return 0, 0
+	}
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(u.raw)))
+	at := uintptr(unsafe.Pointer(unsafe.StringData(text)))
+	if at < start || at >= start+uintptr(len(u.raw)) {
+		return 0, 0
+	}
+	line, column = 1, 1
+	for _, c := range u.raw[:at-start] {
+		if c == '\n' {
+			line++
+			column = 1
+		} else {
+			column++
+		}
+	}
+	return line, column
+}
+
+func firstText(n fhir.Node, depth int) string {
+	if n.T == nil || depth > 10 {
+		return ""
+	}
+	if s := n.Text(); s != "" {
+		return s
+	}
+	for _, c := range n.AppendChildren(nil) {
+		if s := firstText(c, depth+1); s != "" {
+			return s
+		}
+	}
+	return ""
+}

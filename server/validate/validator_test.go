@@ -1,0 +1,130 @@
+package validate_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/validate"
+)
+
+func issues(t *testing.T, v *validate.Validator, data string, o validate.Options) []string {
+	t.Helper()
+	r, err := fhir.Decode(r4.Model, []byte(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, i := range v.Validate(context.Background(), r, o) {
+		if i.Code != outcome.CodeInvalid {
+			t.Errorf("issue code is %s, want invalid", i.Code)
+		}
+		list = append(list, string(i.Severity)+" "+i.Expression+": "+i.Diagnostics)
+	}
+	return list
+}
+
+func TestBase(t *testing.T) {
+	v := validate.New(r4.Model, library(t))
+	observation := func(more string) string {
+		return `{"resourceType":"Observation","status":"final","code":{"text":"x"}` + more + `}`
+	}
+	tests := []struct {
+		name, data string
+		warnings   bool
+		want       []string
+	}{
+		{"a valid resource", observation(``), false, nil},
+		{"required elements", `{"resourceType":"Observation","component":[{"valueString":"x"}]}`, false, []string{
+			"error Observation: status is required: expected at least 1, found none",
+			"error Observation: code is required: expected at least 1, found none",
+			"error Observation.component[0]: code is required: expected at least 1, found none"}},
+		{"a required binding", `{"resourceType":"Patient","gender":"man"}`, false, []string{
+			"error Patient.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found man"}},
+		{"a required binding of a concept", `{"resourceType":"AllergyIntolerance","patient":{"reference":"Patient/1"},"clinicalStatus":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical","code":"gone"}]}}`, false, []string{
+			"error AllergyIntolerance.clinicalStatus: expected a code of http://hl7.org/fhir/ValueSet/allergyintolerance-clinical (required binding), found http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical|gone"}},
+		{"a code system that is not here decides nothing", `{"resourceType":"DocumentReference","status":"current","content":[{"attachment":{"contentType":"text/x-unheard-of","url":"http://x"}}]}`, false, nil},
+		{"an invariant of a resource", observation(`,"dataAbsentReason":{"text":"y"},"valueString":"z"`), false, []string{
+			"error Observation: constraint obs-6: dataAbsentReason SHALL only be present if Observation.value[x] is not present"}},
+		{"an invariant of a backbone element", observation(`,"referenceRange":[{"appliesTo":[{"text":"a"}]}]`), false, []string{
+			"error Observation.referenceRange[0]: constraint obs-3: Must have at least a low or a high or text"}},
+		{"an invariant of a datatype", observation(`,"effectivePeriod":{"start":"2020-02-01","end":"2020-01-01"}`), false, []string{
+			"error Observation.effective: constraint per-1: If present, start SHALL have a lower value than end"}},
+		{"precision that leaves an invariant open", observation(`,"effectivePeriod":{"start":"2020-02-01","end":"2020-02"}`), false, nil},
+		{"an invariant on an element", `{"resourceType":"Organization","name":"o","telecom":[{"system":"phone","value":"1","use":"home"}]}`, false, []string{
+			"error Organization.telecom[0]: constraint org-3: The telecom of an organization can never be of use 'home'"}},
+		{"an extension with value and extensions", observation(`,"extension":[{"url":"http://x","valueString":"a","extension":[{"url":"b","valueString":"c"}]}]`), false, []string{
+			"error Observation.extension[0]: constraint ext-1: an extension has either extensions or a value, found both"}},
+		{"an extension of a primitive", `{"resourceType":"Patient","_birthDate":{"extension":[{"url":"http://x"}]}}`, false, []string{
+			"error Patient.birthDate.extension[0]: constraint ext-1: an extension has either extensions or a value, found neither"}},
+		{"a reference of the wrong type", observation(`,"subject":{"reference":"Observation/1"}`), false, []string{
+			"error Observation.subject: expected a reference to Device, Group, Location, Patient, found Observation/1"}},
+		{"an absolute reference of the wrong type", observation(`,"subject":{"reference":"http://x.org/fhir/Practitioner/1/_history/2"}`), false, []string{
+			"error Observation.subject: expected a reference to Device, Group, Location, Patient, found http://x.org/fhir/Practitioner/1/_history/2"}},
+		{"a reference to nothing contained", observation(`,"subject":{"reference":"#p"}`), false, []string{
+			"error Observation.subject: constraint ref-1: #p names no contained resource"}},
+		{"a contained resource that nothing names", observation(`,"contained":[{"resourceType":"Patient","id":"p"}]`), false, []string{
+			"error Observation.contained[0]: constraint dom-3: nothing refers to the contained resource #p"}},
+		{"a contained resource with a version", observation(`,"contained":[{"resourceType":"Patient","id":"p","meta":{"versionId":"1"}}],"subject":{"reference":"#p"}`), false, []string{
+			"error Observation: constraint dom-4: If a resource is contained in another resource, it SHALL NOT have a meta.versionId or a meta.lastUpdated"}},
+		{"an error inside a contained resource", observation(`,"contained":[{"resourceType":"Patient","id":"p","gender":"m"}],"subject":{"reference":"#p"}`), false, []string{
+			"error Observation.contained[0].gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m"}},
+		{"an error inside a Bundle", `{"resourceType":"Bundle","type":"collection","entry":[{"resource":{"resourceType":"Patient","gender":"m"}}]}`, false, []string{
+			"error Bundle.entry[0].resource.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m"}},
+		{"a Bundle's own rule", `{"resourceType":"Bundle","type":"transaction","total":1,"entry":[{"request":{"method":"GET","url":"Patient"}}]}`, false, []string{
+			"error Bundle: constraint bdl-1: total only when a search or history"}},
+		{"a script in the narrative", observation(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a<script>b</script></div>"}`), false, []string{
+			"error Observation.text.div: constraint txt-1: element <script> is not allowed"}},
+		{"best practice is a warning", observation(``), true, []string{
+			"warning Observation: constraint dom-6: A resource should have narrative for robust management"}},
+		{"an extensible binding is a warning", observation(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a</div>"},"dataAbsentReason":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/data-absent-reason","code":"lost"}]}`), true, []string{
+			"warning Observation.dataAbsentReason: expected a code of http://hl7.org/fhir/ValueSet/data-absent-reason (extensible binding), found http://terminology.hl7.org/CodeSystem/data-absent-reason|lost"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := issues(t, v, tt.data, validate.Options{Warnings: tt.warnings})
+			if strings.Join(got, "\n") != strings.Join(tt.want, "\n") {
+				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(tt.want, "\n\t"))
+			}
+		})
+	}
+}
+
+func TestPlace(t *testing.T) {
+	r, err := fhir.Decode(r4.Model, []byte("{\n \"resourceType\": \"Patient\",\n \"gender\": \"man\"\n}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := validate.New(r4.Model, library(t)).Validate(context.Background(), r, validate.Options{})
+	if len(got) != 1 || got[0].Line != 3 || got[0].Column != 13 {
+		t.Errorf("got %+v, want one issue at line 3 column 13", got)
+	}
+}
+
+func TestReferencesThatDoNotExist(t *testing.T) {
+	exists := func(_ context.Context, typ, id string) (bool, error) { return typ == "Patient" && id == "1", nil }
+	data := `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/1"},"encounter":{"reference":"Encounter/2"},"performer":[{"reference":"urn:uuid:3"}]}`
+	got := issues(t, validate.New(r4.Model, library(t)), data, validate.Options{Exists: exists})
+	if len(got) != 1 || !strings.Contains(got[0], "Encounter/2 does not exist") {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	v := validate.New(r4.Model, library(t))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				if got := issues(t, v, syntheaObservation, validate.Options{}); len(got) > 0 {
+					t.Error(got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
