@@ -1,0 +1,231 @@
+package search
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var testRegistry = NewRegistry(r4.Model, index.Parameters, index.Compartments)
+
+var testOptions = Options{Now: time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC), BaseURLs: []string{"http://kiln.example/fhir"}}
+
+// testEnv knows some types, and the units that a few quantities have.
+var testEnv = &Env{
+	Type: func(typ string) (int16, bool) {
+		for i, t := range []string{"Patient", "Observation", "Encounter", "Condition", "Organization", "List", "ValueSet", "Questionnaire", "QuestionnaireResponse"} {
+			if t == typ {
+				return int16(i + 1), true
+			}
+		}
+		return 0, false
+	},
+	Units: []Unit{
+		{ID: 1, System: ucumSystem, Code: "g", Unit: "g"},
+		{ID: 2, System: ucumSystem, Code: "mg", Unit: "milligram"},
+		{ID: 3, System: ucumSystem, Code: "mmol/L", Unit: "mmol/L"},
+		{ID: 4, System: "", Code: "", Unit: "g"},
+	},
+}
+
+// TestGolden compiles the searches of testdata: a line that begins with "? " is a
+// search, what follows is the tree that it is read into and the statements that it
+// becomes, or, after "!", why it is refused. Run with -update to rewrite.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			lines := bufio.NewScanner(bytes.NewReader(want))
+			lines.Buffer(nil, 1<<20)
+			for lines.Scan() {
+				line := lines.Text()
+				switch {
+				case strings.HasPrefix(line, "# "):
+					fmt.Fprintln(&got, line)
+				case strings.HasPrefix(line, "? "):
+					fmt.Fprintln(&got, line)
+					compileGolden(&got, line[2:])
+					fmt.Fprintln(&got)
+				}
+			}
+			if *update {
+				if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("run with -update if this is meant:\n%s", diff)
+			}
+		})
+	}
+}
+
+func compileGolden(b *bytes.Buffer, line string) {
+	typ, query, _ := strings.Cut(line, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		fmt.Fprintf(b, "! %v\n", err)
+		return
+	}
+	q, err := Parse(testRegistry, typ, values, testOptions)
+	if err != nil {
+		fmt.Fprintf(b, "! %v\n", err)
+		return
+	}
+	for i := range q.Clauses {
+		dump(b, "  ", &q.Clauses[i])
+	}
+	p := Compile(q, testEnv)
+	if p.Empty {
+		fmt.Fprintln(b, "empty")
+		return
+	}
+	show := func(name string, st Statement, err error) {
+		if err != nil {
+			fmt.Fprintf(b, "%s ! %v\n", name, err)
+			return
+		}
+		fmt.Fprintf(b, "%s: %s\n", name, st.SQL)
+		fmt.Fprintf(b, "  with %s\n", arguments(st.Args))
+	}
+	for i, d := range p.Drivers {
+		st, err := p.Candidates(i)
+		show("candidates by "+d.Name, st, err)
+		if i == 0 && len(p.Drivers) > 2 {
+			break
+		}
+	}
+	show("count", p.Count(), nil)
+	if p.Walkable() {
+		for phase := range p.Phases() {
+			if st, ok, err := p.Walk(phase, 0, 0); ok || err != nil {
+				show("walk", st, err)
+			}
+		}
+	} else {
+		st, err := p.Gather()
+		show("gather", st, err)
+	}
+	for _, st := range p.Following([]int64{1}, []int64{1}, false, 10) {
+		show("include", st, nil)
+	}
+}
+
+func arguments(args []any) string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		switch a := a.(type) {
+		case []int64:
+			out[i] = fmt.Sprintf("%d numbers", len(a))
+		case int64:
+			if a > 1e15 && a != fhir.OpenHigh+1 || a < -1e15 {
+				out[i] = "key or time"
+				break
+			}
+			out[i] = fmt.Sprint(a)
+		case time.Time:
+			out[i] = a.Format(time.RFC3339Nano)
+		default:
+			out[i] = fmt.Sprintf("%q", a)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// keyNames are the parameters that keys belong to.
+var keyNames = func() map[fhir.Key]string {
+	names := make(map[fhir.Key]string)
+	for _, p := range index.Parameters {
+		for _, k := range p.Keys {
+			if names[k] == "" {
+				names[k] = p.Base + "." + p.Code
+			}
+		}
+		for _, c := range p.Composites {
+			if c.Key != 0 {
+				names[c.Key] = p.Base + "." + p.Code
+			}
+		}
+	}
+	return names
+}()
+
+func keysText(keys []fhir.Key) string {
+	out := make([]string, len(keys))
+	for i, k := range keys {
+		if out[i] = keyNames[k]; out[i] == "" {
+			out[i] = "composite"
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func dump(b *bytes.Buffer, indent string, c *Clause) {
+	not := ""
+	if c.Not {
+		not = " not"
+	}
+	fmt.Fprintf(b, "%s%s = %s%s\n", indent, c.Name, c.Value, not)
+	for _, m := range c.Any {
+		in := indent + "  "
+		switch m := m.(type) {
+		case Terms:
+			fmt.Fprintf(b, "%sterms: %d\n", in, len(m.Values))
+		case Dates:
+			fmt.Fprintf(b, "%sdates of %s: %s [%s, %s)\n", in, keysText(m.Keys), m.Op, instant(m.Low), instant(m.High))
+		case Numbers:
+			fmt.Fprintf(b, "%snumbers of %s: %s\n", in, keysText(m.Keys), m.describe())
+		case Quantities:
+			fmt.Fprintf(b, "%squantities of %s: %s in %q of %q\n", in, keysText(m.Keys), m.Numbers.describe(), m.Code, m.System)
+		case Strings:
+			fmt.Fprintf(b, "%sstrings of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
+		case Texts:
+			fmt.Fprintf(b, "%stexts of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
+		case IDs:
+			fmt.Fprintf(b, "%sids: %d\n", in, len(m.Refs))
+		case Updated:
+			fmt.Fprintf(b, "%supdated: %s [%s, %s)\n", in, m.Op, instant(m.Low), instant(m.High))
+		case Chain:
+			fmt.Fprintf(b, "%schain over %s to %s\n", in, keysText(m.Keys), m.Target)
+			for i := range m.Clauses {
+				dump(b, in+"  ", &m.Clauses[i])
+			}
+		case Has:
+			fmt.Fprintf(b, "%shas %s by %s\n", in, m.Source, keysText(m.Keys))
+			for i := range m.Clauses {
+				dump(b, in+"  ", &m.Clauses[i])
+			}
+		case All:
+			fmt.Fprintf(b, "%sall\n", in)
+			for i := range m.Clauses {
+				dump(b, in+"  ", &m.Clauses[i])
+			}
+		default:
+			fmt.Fprintf(b, "%s%T\n", in, m)
+		}
+	}
+}
