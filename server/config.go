@@ -10,13 +10,14 @@ import (
 // Config is everything that can be set. The tags are the keys of kiln.yaml; a
 // field tagged secret is masked wherever the configuration is shown.
 type Config struct {
-	Server     ServerConfig     `koanf:"server"`
-	Database   DatabaseConfig   `koanf:"database"`
-	FHIR       FHIRConfig       `koanf:"fhir"`
-	Search     SearchConfig     `koanf:"search"`
-	Validation ValidationConfig `koanf:"validation"`
-	Auth       AuthConfig       `koanf:"auth"`
-	Log        LogConfig        `koanf:"log"`
+	Server      ServerConfig      `koanf:"server"`
+	Database    DatabaseConfig    `koanf:"database"`
+	FHIR        FHIRConfig        `koanf:"fhir"`
+	Search      SearchConfig      `koanf:"search"`
+	Validation  ValidationConfig  `koanf:"validation"`
+	Terminology TerminologyConfig `koanf:"terminology"`
+	Auth        AuthConfig        `koanf:"auth"`
+	Log         LogConfig         `koanf:"log"`
 }
 
 // ServerConfig is about HTTP.
@@ -57,6 +58,17 @@ type ValidationConfig struct {
 	AllowSkip bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
 }
 
+// TerminologyConfig is about value sets and code systems.
+type TerminologyConfig struct {
+	Enabled        bool   `koanf:"enabled" doc:"answer terminology operations and :in, :not-in, :below, :above; without server_url from local definitions only"`
+	ServerURL      string `koanf:"server_url" doc:"FHIR base of a terminology server that is asked for what is not known here; empty asks nobody"`
+	CacheTTLSecs   int    `koanf:"cache_ttl_secs" doc:"how long an answer of that server is good"`
+	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"how long one request to it may take"`
+	Token          string `koanf:"token" secret:"yes" doc:"bearer token for it"`
+	Username       string `koanf:"username" doc:"user for it, by Basic authentication, where there is no token"`
+	Password       string `koanf:"password" secret:"yes" doc:"password of that user"`
+}
+
 // AuthConfig is about who may do what.
 type AuthConfig struct {
 	Enabled bool `koanf:"enabled" doc:"require access tokens"`
@@ -72,12 +84,13 @@ type LogConfig struct {
 // Default is the configuration of a server that nothing was configured for.
 func Default() Config {
 	return Config{
-		Server:     ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
-		Database:   DatabaseConfig{DataDir: ".kiln"},
-		FHIR:       FHIRConfig{Version: "R4", UpdateCreate: true},
-		Search:     SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
-		Validation: ValidationConfig{Mode: "full"},
-		Log:        LogConfig{Level: "info", Format: "text", Access: "errors"},
+		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
+		Database:    DatabaseConfig{DataDir: ".kiln"},
+		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true},
+		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
+		Validation:  ValidationConfig{Mode: "full"},
+		Terminology: TerminologyConfig{Enabled: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
+		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
 	}
 }
 
@@ -118,6 +131,8 @@ func (c Config) Check() error {
 		{"search.default_count", int64(c.Search.DefaultCount), 1},
 		{"search.max_count", int64(c.Search.MaxCount), 1},
 		{"search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1},
+		{"terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1},
+		{"terminology.timeout_seconds", int64(c.Terminology.TimeoutSeconds), 1},
 	} {
 		if n.value < n.least {
 			return fmt.Errorf("%s is %d: expected %d or more", n.key, n.value, n.least)
@@ -128,6 +143,9 @@ func (c Config) Check() error {
 	}
 	if u := c.Server.BaseURL; u != "" && !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
 		return fmt.Errorf("server.base_url is %q: expected a URL that starts with http:// or https://", u)
+	}
+	if u := c.Terminology.ServerURL; u != "" && !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
+		return fmt.Errorf("terminology.server_url is %q: expected a URL that starts with http:// or https://", u)
 	}
 	if c.Database.URL == "" && c.Database.DataDir == "" {
 		return fmt.Errorf("database.url and database.data_dir are both empty: one of them says where the data is")

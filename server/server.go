@@ -32,6 +32,8 @@ type Server struct {
 	Service  *interaction.Service
 	Handler  *rest.Handler
 	Logger   *slog.Logger
+
+	stopTerminology func()
 }
 
 // Options are what a Server gets beside its configuration.
@@ -89,7 +91,12 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		Logger:             o.Logger,
 	}
 
+	// What codes mean.
+	if s.Service.Terminology, err = s.terminology(); err != nil {
+		return nil, err
+	}
 	s.Service.AddOwnOperations()
+	s.Service.AddTerminologyOperations()
 
 	// HTTP.
 	metrics := prometheus.NewRegistry()
@@ -127,6 +134,9 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // Close stops what New started.
 func (s *Server) Close() {
+	if s.stopTerminology != nil {
+		s.stopTerminology()
+	}
 	if s.Store != nil {
 		s.Store.Close()
 	}

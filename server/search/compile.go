@@ -402,7 +402,7 @@ func (c *conditions) next() {
 func chainsOnly(any []Match) bool {
 	for _, m := range any {
 		switch m.(type) {
-		case Chain, Texts, Terms:
+		case Chain, Texts, Expanded, Terms:
 		default:
 			return false
 		}
@@ -424,6 +424,8 @@ func (w *writer) allChainTerms(any []Match, limit int) {
 			w.chainTerms(&m, 0)
 		case Texts:
 			w.textTerms(&m)
+		case Expanded:
+			w.expandedTerms(&m)
 		case Terms:
 			w.s("SELECT unnest(")
 			w.terms(m.Values)
@@ -506,6 +508,8 @@ func (w *writer) probe(r string, any []Match) {
 			w.s("(", r, ".terms && ARRAY(")
 			w.textTerms(&m)
 			w.s(")) IS TRUE")
+		case Expanded:
+			w.probeExpanded(r, &m)
 		case Chain:
 			w.probeChain(r, &m)
 		case Has:

@@ -35,19 +35,8 @@ type Options struct {
 	BaseURLs []string
 	Now      time.Time // for the prefix ap; zero means the present
 	// Expand answers the terminology modifiers; nil refuses them as disabled.
-	Expand func(Expansion) ([]Code, error)
+	Expand func(Expansion) (Codes, error)
 }
-
-// Expansion asks for the codes that `:in`, `:not-in` (Modifier "in") or `:below`,
-// `:above` stand for.
-type Expansion struct {
-	Modifier     string // in, below, above
-	ValueSet     string // canonical, for in
-	System, Code string // for below and above; System may be ""
-}
-
-// Code is a code in a system; System "" matches the code in any system.
-type Code struct{ System, Code string }
 
 // parser carries what all steps of one Parse need.
 type parser struct {

@@ -83,17 +83,13 @@ func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Matc
 	if e.Modifier == "in" && e.ValueSet == "" {
 		return nil, badValue(name, e.ValueSet, "expected the URL of a ValueSet")
 	}
+	e.Implicit = param.System
 	codes, err := p.opt.Expand(e)
 	if err != nil {
 		return nil, err
 	}
-	values := make([]fhir.Value, 0, len(codes))
-	for _, c := range codes {
-		if c.System == "" {
-			values = append(values, fhir.ValueCode(c.Code))
-		} else {
-			values = append(values, fhir.ValueCoding(c.System, c.Code))
-		}
+	if codes.Set != 0 {
+		return []Match{Expanded{Keys: param.Keys, Set: codes.Set}}, nil
 	}
-	return []Match{termsOf(param.Keys, values...)}, nil
+	return []Match{termsOf(param.Keys, codes.Values...)}, nil
 }

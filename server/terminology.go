@@ -1,0 +1,38 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"kiln/definitions"
+	"kiln/server/terminology"
+)
+
+// terminology builds the terminology service on the definitions of this program and
+// the stored resources. It reads none of them yet.
+func (s *Server) terminology() (*terminology.Service, error) {
+	c := s.Config.Terminology
+	t, err := terminology.New(terminology.Config{
+		Disabled:  !c.Enabled,
+		Packages:  func() (*definitions.Library, error) { return definitions.Open(definitions.FS) },
+		Resources: s.Store,
+		Server: terminology.ServerConfig{
+			URL:      c.ServerURL,
+			CacheTTL: time.Duration(c.CacheTTLSecs) * time.Second,
+			Timeout:  time.Duration(c.TimeoutSeconds) * time.Second,
+			Token:    c.Token, Username: c.Username, Password: c.Password,
+		},
+		Answers: s.Store,
+		Sets:    s.Store,
+		Logger:  s.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { t.Run(ctx) })
+	s.stopTerminology = func() { cancel(); done.Wait() }
+	return t, nil
+}

@@ -1,0 +1,469 @@
+package terminology
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"kiln/server/outcome"
+)
+
+// Limits of one expansion. Beyond them it is too-costly.
+const (
+	maxCodes   = 250_000
+	maxImports = 32 // value sets within value sets
+)
+
+// expansion is the codes of a value set. It is not changed once made.
+type expansion struct {
+	entries []entry
+	// systems are the code systems used, with version where known, in order.
+	systems []canonical
+	// gaps are what could not be enumerated; only a lenient evaluation has any.
+	gaps     []gap
+	warnings []string
+	// foreign says that some of it came from the server, whose answers have a
+	// lifetime of their own.
+	foreign bool
+	// total is the number of codes where the entries are one page of them, else 0.
+	total int
+}
+
+// entry is one code of an expansion.
+type entry struct {
+	system, version, code, display string
+	abstract, inactive             bool
+	designation                    []Designation
+	// parent is the entry that this one is nested in, -1 at the top; it comes
+	// before this one.
+	parent int32
+}
+
+// gap is a part of a value set whose codes are not listed here: all of a system,
+// or with system "" a value set that is not known.
+type gap struct {
+	system  string
+	check   func(code string) bool // tells the codes of a system that has a grammar; nil where nothing does
+	exclude bool
+}
+
+func (e *expansion) size() int { return 500 + 130*len(e.entries) }
+
+type code struct{ system, code string }
+
+// evaluation expands one value set, with what it includes.
+type evaluation struct {
+	*generation
+	// lenient notes gaps instead of asking the server or failing.
+	lenient bool
+	path    []string // of value sets that are being expanded, outermost first
+	done    map[string]*expansion
+}
+
+func (g *generation) evaluate(lenient bool) *evaluation {
+	return &evaluation{generation: g, lenient: lenient, done: make(map[string]*expansion)}
+}
+
+// canonical expands the value set of a canonical URL. It fails with not-found
+// where nobody knows it.
+func (e *evaluation) canonical(ctx context.Context, c canonical) (*expansion, error) {
+	name := c.String()
+	if slices.Contains(e.path, name) {
+		return nil, circular(append(e.path, name))
+	}
+	if x, ok := e.done[name]; ok {
+		return x, nil
+	}
+	cached := key{e.number, "strict " + name}
+	if e.lenient {
+		cached.name = "lenient " + name
+	}
+	if x, ok := e.expansions.GetIfPresent(cached); ok {
+		return x, nil
+	}
+	vs, err := e.valueSet(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if vs == nil {
+		return e.foreign(ctx, c)
+	}
+	// The path has the version that was found, too: a|1 may include a.
+	if full := (canonical{vs.URL, vs.Version}).String(); full != name && slices.Contains(e.path, full) {
+		return nil, circular(append(e.path, full))
+	}
+	e.path = append(e.path, name)
+	x, err := e.valueSetOf(ctx, vs)
+	e.path = e.path[:len(e.path)-1]
+	if err != nil {
+		return nil, err
+	}
+	e.done[name] = x
+	if !x.foreign {
+		e.expansions.Set(cached, x)
+	}
+	return x, nil
+}
+
+// foreign expands a value set that is not local.
+func (e *evaluation) foreign(ctx context.Context, c canonical) (*expansion, error) {
+	if e.lenient {
+		return &expansion{gaps: []gap{{}}}, nil
+	}
+	if e.server == nil {
+		return nil, notFoundValueSet(c)
+	}
+	return e.server.expand(ctx, question{URL: c.String()})
+}
+
+func notFoundValueSet(c canonical) error {
+	return outcome.New(outcome.CodeNotFound, "ValueSet %s not found", clip(c.String()))
+}
+
+func circular(path []string) error {
+	return outcome.Invalid("the value set includes itself: %s", strings.Join(path, " -> ")).WithStatus(422)
+}
+
+// valueSetOf expands a value set that is at hand.
+func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, error) {
+	if len(e.path) > maxImports {
+		return nil, outcome.New(outcome.CodeTooCostly, "value sets include each other more than %d deep", maxImports)
+	}
+	if vs.Compose == nil {
+		if vs.Expansion == nil {
+			return &expansion{}, nil
+		}
+		x := new(expansion)
+		return x, x.contain(vs.Expansion.Contains, -1)
+	}
+	out := &expansion{}
+	b := builder{expansion: out, seen: make(map[code]bool)}
+
+	// 1. What to leave out.
+	for i := range vs.Compose.Exclude {
+		x, err := e.include(ctx, vs, &vs.Compose.Exclude[i])
+		if err != nil {
+			return nil, err
+		}
+		for j := range x.entries {
+			b.seen[code{x.entries[j].system, x.entries[j].code}] = true
+		}
+		for _, g := range x.gaps {
+			g.exclude = true
+			out.gaps = append(out.gaps, g)
+		}
+		out.also(x)
+	}
+
+	// 2. Everything else, once.
+	activeOnly := vs.Compose.Inactive != nil && !*vs.Compose.Inactive
+	for i := range vs.Compose.Include {
+		x, err := e.include(ctx, vs, &vs.Compose.Include[i])
+		if err != nil {
+			return nil, err
+		}
+		if err := b.add(x, func(y *entry) bool { return !activeOnly || !y.inactive }); err != nil {
+			return nil, err
+		}
+		out.gaps = append(out.gaps, x.gaps...)
+		for _, c := range x.systems {
+			if !slices.Contains(out.systems, c) {
+				out.systems = append(out.systems, c)
+			}
+		}
+		out.also(x)
+	}
+	return out, nil
+}
+
+// also takes over what is to be said of a part.
+func (x *expansion) also(part *expansion) {
+	x.foreign = x.foreign || part.foreign
+	for _, w := range part.warnings {
+		if !slices.Contains(x.warnings, w) {
+			x.warnings = append(x.warnings, w)
+		}
+	}
+}
+
+// builder puts entries into an expansion, each code once.
+type builder struct {
+	*expansion
+	seen map[code]bool
+}
+
+// add appends the entries of x that are new and that keep accepts. An entry whose
+// parent is left out is nested in the nearest one above that is there.
+func (b *builder) add(x *expansion, keep func(*entry) bool) error {
+	at := make([]int32, len(x.entries))
+	for i := range x.entries {
+		y := x.entries[i]
+		up := int32(-1)
+		if y.parent >= 0 {
+			up = at[y.parent]
+		}
+		at[i] = up
+		k := code{y.system, y.code}
+		if b.seen[k] || !keep(&y) {
+			continue
+		}
+		b.seen[k] = true
+		if len(b.entries) >= maxCodes {
+			return tooCostly("")
+		}
+		y.parent = up
+		at[i] = int32(len(b.entries))
+		b.entries = append(b.entries, y)
+	}
+	return nil
+}
+
+func tooCostly(why string) error {
+	if why != "" {
+		why = " (" + why + ")"
+	}
+	return outcome.New(outcome.CodeTooCostly, "the expansion is too large: at most %d codes are accepted%s", maxCodes, why)
+}
+
+// include expands one include: the codes of its system, those of its value sets,
+// or where it has both what is in all of them.
+// Spec: https://hl7.org/fhir/R4/valueset.html#compositions.
+func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*expansion, error) {
+	var parts []*expansion
+	whole := len(inc.Concept)+len(inc.Filter) == 0
+	if inc.System != "" && (!whole || len(inc.ValueSet) == 0) {
+		x, err := e.system(ctx, inc)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, x)
+	} else if inc.System == "" && !whole {
+		return nil, outcome.Invalid("ValueSet %s: an include has concepts or filters and no system", vs.URL).WithStatus(422)
+	}
+	for _, url := range inc.ValueSet {
+		x, err := e.imported(ctx, vs, url)
+		if err != nil {
+			return nil, err
+		}
+		if inc.System != "" && whole {
+			// All of the system, as far as it is in the value sets.
+			if x, err = x.of(inc.System); err != nil {
+				return nil, err
+			}
+		}
+		parts = append(parts, x)
+	}
+	switch len(parts) {
+	case 0:
+		return nil, outcome.Invalid("ValueSet %s: an include has neither system nor valueSet", vs.URL).WithStatus(422)
+	case 1:
+		return parts[0], nil
+	}
+	return intersect(parts)
+}
+
+// of returns the entries of one system.
+func (x *expansion) of(system string) (*expansion, error) {
+	out := &expansion{gaps: x.gaps}
+	out.also(x)
+	for _, c := range x.systems {
+		if c.url == system {
+			out.systems = append(out.systems, c)
+		}
+	}
+	b := builder{expansion: out, seen: make(map[code]bool)}
+	return out, b.add(x, func(y *entry) bool { return y.system == system })
+}
+
+func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*expansion, error) {
+	if !strings.HasPrefix(url, "#") {
+		return e.canonical(ctx, parseCanonical(url))
+	}
+	inner := vs.contained[url]
+	if inner == nil {
+		return nil, outcome.New(outcome.CodeNotFound, "ValueSet %s has no contained value set %s", vs.URL, clip(url)).WithStatus(422)
+	}
+	name := vs.URL + url
+	if slices.Contains(e.path, name) {
+		return nil, circular(append(e.path, name))
+	}
+	e.path = append(e.path, name)
+	defer func() { e.path = e.path[:len(e.path)-1] }()
+	within := *inner
+	within.contained = vs.contained
+	if within.URL == "" {
+		within.URL = vs.URL
+	}
+	return e.valueSetOf(ctx, &within)
+}
+
+// intersect returns what is in all parts, in the order of the first.
+func intersect(parts []*expansion) (*expansion, error) {
+	out := &expansion{}
+	b := builder{expansion: out, seen: make(map[code]bool)}
+	sets := make([]map[code]bool, len(parts)-1)
+	for i, x := range parts[1:] {
+		sets[i] = make(map[code]bool, len(x.entries))
+		for j := range x.entries {
+			sets[i][code{x.entries[j].system, x.entries[j].code}] = true
+		}
+	}
+	err := b.add(parts[0], func(y *entry) bool {
+		for _, set := range sets {
+			if !set[code{y.system, y.code}] {
+				return false
+			}
+		}
+		return true
+	})
+	for _, x := range parts {
+		out.systems = append(out.systems, x.systems...)
+		out.also(x)
+		if len(x.gaps) > 0 {
+			// Of what cannot be enumerated no intersection can be told.
+			out.gaps = []gap{{}}
+		}
+	}
+	return out, err
+}
+
+// system expands the part of an include that is about its system.
+func (e *evaluation) system(ctx context.Context, inc *Include) (*expansion, error) {
+	at := canonical{inc.System, inc.Version}
+	cs, err := e.codeSystem(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if len(inc.Concept) > 0 {
+		return listed(inc, cs), nil
+	}
+	if cs == nil || !cs.complete {
+		return e.foreignSystem(ctx, inc, cs)
+	}
+	return e.concepts(inc, cs)
+}
+
+// concepts returns the concepts of a code system that every filter of the include
+// accepts.
+func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) {
+	// 1. The concepts that every filter accepts.
+	var tests []func(int32) bool
+	for _, f := range inc.Filter {
+		test, err := cs.matcher(f)
+		if err != nil {
+			return nil, err
+		}
+		tests = append(tests, test)
+	}
+
+	// 2. Each nested in the nearest one above it that is taken too.
+	x := &expansion{systems: []canonical{{cs.url, cs.version}}}
+	if len(cs.concepts) > maxCodes && len(tests) == 0 {
+		return nil, tooCostly("CodeSystem " + cs.url)
+	}
+	place := make([]int32, len(cs.concepts))
+	for i := range cs.concepts {
+		c := &cs.concepts[i]
+		place[i] = -1
+		if c.parent >= 0 {
+			place[i] = place[c.parent]
+		}
+		if slices.ContainsFunc(tests, func(test func(int32) bool) bool { return !test(int32(i)) }) {
+			continue
+		}
+		x.entries = append(x.entries, entry{system: cs.url, version: inc.Version, code: c.code, display: c.display,
+			abstract: c.abstract, inactive: c.inactive, designation: c.designation, parent: place[i]})
+		place[i] = int32(len(x.entries) - 1)
+	}
+	return x, nil
+}
+
+// listed is an include that names its concepts. What the system says of them is
+// added; cs may be nil.
+func listed(inc *Include, cs *codeSystem) *expansion {
+	x := &expansion{entries: make([]entry, 0, len(inc.Concept))}
+	if cs != nil {
+		x.systems = []canonical{{cs.url, cs.version}}
+	} else {
+		x.systems = []canonical{{inc.System, inc.Version}}
+	}
+	for _, c := range inc.Concept {
+		y := entry{system: inc.System, version: inc.Version, code: c.Code, display: c.Display, designation: c.Designation, parent: -1}
+		if cs != nil {
+			if i, ok := cs.find(c.Code); ok {
+				known := &cs.concepts[i]
+				y.abstract, y.inactive = known.abstract, known.inactive
+				if y.display == "" {
+					y.display = known.display
+				}
+				y.designation = slices.Concat(y.designation, known.designation)
+			}
+		}
+		x.entries = append(x.entries, y)
+	}
+	return x
+}
+
+// foreignSystem expands an include of a system whose codes are not all here.
+func (e *evaluation) foreignSystem(ctx context.Context, inc *Include, cs *codeSystem) (*expansion, error) {
+	check, grammar := grammars[inc.System]
+	switch {
+	case e.lenient && grammar && len(inc.Filter) == 0:
+		return &expansion{gaps: []gap{{system: inc.System, check: check}}}, nil
+	case e.lenient:
+		x := &expansion{gaps: []gap{{system: inc.System}}}
+		if cs != nil && len(inc.Filter) == 0 {
+			for i := range cs.concepts {
+				x.entries = append(x.entries, entry{system: cs.url, code: cs.concepts[i].code, parent: -1})
+			}
+		}
+		return x, nil
+	case e.server != nil:
+		only := Include{System: inc.System, Version: inc.Version, Filter: inc.Filter}
+		x, err := e.server.expand(ctx, question{Compose: &Compose{Include: []Include{only}}})
+		if notKnown(err) && cs.partial() {
+			return e.partial(inc, cs)
+		}
+		return x, err
+	case cs.partial():
+		return e.partial(inc, cs)
+	case grammar:
+		return nil, outcome.New(outcome.CodeTooCostly, "the codes of CodeSystem %s follow a grammar and cannot be listed", inc.System)
+	}
+	return nil, notFound(typeCodeSystem, canonical{inc.System, inc.Version})
+}
+
+// partial reports whether some of the codes are here: a fragment or examples.
+func (cs *codeSystem) partial() bool { return cs != nil && !cs.complete && len(cs.concepts) > 0 }
+
+// partial expands an include from the part of its system that is here, and says so.
+func (e *evaluation) partial(inc *Include, cs *codeSystem) (*expansion, error) {
+	x, err := e.concepts(inc, cs)
+	if err == nil {
+		x.warnings = []string{fmt.Sprintf("CodeSystem %s is here in part only (content: %s)", cs.url, cs.content)}
+	}
+	return x, err
+}
+
+// contain appends the concepts of an expansion as it is written.
+func (x *expansion) contain(list []Contained, parent int32) error {
+	for i := range list {
+		c := &list[i]
+		up := parent
+		if c.Code != "" {
+			if len(x.entries) >= maxCodes {
+				return tooCostly("")
+			}
+			up = int32(len(x.entries))
+			x.entries = append(x.entries, entry{system: c.System, version: c.Version, code: c.Code, display: c.Display,
+				abstract: c.Abstract, inactive: c.Inactive, designation: c.Designation, parent: parent})
+		}
+		if len(c.Contains) > 0 {
+			if err := x.contain(c.Contains, up); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// Package terminology answers questions about codes: what a value set holds,
+// whether a code is in it, what a code means, which code is the more general one,
+// and what it is in another system.
+//
+//	          Service: Expand, ValidateCode, Lookup, Subsumes, Translate,
+//	                   SearchCodes (:in, :below, …), Contains, MemberOf
+//	              |
+//	          generation      what is resolved and compiled, valid while the
+//	         /     |    \     stored resources do not change
+//	 library   Resources   server ── Cache
+//	(packages)  (REST)    (external) (PostgreSQL)
+//
+// # Where answers come from
+//
+// A canonical URL is looked up among the resources stored through REST first, then
+// in the packages the server was built with, then, where terminology.server_url is
+// set, on that server. A version after "|" must be that version; without one the
+// newest counts. What is local is never asked of the server: a local value set that
+// takes codes from a system which only the server has (SNOMED CT, LOINC) is put
+// together from both, one question for each include that is not local.
+//
+// terminology.enabled is true by default. With terminology.server_url unset that
+// means local terminology only: a value set that is not local is not-found, 404.
+// With terminology.enabled=false every operation and search modifier of
+// terminology is not-supported, 501; bindings are still checked against the local
+// definitions, which are a part of FHIR itself. A server that does not answer is
+// exception, 503, unless there is an answer from before: then that is given, with a
+// warning.
+//
+// # Nothing at start, little at rest
+//
+// The library reads the packages at first use, once, in one pass: it keeps each
+// CodeSystem, ValueSet and ConceptMap compressed (about 1 MB for all of R4) and
+// parses the one that is asked for. Parsed resources, expansions and code sets are
+// in caches of bounded size.
+//
+// No answer depends on what this process has done before. Resources has a stamp
+// that changes with every write of a terminology resource, by whichever server.
+// Operations and searches ask for it each time; a new stamp begins a new
+// generation, in which everything derived is made again. Contains, on the path of
+// every write, asks every two seconds.
+//
+// # The external server
+//
+// Answers are kept in memory and in PostgreSQL under a hash of server and question,
+// shared by all servers, fresh for terminology.cache_ttl_secs. Later they are
+// asked for again, and kept for when that fails. Five failures in a row open the
+// circuit breaker: then the server is left alone for some seconds, and what has no
+// kept answer fails at once. Large expansions are fetched in pages; what is larger
+// than 64 MiB or 250,000 codes is too-costly, and nothing of it is kept.
+//
+// # Search
+//
+// A modifier becomes the hashed values (fhir.ValueCoding) that the index knows. From
+// 500 codes on they are a set of rows in PostgreSQL, named by a hash of its content,
+// that the statement joins; a set that has not been used for an hour is dropped.
+package terminology

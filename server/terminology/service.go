@@ -1,0 +1,371 @@
+package terminology
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"kiln/definitions"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Config says what a Service knows and whom it may ask. The zero value knows
+// nothing.
+type Config struct {
+	// Disabled makes every operation and search modifier fail with not-supported,
+	// 501. Bindings are still checked.
+	Disabled bool
+	// Packages opens the definitions that the server was built with; it is called
+	// once, at first use. nil is none.
+	Packages func() (*definitions.Library, error)
+	// Resources are those stored through REST; nil is none.
+	Resources Resources
+	// Server is asked for what is not known here; its zero value asks nobody.
+	Server ServerConfig
+	// Answers keeps what the server said and Sets keeps large sets for searches,
+	// shared by all instances; nil keeps answers in memory only, and no sets.
+	Answers Answers
+	Sets    Sets
+	Now     func() time.Time // nil is time.Now
+	Logger  *slog.Logger     // nil discards
+}
+
+// Resources are the terminology resources that are stored through REST.
+type Resources interface {
+	// Canonicals returns the current resources of a type (CodeSystem, ValueSet,
+	// ConceptMap) whose url is url, in any order.
+	Canonicals(ctx context.Context, typ, url string) ([]fhir.Version, error)
+	// TerminologyStamp returns a text that is another one after every create,
+	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance.
+	TerminologyStamp(ctx context.Context) (string, error)
+}
+
+// Service answers questions about codes. It is safe for concurrent use.
+type Service struct {
+	config   Config
+	packages func() (*definitions.Library, error)
+	// implied has the code systems by the value set that they name as all of
+	// their codes.
+	implied func() (map[string]string, error)
+	server  *server // nil when there is none
+
+	current atomic.Pointer[generation]
+	gen     atomic.Uint64
+
+	parsed     *otter.Cache[key, sized]
+	expansions *otter.Cache[key, *expansion]
+	sets       *otter.Cache[setKey, *set]
+}
+
+// key names something derived in a generation; generation 0 is what the packages
+// say, which never changes.
+type key struct {
+	generation uint64
+	name       string
+}
+
+// sized is a parsed resource with its size in memory, in bytes, roughly.
+type sized struct {
+	value any
+	size  int
+}
+
+// Bounds of the caches, in bytes.
+const (
+	parsedBytes    = 12 << 20
+	expansionBytes = 12 << 20
+)
+
+// New returns a Service. It reads nothing yet.
+func New(c Config) (*Service, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Packages == nil {
+		c.Packages = func() (*definitions.Library, error) { return new(definitions.Library), nil }
+	}
+	s := &Service{config: c, packages: sync.OnceValues(c.Packages)}
+	s.implied = sync.OnceValues(s.readImplied)
+	s.parsed = otter.Must(&otter.Options[key, sized]{
+		MaximumWeight: parsedBytes,
+		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
+	})
+	s.expansions = otter.Must(&otter.Options[key, *expansion]{
+		MaximumWeight: expansionBytes,
+		Weigher:       func(_ key, e *expansion) uint32 { return uint32(min(e.size(), expansionBytes)) },
+	})
+	s.sets = otter.Must(&otter.Options[setKey, *set]{
+		MaximumWeight: setBytes,
+		Weigher:       func(_ setKey, v *set) uint32 { return uint32(min(300+8*len(v.codes.Values), setBytes)) },
+	})
+	if c.Server.URL != "" {
+		var err error
+		if s.server, err = newServer(c); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// enabled fails with not-supported, 501, when terminology is switched off.
+func (s *Service) enabled() error {
+	if s.config.Disabled {
+		return outcome.NotSupported("terminology services disabled (terminology.enabled)").WithStatus(501)
+	}
+	return nil
+}
+
+// generation is what is derived from the resources as they are at one stamp.
+type generation struct {
+	*Service
+	number  uint64
+	stamp   string
+	codes   codeSets
+	checked atomic.Int64 // when the stamp was last compared, nanoseconds since started
+}
+
+var started = time.Now()
+
+// now returns the generation of the stored resources as they are now.
+func (s *Service) now(ctx context.Context) (*generation, error) {
+	stamp := ""
+	if s.config.Resources != nil {
+		var err error
+		if stamp, err = s.config.Resources.TerminologyStamp(ctx); err != nil {
+			return nil, fmt.Errorf("terminology stamp: %w", err)
+		}
+	}
+	for {
+		g := s.current.Load()
+		if g == nil || g.stamp != stamp {
+			next := &generation{Service: s, number: s.gen.Add(1), stamp: stamp}
+			next.checked.Store(int64(time.Since(started)))
+			if !s.current.CompareAndSwap(g, next) {
+				continue
+			}
+			return next, nil
+		}
+		g.checked.Store(int64(time.Since(started)))
+		return g, nil
+	}
+}
+
+// codeSystem returns the local code system, nil where there is none.
+func (g *generation) codeSystem(ctx context.Context, c canonical) (*codeSystem, error) {
+	v, err := g.resolve(ctx, typeCodeSystem, c)
+	cs, _ := v.(*codeSystem)
+	return cs, err
+}
+
+// valueSet returns the local value set, nil where there is none. A value set that
+// a code system implies is local when the code system is.
+func (g *generation) valueSet(ctx context.Context, c canonical) (*ValueSet, error) {
+	v, err := g.resolve(ctx, typeValueSet, c)
+	if vs, ok := v.(*ValueSet); ok || err != nil {
+		return vs, err
+	}
+	return g.implicit(ctx, c)
+}
+
+// implicit returns the value set that stands for all codes of a code system: the
+// one it names in CodeSystem.valueSet, "system?fhir_vs" and
+// "system?fhir_vs=isa/code".
+// Spec: https://hl7.org/fhir/R4/codesystem.html#CodeSystem.valueSet, snomedct.html#implicit.
+func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, error) {
+	system, query, ok := strings.Cut(c.url, "?fhir_vs")
+	inc := Include{System: system, Version: c.version}
+	switch {
+	case !ok:
+		implied, err := g.implied()
+		if inc.System = implied[c.url]; inc.System == "" || err != nil {
+			return nil, err
+		}
+	case query == "":
+	case strings.HasPrefix(query, "=isa/"):
+		inc.Filter = []Filter{{Property: "concept", Op: "is-a", Value: strings.TrimPrefix(query, "=isa/")}}
+	default:
+		return nil, nil
+	}
+	cs, err := g.codeSystem(ctx, canonical{inc.System, inc.Version})
+	if cs == nil || err != nil || !cs.complete {
+		return nil, err
+	}
+	return &ValueSet{URL: c.url, Version: cs.version, Name: cs.name, Status: "active",
+		Compose: &Compose{Include: []Include{inc}}}, nil
+}
+
+// conceptMap returns the local concept map, nil where there is none.
+func (g *generation) conceptMap(ctx context.Context, c canonical) (*conceptMap, error) {
+	v, err := g.resolve(ctx, typeConceptMap, c)
+	cm, _ := v.(*conceptMap)
+	return cm, err
+}
+
+// resolve returns the resource that a canonical names, parsed, or nil: a stored
+// one before one of a package, and of several the newest.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
+func (g *generation) resolve(ctx context.Context, typ string, c canonical) (any, error) {
+	if c.url == "" {
+		return nil, nil
+	}
+	name := key{g.number, typ + " " + c.String()}
+	if v, ok := g.parsed.GetIfPresent(name); ok {
+		return v.value, nil
+	}
+	v, err := g.find(ctx, typ, c)
+	if err != nil {
+		return nil, err
+	}
+	size := 500 // of the name, also for what does not exist
+	if g.stored(v) {
+		size = v.size
+	}
+	g.parsed.Set(name, sized{v.value, size})
+	return v.value, nil
+}
+
+// stored reports whether v is counted under its name in this generation; what
+// comes from a package is counted once, under generation 0.
+func (g *generation) stored(v sized) bool { return v.size > 0 }
+
+func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, error) {
+	// 1. What is stored.
+	if g.config.Resources != nil {
+		list, err := g.config.Resources.Canonicals(ctx, typ, c.url)
+		if err != nil {
+			return sized{}, fmt.Errorf("look up %s %s: %w", typ, c.url, err)
+		}
+		var best fhir.Version
+		version := ""
+		for _, r := range list {
+			v := topStrings(r.Body, "version")[0]
+			if c.version != "" && v != c.version {
+				continue
+			}
+			if order := compareVersions(v, version); best.ID == "" || order > 0 || order == 0 && r.LastUpdated.After(best.LastUpdated) {
+				best, version = r, v
+			}
+		}
+		if best.ID != "" {
+			v, err := parse(typ, best.Body)
+			if err != nil {
+				return sized{}, outcome.Invalid("%s/%s cannot be read as terminology", typ, best.ID).WithStatus(422).Because(err)
+			}
+			return v, nil
+		}
+	}
+
+	// 2. What the packages hold. That never changes, so it is kept apart from the
+	// generations.
+	name := key{0, typ + " " + c.String()}
+	v, ok := g.parsed.GetIfPresent(name)
+	if ok {
+		return sized{value: v.value}, nil
+	}
+	lib, err := g.packages()
+	if err != nil {
+		return sized{}, fmt.Errorf("open the packages: %w", err)
+	}
+	body, ok := lib.Resolve(c.String())
+	if !ok || !bytes.HasPrefix(body, []byte(`{"resourceType":"`+typ+`"`)) {
+		return sized{}, nil
+	}
+	if v, err = parse(typ, body); err != nil {
+		return sized{}, err
+	}
+	g.parsed.Set(name, v)
+	return sized{value: v.value}, nil
+}
+
+// Definition returns the CodeSystem, ValueSet or ConceptMap of the packages that has
+// an id, as JSON.
+func (s *Service) Definition(typ, id string) (body []byte, ok bool, err error) {
+	lib, err := s.packages()
+	if err != nil {
+		return nil, false, fmt.Errorf("open the packages: %w", err)
+	}
+	body, ok = lib.Read(typ, id)
+	return body, ok, nil
+}
+
+func (s *Service) readImplied() (map[string]string, error) {
+	lib, err := s.packages()
+	if err != nil {
+		return nil, fmt.Errorf("open the packages: %w", err)
+	}
+	implied := make(map[string]string)
+	for e, body := range lib.All(typeCodeSystem) {
+		if vs := topStrings(body, "valueSet")[0]; vs != "" {
+			implied[parseCanonical(vs).url] = e.URL
+		}
+	}
+	return implied, nil
+}
+
+// The resource types of this package.
+const (
+	typeCodeSystem = "CodeSystem"
+	typeValueSet   = "ValueSet"
+	typeConceptMap = "ConceptMap"
+)
+
+func parse(typ string, body []byte) (sized, error) {
+	switch typ {
+	case typeCodeSystem:
+		cs, err := parseCodeSystem(body)
+		if err != nil {
+			return sized{}, err
+		}
+		return sized{cs, cs.size}, nil
+	case typeValueSet:
+		vs, err := ParseValueSet(body)
+		return sized{vs, 500 + 2*len(body)}, err
+	default:
+		cm, err := parseConceptMap(body)
+		return sized{cm, 500 + 2*len(body)}, err
+	}
+}
+
+// compareVersions orders business versions: by their numbers, part by part, else
+// as text.
+func compareVersions(a, b string) int {
+	for a != "" || b != "" {
+		var x, y string
+		x, a = cutVersion(a)
+		y, b = cutVersion(b)
+		m, errM := strconv.ParseUint(x, 10, 63)
+		n, errN := strconv.ParseUint(y, 10, 63)
+		order := cmp.Compare(x, y)
+		if errM == nil && errN == nil {
+			order = cmp.Compare(m, n)
+		}
+		if order != 0 {
+			return order
+		}
+	}
+	return 0
+}
+
+func cutVersion(s string) (part, rest string) {
+	if i := strings.IndexAny(s, ".-"); i >= 0 {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
+}
+
+func notFound(typ string, c canonical) error {
+	return outcome.New(outcome.CodeNotFound, "%s %s is not known here", typ, clip(c.String()))
+}

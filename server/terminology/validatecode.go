@@ -1,0 +1,290 @@
+package terminology
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// ValidateCodeParams are the inputs of $validate-code. For a value set one of URL
+// and ValueSet is set; both unset ask whether the codes are in their code systems.
+type ValidateCodeParams struct {
+	URL      string // canonical of the value set
+	Version  string // valueSetVersion
+	ValueSet *ValueSet
+	// Coding are the code, or those of a CodeableConcept: one of them has to be
+	// valid. The display, where there is one, is checked.
+	Coding []Coding
+	// InferSystem lets a coding without system stand for the same code in any
+	// system of the value set.
+	InferSystem     bool
+	Abstract        bool // abstract codes are valid
+	DisplayLanguage string
+}
+
+// ValidateCodeResult is the answer to $validate-code.
+type ValidateCodeResult struct {
+	Result  bool
+	Message string // why not, or a hint
+	Coding  Coding // as it is known; zero when nothing is
+	// Warning tells of an answer that is not fresh.
+	Warning string
+}
+
+// ValidateCode reports whether a code is in a value set or code system, and whether
+// its display is right: without regard to case and accents, one of those that the
+// value set or the code system gives. It fails with not-found where the value set,
+// or asked about a code system that, is not known.
+// Spec: https://hl7.org/fhir/R4/valueset-operation-validate-code.html,
+// codesystem-operation-validate-code.html.
+func (s *Service) ValidateCode(ctx context.Context, p ValidateCodeParams) (ValidateCodeResult, error) {
+	if err := s.enabled(); err != nil {
+		return ValidateCodeResult{}, err
+	}
+	if len(p.Coding) == 0 {
+		return ValidateCodeResult{}, outcome.New(outcome.CodeRequired, "$validate-code needs code with system, coding or codeableConcept")
+	}
+	g, err := s.now(ctx)
+	if err != nil {
+		return ValidateCodeResult{}, err
+	}
+	check := g.inCodeSystem
+	if p.URL != "" || p.ValueSet != nil {
+		if check, err = g.inValueSet(ctx, &p); err != nil {
+			return ValidateCodeResult{}, err
+		}
+	}
+	var messages []string
+	var last ValidateCodeResult
+	for _, c := range p.Coding {
+		if c.Code == "" {
+			messages = append(messages, "a coding has no code")
+			continue
+		}
+		r, err := check(ctx, &p, c)
+		if err != nil {
+			return ValidateCodeResult{}, err
+		}
+		if r.Result {
+			return r, nil
+		}
+		messages, last = append(messages, r.Message), r
+	}
+	last.Message = strings.Join(slices.Compact(messages), "; ")
+	return last, nil
+}
+
+type checkFunc func(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error)
+
+// inCodeSystem checks a code against its code system.
+func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
+	if c.System == "" {
+		return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", clip(c.Code))}, nil
+	}
+	at := canonical{c.System, c.Version}
+	cs, err := g.codeSystem(ctx, at)
+	if err != nil {
+		return ValidateCodeResult{}, err
+	}
+	var found *concept
+	if cs != nil {
+		if i, ok := cs.find(c.Code); ok {
+			found = &cs.concepts[i]
+		}
+	}
+	check := grammars[c.System]
+	switch {
+	case found != nil:
+		known := Coding{System: cs.url, Version: cs.version, Code: found.code, Display: displayIn(found.display, found.designation, p.DisplayLanguage)}
+		return p.judge(c, known, found.abstract, found.designation, "CodeSystem "+cs.url), nil
+	case check != nil && check(c.Code):
+		return ValidateCodeResult{Result: true, Coding: Coding{System: c.System, Code: c.Code}}, nil
+	case check == nil && (cs == nil || !cs.complete):
+		if g.server != nil {
+			return g.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *parametersIn) { in.text("url", "valueUri", c.System) })
+		}
+		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
+	}
+	return ValidateCodeResult{Message: fmt.Sprintf("code %q is not in CodeSystem %s", clip(c.Code), clip(c.System))}, nil
+}
+
+// inValueSet returns the check of a code against the value set of p.
+func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (checkFunc, error) {
+	e := g.evaluate(true)
+	vs := p.ValueSet
+	at := parseCanonical(p.URL)
+	var x *expansion
+	var err error
+	if vs != nil {
+		at = canonical{vs.URL, vs.Version}
+		x, err = e.valueSetOf(ctx, vs)
+	} else {
+		if p.Version != "" {
+			at.version = p.Version
+		}
+		if vs, err = g.valueSet(ctx, at); err != nil {
+			return nil, err
+		}
+		if vs == nil && g.server == nil {
+			return nil, notFoundValueSet(at)
+		}
+		x, err = e.canonical(ctx, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := "ValueSet " + clip(at.String())
+	return func(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
+		if c.System == "" && !p.InferSystem {
+			return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", clip(c.Code))}, nil
+		}
+
+		// 1. Among the codes that are known here.
+		y, cs, err := g.lookFor(ctx, x, c)
+		if err != nil {
+			return ValidateCodeResult{}, err
+		}
+		if y != nil {
+			known := Coding{System: y.system, Version: y.version, Code: y.code, Display: y.displayIn(p.DisplayLanguage)}
+			designation := y.designation
+			if cs != nil {
+				known.Version = cs.version
+				if i, ok := cs.find(y.code); ok {
+					designation = append(slices.Clip(designation), Designation{Value: cs.concepts[i].display})
+				}
+			}
+			return p.judge(c, known, y.abstract, designation, name), nil
+		}
+
+		// 2. Among those that are not listed.
+		open := false
+		for _, gap := range x.gaps {
+			if gap.system != "" && c.System != "" && gap.system != c.System {
+				continue
+			}
+			if gap.check != nil && !gap.exclude {
+				if gap.check(c.Code) {
+					return ValidateCodeResult{Result: true, Coding: Coding{System: gap.system, Code: c.Code}}, nil
+				}
+				continue
+			}
+			open = true
+		}
+		if open && g.server != nil {
+			return g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *parametersIn) {
+				if vs == nil {
+					in.text("url", "valueUri", at.url)
+					in.text("valueSetVersion", "valueString", at.version)
+					return
+				}
+				in.resource("valueSet", struct {
+					ResourceType string `json:"resourceType"`
+					ValueSet
+				}{"ValueSet", ValueSet{URL: vs.URL, Version: vs.Version, Status: "active", Compose: vs.Compose}})
+			})
+		}
+		message := fmt.Sprintf("code %q of %s is not in %s", clip(c.Code), systemName(c.System), name)
+		if open {
+			message = fmt.Sprintf("whether code %q of %s is in %s is not known here: the value set takes codes from a code system that is not local",
+				clip(c.Code), systemName(c.System), name)
+		}
+		return ValidateCodeResult{Message: message}, nil
+	}, nil
+}
+
+func systemName(system string) string {
+	if system == "" {
+		return "any system"
+	}
+	return clip(system)
+}
+
+// lookFor finds a code in an expansion, and its code system where that is local.
+func (g *generation) lookFor(ctx context.Context, x *expansion, c Coding) (*entry, *codeSystem, error) {
+	folds := make(map[string]*codeSystem)
+	for i := range x.entries {
+		y := &x.entries[i]
+		if c.System != "" && y.system != c.System {
+			continue
+		}
+		cs, ok := folds[y.system]
+		if !ok {
+			var err error
+			if cs, err = g.codeSystem(ctx, canonical{y.system, y.version}); err != nil {
+				return nil, nil, err
+			}
+			folds[y.system] = cs
+		}
+		if y.code == c.Code || cs != nil && cs.fold && strings.EqualFold(y.code, c.Code) {
+			return y, cs, nil
+		}
+	}
+	return nil, nil, nil
+}
+
+// judge compares a coding with what is known of the concept.
+func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation []Designation, where string) ValidateCodeResult {
+	r := ValidateCodeResult{Result: true, Coding: known}
+	if abstract && !p.Abstract {
+		r.Result = false
+		r.Message = fmt.Sprintf("code %q is abstract in %s: it cannot be used", clip(c.Code), where)
+		return r
+	}
+	if c.Display == "" || known.Display == "" && len(designation) == 0 {
+		return r
+	}
+	given := fhir.FoldText(c.Display)
+	if given == fhir.FoldText(known.Display) || slices.ContainsFunc(designation, func(d Designation) bool { return fhir.FoldText(d.Value) == given }) {
+		return r
+	}
+	r.Result = false
+	r.Message = fmt.Sprintf("the display of code %q is %q, not %q", clip(c.Code), known.Display, clip(c.Display))
+	return r
+}
+
+// askValidate asks the server.
+func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*parametersIn)) (ValidateCodeResult, error) {
+	var in parametersIn
+	where(&in)
+	in.text("system", "valueUri", c.System)
+	in.text("version", "valueString", c.Version)
+	in.text("code", "valueCode", c.Code)
+	in.text("display", "valueString", c.Display)
+	in.text("displayLanguage", "valueCode", p.DisplayLanguage)
+	in.flag("abstract", p.Abstract)
+	out, warning, err := g.server.operation(ctx, path, in)
+	if err != nil {
+		if notKnown(err) && path == "ValueSet/$validate-code" && p.ValueSet == nil {
+			err = notFoundValueSet(canonical{p.URL, p.Version}).(*outcome.Error).Because(err)
+		}
+		return ValidateCodeResult{}, err
+	}
+	result := out.get("result").ValueBoolean
+	r := ValidateCodeResult{Result: result != nil && *result, Message: out.get("message").ValueString, Warning: warning,
+		Coding: Coding{System: c.System, Version: out.get("version").ValueString, Code: c.Code, Display: out.get("display").ValueString}}
+	if !r.Result && r.Message == "" {
+		r.Message = fmt.Sprintf("code %q of %s is not valid, says the terminology server", clip(c.Code), systemName(c.System))
+	}
+	return r, nil
+}
+
+// JSON returns the result as Parameters.
+func (r ValidateCodeResult) JSON() ([]byte, error) {
+	list := []Parameter{boolParameter("result", r.Result)}
+	add := func(p Parameter) {
+		if p.ValueString+p.ValueCode+p.ValueURI != "" {
+			list = append(list, p)
+		}
+	}
+	add(textParameter("message", r.Message))
+	add(textParameter("display", r.Coding.Display))
+	add(codeParameter("code", r.Coding.Code))
+	add(Parameter{Name: "system", ValueURI: r.Coding.System})
+	add(textParameter("version", r.Coding.Version))
+	add(textParameter("warning", r.Warning))
+	return writeParameters(list)
+}
