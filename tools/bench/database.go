@@ -99,3 +99,25 @@ func sortedKeys[V any](m map[string]V) []string {
 	sort.Strings(keys)
 	return keys
 }
+
+// Statement is what one SQL statement has cost in a workload.
+type Statement struct {
+	SQL    string  `json:"sql"`
+	Calls  int64   `json:"calls"`
+	Total  float64 `json:"total_ms"`
+	Mean   float64 `json:"mean_ms"`
+	Rows   float64 `json:"rows_per_call"`
+	Blocks float64 `json:"blocks_per_call"` // of 8 kB, read from PostgreSQL's cache
+}
+
+// readStatements returns the n statements that took most of the time.
+func readStatements(ctx context.Context, db querier, n int) ([]Statement, error) {
+	rows, err := db.Query(ctx, `
+		SELECT query, calls, total_exec_time, mean_exec_time, rows::float8 / calls, shared_blks_hit::float8 / calls
+		FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+		ORDER BY total_exec_time DESC LIMIT $1`, n)
+	if err != nil {
+		return nil, fmt.Errorf("read the statements: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Statement])
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/url"
@@ -36,7 +37,8 @@ type Floor struct {
 	Corpus  []transaction
 	Types   *rowTypes
 
-	pack func(kind string, body []byte) []byte
+	pack    func(kind string, body []byte) []byte
+	numbers map[string]int16 // of resource types, in Data
 }
 
 // floorPart is the floor of one workload.
@@ -240,15 +242,23 @@ func (f *Floor) remove(ctx context.Context, r *row) error {
 	return sendBatch(ctx, f.Empty, &b)
 }
 
-func (f *Floor) paging() Op {
-	var types []int16
-	var failed error
-	taken := atomic.Int64{}
-	if rows, err := f.Data.Query(context.Background(), `SELECT typ FROM resource_type ORDER BY typ`); err != nil {
-		failed = err
-	} else {
-		types, failed = pgx.CollectRows(rows, pgx.RowTo[int16])
+// readTypes reads the numbers of the resource types.
+func (f *Floor) readTypes() error {
+	rows, err := f.Data.Query(context.Background(), `SELECT name, typ FROM resource_type`)
+	if err != nil {
+		return err
 	}
+	f.numbers = map[string]int16{}
+	var name string
+	var n int16
+	_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { f.numbers[name] = n; return nil })
+	return err
+}
+
+func (f *Floor) paging() Op {
+	failed := f.readTypes()
+	types := slices.Sorted(maps.Values(f.numbers))
+	var taken atomic.Int64
 	return func(ctx context.Context, w *Worker) error {
 		if failed != nil {
 			return failed
@@ -278,39 +288,72 @@ func (f *Floor) paging() Op {
 }
 
 func (f *Floor) searching() Op {
+	failed := f.readTypes()
 	return func(ctx context.Context, w *Worker) error {
+		if failed != nil {
+			return failed
+		}
 		category, path := pick(w.Rand, searchCategories).query(f.Samples, w.Rand)
 		q, err := floorQuery(path)
 		if err != nil {
 			return err
 		}
 		return timed(w, category, func() error {
-			var b pgx.Batch
-			b.Queue(`SELECT count(*) FROM `+q.from+` WHERE `+q.where, q.args...)
-			b.Queue(`SELECT r.id, r.version, r.last_updated, r.body FROM (SELECT m.rid FROM (SELECT x.rid FROM `+q.from+` WHERE `+q.where+`) m ORDER BY m.rid LIMIT 20) p JOIN resource r ON r.rid = p.rid ORDER BY r.rid`, q.args...)
-			results := f.Data.SendBatch(ctx, &b)
-			defer results.Close()
 			var total int64
-			if err := results.QueryRow().Scan(&total); err != nil {
+			if err := f.Data.QueryRow(ctx, `SELECT count(*) FROM `+q.from+` WHERE `+q.where, q.args...).Scan(&total); err != nil {
 				return fmt.Errorf("count %s: %w", path, err)
 			}
-			rows, err := results.Query()
-			if err != nil {
-				return fmt.Errorf("page of %s: %w", path, err)
-			}
-			var id string
-			var version int32
-			var updated time.Time
-			var body []byte
-			_, err = pgx.ForEachRow(rows, []any{&id, &version, &updated, &body}, func() error { return nil })
-			return err
+			return f.page(ctx, q, total)
 		})
 	}
+}
+
+// common is the number of matches from which walking the order until a page is
+// full costs less than sorting them.
+const common = 5000
+
+// page reads the first 20 matches. Left alone, the planner walks the primary key
+// for rare matches too.
+func (f *Floor) page(ctx context.Context, q condition, total int64) error {
+	sql := `WITH m AS MATERIALIZED (SELECT x.rid FROM ` + q.from + ` WHERE ` + q.where + `)
+		SELECT r.id, r.version, r.last_updated, r.body FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT 20) p JOIN resource r ON r.rid = p.rid ORDER BY r.rid`
+	args := q.args
+	switch {
+	case total == 0:
+		return nil
+	case total < common:
+	case q.from == "resource x":
+		sql = fmt.Sprintf(`SELECT x.id, x.version, x.last_updated, x.body FROM resource x WHERE x.rid > $%d AND %s ORDER BY x.rid LIMIT 20`, len(args)+1, q.where)
+		args = append(slices.Clip(args), int64(f.typ(q.typ))<<48)
+	default:
+		sql = fmt.Sprintf(`SELECT r.id, r.version, r.last_updated, r.body FROM resource r
+			WHERE r.rid > $%d AND EXISTS (SELECT FROM %s WHERE x.rid = r.rid AND %s OFFSET 0) ORDER BY r.rid LIMIT 20`, len(args)+1, q.from, q.where)
+		args = append(slices.Clip(args), int64(f.typ(q.typ))<<48)
+	}
+	rows, err := f.Data.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	var id string
+	var version int32
+	var updated time.Time
+	var body []byte
+	_, err = pgx.ForEachRow(rows, []any{&id, &version, &updated, &body}, func() error { return nil })
+	return err
+}
+
+// typ is the number of a resource type in the server's database.
+func (f *Floor) typ(name string) int16 {
+	if f.numbers == nil {
+		return 0
+	}
+	return f.numbers[name]
 }
 
 // condition is a search as PostgreSQL could be asked it: x is the table with the
 // matches' rid.
 type condition struct {
+	typ         string
 	from, where string
 	args        []any
 }
@@ -320,6 +363,12 @@ type condition struct {
 // counts is that as many rows are touched.
 func floorQuery(path string) (condition, error) {
 	typ, query, _ := strings.Cut(path, "?")
+	c, err := floorCondition(typ, query)
+	c.typ = typ
+	return c, err
+}
+
+func floorCondition(typ, query string) (condition, error) {
 	name, rest, _ := strings.Cut(query, "=")
 	value, _, _ := strings.Cut(rest, "&")
 	value, err := url.QueryUnescape(value)
@@ -336,9 +385,9 @@ func floorQuery(path string) (condition, error) {
 	case fhir.SearchString:
 		folded := fhir.FoldText(value)
 		if modifier == "contains" {
-			return condition{"index_string x", "x.key = $1 AND x.text LIKE $2", []any{key(), "%" + folded + "%"}}, nil
+			return condition{typ, "index_string x", "x.key = $1 AND x.text LIKE $2", []any{key(), "%" + folded + "%"}}, nil
 		}
-		return condition{"index_string x", "x.key = $1 AND left(x.text, 128) >= $2 AND left(x.text, 128) < $3", []any{key(), folded, folded + "\U0010FFFF"}}, nil
+		return condition{typ, "index_string x", "x.key = $1 AND left(x.text, 128) >= $2 AND left(x.text, 128) < $3", []any{key(), folded, folded + "\U0010FFFF"}}, nil
 	case fhir.SearchDate:
 		prefix, date := value[:2], value[2:]
 		low, high, err := fhir.ParseDate(date)
@@ -353,7 +402,7 @@ func floorQuery(path string) (condition, error) {
 			d := (time.Now().UnixMicro() - low) / 10
 			low, high = low-d, high+d
 		}
-		c := condition{"index_date x", "x.key = $1 AND " + where, []any{key(), low, high}}
+		c := condition{typ, "index_date x", "x.key = $1 AND " + where, []any{key(), low, high}}
 		if !strings.Contains(where, "$3") {
 			c.args = c.args[:2]
 		}
@@ -368,7 +417,7 @@ func floorQuery(path string) (condition, error) {
 		if err != nil {
 			return condition{}, err
 		}
-		return condition{"index_quantity x", "x.key = $1 AND x.unit = ANY (ARRAY(SELECT u.id FROM quantity_unit u WHERE u.system = $2 AND u.code = $3)) AND " + where,
+		return condition{typ, "index_quantity x", "x.key = $1 AND x.unit = ANY (ARRAY(SELECT u.id FROM quantity_unit u WHERE u.system = $2 AND u.code = $3)) AND " + where,
 			append([]any{key(), parts[1], parts[2]}, args...)}, nil
 	case fhir.SearchComposite:
 		token, number, _ := strings.Cut(value, "$")
@@ -377,16 +426,16 @@ func floorQuery(path string) (condition, error) {
 		if err != nil {
 			return condition{}, err
 		}
-		return condition{"resource t JOIN index_quantity x ON x.rid = t.rid", "t.terms @> $1::bigint[] AND x.key = $2 AND " + where,
+		return condition{typ, "resource t JOIN index_quantity x ON x.rid = t.rid", "t.terms @> $1::bigint[] AND x.key = $2 AND " + where,
 			append([]any{[]int64{int64(part[0].Keys[0].Term(tokenValue(token)))}, int64(part[1].Keys[0])}, args...)}, nil
 	case fhir.SearchReference:
 		target, id, ok := strings.Cut(value, "/")
 		if !ok {
 			target, id = "Patient", value
 		}
-		return condition{"resource x", "x.terms @> $1::bigint[]", []any{[]int64{int64(p.Keys[0].Term(fhir.ValueReference(target, id)))}}}, nil
+		return condition{typ, "resource x", "x.terms @> $1::bigint[]", []any{[]int64{int64(p.Keys[0].Term(fhir.ValueReference(target, id)))}}}, nil
 	default:
-		return condition{"resource x", "x.terms @> $1::bigint[]", []any{[]int64{int64(p.Keys[0].Term(tokenValue(value)))}}}, nil
+		return condition{typ, "resource x", "x.terms @> $1::bigint[]", []any{[]int64{int64(p.Keys[0].Term(tokenValue(value)))}}}, nil
 	}
 }
 

@@ -36,6 +36,7 @@ type settings struct {
 	serverPID               int
 	kiln                    string
 	jsonFile, plots         string
+	statements              int
 }
 
 func command() *cobra.Command {
@@ -63,6 +64,7 @@ func command() *cobra.Command {
 	f.StringVar(&s.kiln, "kiln", defaultKiln(), "the binary to start where there is no --url")
 	f.StringVar(&s.jsonFile, "json", "", "write the results as JSON to this file; - is standard output")
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")
+	f.IntVar(&s.statements, "statements", 0, "print so many of the dearest SQL statements of each workload (pg_stat_statements)")
 	root.AddCommand(section7Command(&s), runCommand(&s), floorCommand(&s), layoutCommand(&s), smokeCommand(&s), listCommand())
 	return root
 }

@@ -76,6 +76,8 @@ type Result struct {
 	WAL    *float64           `json:"wal_bytes_per_resource,omitempty"`
 	Disk   *float64           `json:"disk_bytes_per_resource,omitempty"`
 	Tables map[string]float64 `json:"table_bytes_per_resource,omitempty"`
+	// Statements are the dearest SQL statements, with --statements.
+	Statements []Statement `json:"statements,omitempty"`
 }
 
 // summarise makes a result of the runs of one workload.
@@ -192,6 +194,11 @@ func writeResults(out io.Writer, results []Result) error {
 				}
 			}
 			fmt.Fprintf(out, "%s: disk bytes per resource: %s\n", r.Workload, strings.Join(parts, ", "))
+		}
+	}
+	for _, r := range results {
+		for _, st := range r.Statements {
+			fmt.Fprintf(out, "%s: %.0f ms, %d × %.3f ms, %.0f blocks, %.1f rows: %s\n", r.Workload, st.Total, st.Calls, st.Mean, st.Blocks, st.Rows, strings.Join(strings.Fields(st.SQL), " "))
 		}
 	}
 	return nil

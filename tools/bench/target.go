@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,6 +18,8 @@ type target struct {
 	url     string        // of the database
 	cluster *Cluster      // nil for a server that runs
 	kiln    *Kiln
+	// statements is how many of the dearest SQL statements to tell, 0 for none.
+	statements int
 }
 
 // serverSettings are what a private cluster runs with: more memory than
@@ -28,7 +31,7 @@ var serverSettings = []string{
 
 // target connects to --url, or starts a cluster and --kiln.
 func (s *settings) target(ctx context.Context) (*target, error) {
-	t := &target{url: s.databaseURL}
+	t := &target{url: s.databaseURL, statements: s.statements}
 	fail := func(err error) (*target, error) {
 		t.close()
 		return nil, err
@@ -37,7 +40,11 @@ func (s *settings) target(ctx context.Context) (*target, error) {
 	if base == "" {
 		var err error
 		if t.url == "" {
-			if t.cluster, err = StartCluster(ctx, serverSettings); err != nil {
+			config := serverSettings
+			if s.statements > 0 {
+				config = append(slices.Clip(config), "shared_preload_libraries=pg_stat_statements", "track_io_timing=on")
+			}
+			if t.cluster, err = StartCluster(ctx, config); err != nil {
 				return fail(err)
 			}
 			if t.url, err = t.cluster.CreateDatabase(ctx, "kiln"); err != nil {
@@ -63,6 +70,11 @@ func (s *settings) target(ctx context.Context) (*target, error) {
 			return fail(err)
 		}
 		t.bench.Watched.Postmaster = postmasterOf(ctx, t.db)
+		if s.statements > 0 {
+			if _, err := t.db.Exec(ctx, `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`); err != nil {
+				return fail(fmt.Errorf("--statements needs pg_stat_statements: %w", err))
+			}
+		}
 	}
 	return t, nil
 }
@@ -96,6 +108,11 @@ func (t *target) close() {
 func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Result, error) {
 	var before Volume
 	var err error
+	if t.statements > 0 && t.db != nil {
+		if _, err := t.db.Exec(ctx, `SELECT pg_stat_statements_reset()`); err != nil {
+			return Result{}, err
+		}
+	}
 	if t.db != nil {
 		if before, err = readVolume(ctx, t.db); err != nil {
 			return Result{}, err
@@ -113,6 +130,11 @@ func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Res
 		all = append(all, m)
 	}
 	r := summarise(w.Name, l, all)
+	if t.statements > 0 {
+		if r.Statements, err = readStatements(ctx, t.db, t.statements); err != nil {
+			return Result{}, err
+		}
+	}
 	// Warm-up writes too, but is not counted: only a workload without one is told.
 	if t.db != nil && w.Writes && moved > 0 && (w.Finite || l.WarmUp == 0) {
 		after, err := readVolume(ctx, t.db)
