@@ -46,7 +46,9 @@ CREATE TABLE resource (
 -- _lastUpdated, _sort=_lastUpdated, type and system history.
 CREATE INDEX resource_last_updated ON resource (typ, last_updated, rid);
 -- token, reference, uri, string :exact, :missing, compartments, _revinclude, chains.
-CREATE INDEX resource_terms ON resource USING gin (terms);
+-- The server moves new terms into the index proper every few thousand writes; the
+-- limit is for when it cannot keep up, and one writer has to do it.
+CREATE INDEX resource_terms ON resource USING gin (terms) WITH (gin_pending_list_limit = 16384);
 
 -- Superseded versions and deletions. A deleted resource has no row in resource;
 -- its last row here has method 'D' and no body.

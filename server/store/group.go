@@ -333,6 +333,9 @@ func (g *group) release() {
 	}
 }
 
+// terms is the number of terms in the group.
+func (g *group) terms() int { return g.insert.cols[0].n + g.update.cols[0].n }
+
 // add lays out the rows of an entry.
 func (g *group) add(e *entry) {
 	if e.action == nothing {

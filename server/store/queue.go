@@ -273,6 +273,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 			claims = claims || e.action == claimed
 		}
 	}
+	terms := g.terms()
 	if err := g.send(ctx, conn, begun, !claims); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
@@ -295,5 +296,6 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 			e.finish()
 		}
 	}
+	s.flush.add(terms)
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 type Config struct {
 	URL string // of the database, as pgx reads it
 	// MaxConns bounds the connections of this server; 0 means 4 for each CPU, at
-	// least 8. Two more serve dictionaries and surrogates.
+	// least 8. Three more serve dictionaries, surrogates and the flush of new terms.
 	MaxConns int
 	// StatementTimeout ends a statement that takes longer, in PostgreSQL; 0 means
 	// two minutes, negative none.
@@ -44,6 +44,7 @@ type Store struct {
 	texts known // terms of token_text that are committed
 	units known // ids of quantity_unit that are committed
 	queue queue
+	flush flusher
 
 	searches searches
 }
@@ -79,7 +80,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	// A surrogate or a dictionary row matters only when a later commit uses it,
 	// and that commit's flush covers it: these need not wait for the disk.
-	if s.side, err = open(ctx, c.URL, 2, settings(timeout)+"SET synchronous_commit = off;"); err != nil {
+	if s.side, err = open(ctx, c.URL, 3, settings(timeout)+"SET synchronous_commit = off;"); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -88,6 +89,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	s.flush.start(s)
 	s.queue.start(s, min(4, max(2, maxConns/4)))
 	return s, nil
 }
@@ -130,6 +132,7 @@ func open(ctx context.Context, url string, maxConns int, settings string) (*pgxp
 // come later fail.
 func (s *Store) Close() {
 	s.queue.stop()
+	s.flush.stop()
 	s.pool.Close()
 	s.side.Close()
 }

@@ -88,6 +88,7 @@ func modifies(ws []*Write) bool {
 type Tx struct {
 	store *Store
 	tx    pgx.Tx
+	terms int // written so far
 }
 
 const maxAttempts = 10
@@ -98,7 +99,14 @@ const maxAttempts = 10
 // repeat.
 func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	for attempt := 1; ; attempt++ {
-		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fn(&Tx{store: s, tx: tx}) })
+		t := Tx{store: s}
+		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			t.tx = tx
+			return fn(&t)
+		})
+		if err == nil {
+			s.flush.add(t.terms)
+		}
 		if err == nil || attempt == maxAttempts || !retryable(err) || ctx.Err() != nil {
 			return translate(err)
 		}
@@ -152,6 +160,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	for _, e := range sorted {
 		g.add(e)
 	}
+	t.terms += g.terms()
 	if err := g.send(ctx, t.tx.Conn(), true, false); err != nil {
 		return translate(fmt.Errorf("write: %w", err))
 	}
