@@ -115,6 +115,19 @@ func TestDictionariesHaveEveryType(t *testing.T) {
 	}
 }
 
+func TestBodiesArePackedAsTheServerDoes(t *testing.T) {
+	body := []byte(patientJSON)
+	packed := packBody("", body)
+	if packed[0] != 1 || len(packed) > len(body)/2 {
+		t.Errorf("%d bytes become %d, beginning with %d", len(body), len(packed), packed[0])
+	}
+	for _, stored := range [][]byte{packed, body} {
+		if got, err := unpackBody(stored); err != nil || !bytes.Equal(got, body) {
+			t.Errorf("unpackBody returns %q, %v", got, err)
+		}
+	}
+}
+
 func TestGoalsTable(t *testing.T) {
 	latency := func(p99 float64) Latency { return Latency{P99: Figure{Median: p99}} }
 	wal, disk := 2400.0, 1600.0

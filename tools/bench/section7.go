@@ -161,7 +161,7 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 			out.Results = append(out.Results, floors[p.workload])
 		}
 	}
-	validate, err := validateCost(ctx, t.bench)
+	validate, err := validateCost(ctx, t.bench.Corpus)
 	if err != nil {
 		return err
 	}
