@@ -239,3 +239,9 @@ func load[T fhir.Resource](m *fhir.Model, d Definitions, url string) (T, bool) {
 	t, ok := r.(T)
 	return t, ok
 }
+
+func (cs *codeSets) forget() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	clear(cs.byURL)
+}

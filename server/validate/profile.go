@@ -1,17 +1,718 @@
 package validate
 
-import "kiln/server/fhir"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+	"kiln/server/outcome"
+)
 
 const coreDefinitions = "http://hl7.org/fhir/StructureDefinition/"
 
-type profile struct{}
-
-type profiles struct {
-	validator *Validator
-	byURL     map[string]*profile
+// profile is a constraint StructureDefinition, ready to be applied.
+type profile struct {
+	url  string
+	typ  string
+	root *element
 }
 
-func (ps *profiles) of(url string) *profile { return nil }
-func (ps *profiles) base(url string) bool   { return true }
+// element is one element definition of a snapshot with what is below it.
+type element struct {
+	name       string // element name, without [x]
+	slice      string // "" for one that is no slice
+	min, max   int    // max is fhir.Many without limit
+	types      []typeRef
+	fixed      fhir.Node
+	pattern    fhir.Node
+	maxLength  int
+	binding    *binding
+	invariants []*invariant
+	children   []*element
+	slicing    *slicing
+	slices     []*element
+}
 
-func (u *run) profile(n fhir.Node, p *profile) {}
+// typeRef is one allowed type of an element.
+type typeRef struct {
+	code     string
+	profiles []string
+	targets  []string // profiles of a reference's target
+}
+
+// slicing says how the items of a list are told apart.
+// Spec: https://hl7.org/fhir/R4/profiling.html#slicing.
+type slicing struct {
+	closed         bool
+	ordered        bool
+	discriminators []discriminator
+}
+
+type discriminator struct {
+	kind    string // value, pattern, exists, type, profile
+	path    string
+	steps   []string // element names, extension urls as "extension:url"
+	program []*fhirpath.Program
+}
+
+// profiles makes and keeps profiles.
+type profiles struct {
+	validator *Validator
+	mu        sync.Mutex
+	byURL     map[string]*profile // nil for one that is not known or is a base definition
+}
+
+// maxProfiles bounds what is kept of URLs that resources name.
+const maxProfiles = 5000
+
+// of returns the profile with a canonical URL, nil where it is not known or is a
+// base definition.
+func (ps *profiles) of(url string) *profile {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p, ok := ps.byURL[url]; ok {
+		return p
+	}
+	p := ps.make(url)
+	if len(ps.byURL) < maxProfiles {
+		ps.byURL[strings.Clone(url)] = p
+	}
+	return p
+}
+
+// base reports whether url is the definition of a type of the model.
+func (ps *profiles) base(url string) bool {
+	url, _, _ = strings.Cut(url, "|")
+	name, ok := strings.CutPrefix(url, coreDefinitions)
+	return ok && (ps.validator.plans.named(name) != nil || name == "Resource" || name == "DomainResource")
+}
+
+// forget drops what is known of a profile, after its definition changed.
+func (ps *profiles) forget() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	clear(ps.byURL)
+}
+
+func (ps *profiles) make(url string) *profile {
+	if ps.base(url) {
+		return nil
+	}
+	v := ps.validator
+	sd, ok := load[*r4.StructureDefinition](v.plans.model, v.definitions, url)
+	if !ok || sd.Derivation.Text != "constraint" && sd.Type_.Text != "Extension" {
+		return nil
+	}
+	list := v.snapshot(sd, 0)
+	if len(list) == 0 {
+		return nil
+	}
+	p := &profile{url: strings.Clone(sd.URL.Text), typ: strings.Clone(sd.Type_.Text)}
+	byID := map[string]*element{}
+	v.plans.mu.Lock()
+	defer v.plans.mu.Unlock()
+	for i := range list {
+		d := &list[i]
+		id := d.ID.Text
+		e := ps.element(d)
+		byID[id] = e
+		dot := strings.LastIndexByte(id, '.')
+		if dot < 0 {
+			p.root = e
+			continue
+		}
+		parent := byID[id[:dot]]
+		if parent == nil {
+			continue
+		}
+		if e.slice == "" {
+			parent.children = append(parent.children, e)
+			continue
+		}
+		// A slice stands beside the element it slices.
+		whole := byID[id[:strings.LastIndexByte(id, ':')]]
+		if whole == nil {
+			whole = &element{name: e.name, max: fhir.Many}
+			parent.children = append(parent.children, whole)
+			byID[id[:strings.LastIndexByte(id, ':')]] = whole
+		}
+		whole.slices = append(whole.slices, e)
+	}
+	if p.root == nil {
+		return nil
+	}
+	return p
+}
+
+func (ps *profiles) element(d *r4.ElementDefinition) *element {
+	path := d.Path.Text
+	e := &element{name: strings.Clone(strings.TrimSuffix(path[strings.LastIndexByte(path, '.')+1:], "[x]")), max: fhir.Many}
+	last := d.ID.Text[strings.LastIndexByte(d.ID.Text, '.')+1:]
+	if _, slice, ok := strings.Cut(last, ":"); ok {
+		e.slice = strings.Clone(slice)
+	}
+	e.min, _ = strconv.Atoi(d.Min.Text)
+	if n, err := strconv.Atoi(d.Max.Text); err == nil {
+		e.max = n
+	}
+	e.maxLength, _ = strconv.Atoi(d.MaxLength.Text)
+	for i := range d.Type_ {
+		t := &d.Type_[i]
+		r := typeRef{code: strings.Clone(t.Code.Text)}
+		for j := range t.Profile {
+			r.profiles = append(r.profiles, strings.Clone(t.Profile[j].Text))
+		}
+		for j := range t.TargetProfile {
+			r.targets = append(r.targets, strings.Clone(t.TargetProfile[j].Text))
+		}
+		e.types = append(e.types, r)
+	}
+	e.fixed, e.pattern = fhir.NodeOf(d.Fixed), fhir.NodeOf(d.Pattern)
+	if b := d.Binding; b != nil && b.ValueSet.Text != "" && (b.Strength.Text == "required" || b.Strength.Text == "extensible") {
+		e.binding = &binding{required: b.Strength.Text == "required", valueSet: strings.Clone(strings.Split(b.ValueSet.Text, "|")[0])}
+	}
+	for _, c := range d.Constraint {
+		// Those of the base definitions are checked with the base.
+		if ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-") {
+			continue
+		}
+		if inv := ps.validator.plans.invariant(c, nil); inv != nil {
+			e.invariants = append(e.invariants, inv)
+		}
+	}
+	if s := d.Slicing; s != nil {
+		e.slicing = &slicing{closed: s.Rules.Text == "closed", ordered: s.Ordered.Text == "true"}
+		for i := range s.Discriminator {
+			e.slicing.discriminators = append(e.slicing.discriminators, ps.discriminator(&s.Discriminator[i]))
+		}
+	}
+	return e
+}
+
+// discriminator compiles the path, one program for each of its prefixes: the
+// definition may fix a value at any level.
+func (ps *profiles) discriminator(d *r4.ElementDefinitionSlicingDiscriminator) discriminator {
+	out := discriminator{kind: strings.Clone(d.Type_.Text), path: strings.Clone(d.Path.Text)}
+	expr, err := fhirpath.Parse(out.path)
+	if err != nil {
+		return out
+	}
+	var prefixes []fhirpath.Node
+	for n := expr.Root; n != nil; {
+		prefixes = append(prefixes, n)
+		switch m := n.(type) {
+		case *fhirpath.Member:
+			n = m.Left
+		case *fhirpath.Call:
+			n = m.Left
+		default:
+			n = nil
+		}
+	}
+	slices.Reverse(prefixes)
+	for _, n := range prefixes {
+		step := ""
+		switch m := n.(type) {
+		case *fhirpath.Special: // $this
+			continue
+		case *fhirpath.Member:
+			step = m.Name
+		case *fhirpath.Call:
+			switch {
+			case m.Name == "extension" && len(m.Args) == 1:
+				if l, ok := m.Args[0].(*fhirpath.Literal); ok {
+					step = "extension:" + l.Text
+				}
+			case m.Name == "resolve":
+				step = "resolve()"
+			case m.Name == "ofType":
+				step = "ofType()"
+			}
+		}
+		p, err := fhirpath.CompileExpr(&fhirpath.Expr{Source: out.path, Root: n}, fhirpath.Options{Model: ps.validator.plans.model, CollectionAs: true})
+		if step == "" || err != nil {
+			return discriminator{kind: out.kind, path: out.path}
+		}
+		out.steps, out.program = append(out.steps, step), append(out.program, p)
+	}
+	return out
+}
+
+// profile validates n against a profile.
+func (u *run) profile(n fhir.Node, p *profile) {
+	if u.depth++; u.depth > maxDepth {
+		u.depth--
+		u.report(outcome.Failure, n, "profile %s refers to itself without end", p.url)
+		return
+	}
+	if !u.is(n.T, p.typ) {
+		u.report(outcome.Failure, n, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
+	} else {
+		u.against(n, p.root)
+	}
+	u.depth--
+}
+
+// is reports whether t is the named type or specialises it.
+func (u *run) is(t *fhir.Type, name string) bool {
+	for range 6 {
+		if t.Name == name || t.Base == name || name == "Resource" && t.Kind == fhir.ResourceKind || name == "Element" {
+			return true
+		}
+		base := u.v.plans.named(t.Base)
+		if base == nil {
+			return false
+		}
+		t = base
+	}
+	return false
+}
+
+// against validates the children of n and the invariants of e.
+func (u *run) against(n fhir.Node, e *element) {
+	for _, c := range e.children {
+		base := len(u.nodes)
+		u.nodes = n.AppendChild(u.nodes, c.name)
+		u.group(n, c, base, len(u.nodes))
+		u.nodes = u.nodes[:base]
+	}
+	for _, inv := range e.invariants {
+		u.invariant(n, inv)
+	}
+}
+
+// group validates all values of one element of n: u.nodes from base to end.
+func (u *run) group(n fhir.Node, c *element, base, end int) {
+	u.cardinality(n, c.name, c.min, c.max, end-base)
+	repeats := true
+	if f := n.T.Field(c.name); f != nil {
+		repeats = f.Repeats()
+	}
+	at := func(i int) int {
+		if !repeats {
+			return -1
+		}
+		return i - base
+	}
+	counts := make([]int, len(c.slices))
+	order := 0
+	for i := base; i < end; i++ {
+		u.path = append(u.path, segment{c.name, at(i)})
+		item := u.nodes[i]
+		u.item(item, c)
+		if len(c.slices) > 0 {
+			found := false
+			for j, s := range c.slices {
+				if !u.matches(item, c.slicing, s) {
+					continue
+				}
+				found = true
+				counts[j]++
+				if c.slicing != nil && c.slicing.ordered && j < order {
+					u.report(outcome.Failure, item, "slice %s is out of order", s.slice)
+				}
+				order = j
+				u.item(item, s)
+				break
+			}
+			if !found && c.slicing != nil && c.slicing.closed {
+				u.report(outcome.Failure, item, "expected one of the slices %s, found none of them", sliceNames(c.slices))
+			}
+		}
+		u.pop()
+	}
+	for j, s := range c.slices {
+		if (s.min > 0 || s.max >= 0) && (end > base || c.min > 0 || s.min > 0) {
+			u.cardinality(n, c.name+":"+s.slice, s.min, s.max, counts[j])
+		}
+	}
+}
+
+func sliceNames(list []*element) string {
+	var names []string
+	for _, s := range list {
+		names = append(names, s.slice)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (u *run) cardinality(n fhir.Node, name string, low, high, count int) {
+	switch {
+	case count == 0 && low > 0:
+		u.once(n, "%s is required: expected at least %d, found none", name, low)
+	case count < low:
+		u.once(n, "%s: expected at least %d, found %d", name, low, count)
+	case high == 0 && count > 0:
+		u.once(n, "%s is not allowed here", name)
+	case high >= 0 && count > high:
+		u.once(n, "%s: expected at most %d, found %d", name, high, count)
+	}
+}
+
+// once reports an error that the base or another profile may have reported.
+func (u *run) once(n fhir.Node, format string, args ...any) {
+	text, at := fmt.Sprintf(format, args...), u.expression()
+	for i := range u.issues {
+		if u.issues[i].Diagnostics == text && u.issues[i].Expression == at {
+			return
+		}
+	}
+	u.report(outcome.Failure, n, "%s", text)
+}
+
+// item validates one value against its definition.
+func (u *run) item(n fhir.Node, e *element) {
+	ref := u.allowed(n, e)
+	if len(e.types) > 0 && ref == nil {
+		u.once(n, "expected %s, found %s", typeNames(e.types), n.T.Name)
+		return
+	}
+	if ref != nil {
+		u.typeProfiles(n, ref)
+		if len(ref.targets) > 0 {
+			u.targets(n, ref)
+		}
+	}
+	if e.fixed.T != nil && !equal(n, e.fixed) {
+		u.once(n, "expected %s, found %s", show(e.fixed), show(n))
+	}
+	if e.pattern.T != nil && !contains(n, e.pattern) {
+		u.once(n, "expected at least %s, found %s", show(e.pattern), show(n))
+	}
+	if e.maxLength > 0 && len([]rune(n.Text())) > e.maxLength {
+		u.once(n, "expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
+	}
+	if e.binding != nil {
+		before := len(u.issues)
+		u.binding(n, e.binding)
+		// The base may have said so already.
+		if len(u.issues) > before {
+			last := u.issues[before]
+			u.issues = u.issues[:before]
+			if last.Severity == outcome.Failure {
+				u.once(n, "%s", last.Diagnostics)
+			} else {
+				u.issues = append(u.issues, last)
+			}
+		}
+	}
+	u.against(n, e)
+}
+
+// allowed returns the type of e that n is of.
+func (u *run) allowed(n fhir.Node, e *element) *typeRef {
+	for i := range e.types {
+		code := e.types[i].code
+		if strings.HasPrefix(code, "http://hl7.org/fhirpath/") || u.is(n.T, code) {
+			return &e.types[i]
+		}
+	}
+	return nil
+}
+
+func typeNames(list []typeRef) string {
+	var names []string
+	for _, t := range list {
+		names = append(names, t.code)
+	}
+	return strings.Join(names, " or ")
+}
+
+// typeProfiles applies the profiles of a type: one of them must hold.
+func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
+	var known []*profile
+	for _, url := range ref.profiles {
+		p := u.v.profiles.of(url)
+		if p == nil {
+			return // one that cannot be looked at may hold
+		}
+		known = append(known, p)
+	}
+	switch len(known) {
+	case 0:
+	case 1:
+		u.profile(n, known[0])
+	default:
+		for _, p := range known {
+			if u.conforms(n, p) {
+				return
+			}
+		}
+		u.once(n, "expected conformance with one of %s", strings.Join(ref.profiles, ", "))
+	}
+}
+
+// conforms tries a profile without reporting.
+func (u *run) conforms(n fhir.Node, p *profile) bool {
+	if u.depth > maxDepth {
+		return false
+	}
+	other := &run{v: u.v, ctx: u.ctx, options: &Options{Terminology: u.options.Terminology, Resolver: u.options.Resolver}, fp: u.fp, depth: u.depth + 1}
+	other.profile(n, p)
+	return len(other.issues) == 0
+}
+
+// targets checks the type of a reference's target.
+func (u *run) targets(n fhir.Node, ref *typeRef) {
+	r, ok := n.Element().(*r4.Reference)
+	if !ok {
+		return
+	}
+	typ := fhirpath.ReferenceType(r.Reference.Text)
+	if u.v.plans.named(typ) == nil {
+		return
+	}
+	var names []string
+	for _, url := range ref.targets {
+		name := strings.TrimPrefix(url, coreDefinitions)
+		if !u.v.profiles.base(url) {
+			p := u.v.profiles.of(url)
+			if p == nil {
+				return
+			}
+			name = p.typ
+		}
+		if name == typ || name == "Resource" {
+			return
+		}
+		names = append(names, name)
+	}
+	u.once(n, "expected a reference to %s, found %s", strings.Join(names, ", "), r.Reference.Text)
+}
+
+// matches reports whether n belongs to slice s.
+func (u *run) matches(n fhir.Node, s *slicing, e *element) bool {
+	if s == nil || len(s.discriminators) == 0 {
+		// Type slices need no discriminator: value[x]:valueQuantity.
+		return len(e.types) > 0 && u.allowed(n, e) != nil && !u.anyType(e)
+	}
+	for i := range s.discriminators {
+		if !u.discriminates(n, &s.discriminators[i], e) {
+			return false
+		}
+	}
+	return true
+}
+
+// anyType reports whether the slice has no type of its own.
+func (u *run) anyType(e *element) bool { return len(e.types) > 1 }
+
+func (u *run) discriminates(n fhir.Node, d *discriminator, e *element) bool {
+	switch d.kind {
+	case "value", "pattern":
+		return u.byValue(n, d.steps, d.program, e)
+	case "exists":
+		values := u.at(n, d, len(d.steps))
+		for _, def := range below(e, d.steps) {
+			switch {
+			case def.max == 0:
+				return len(values) == 0
+			case def.min > 0:
+				return len(values) > 0
+			}
+		}
+		return false
+	case "type":
+		for _, value := range u.at(n, d, len(d.steps)) {
+			for _, def := range below(e, d.steps) {
+				if u.allowed(value, def) != nil {
+					return true
+				}
+			}
+		}
+		return false
+	case "profile":
+		for _, value := range u.at(n, d, len(d.steps)) {
+			for _, def := range below(e, d.steps) {
+				for _, t := range def.types {
+					for _, url := range append(slices.Clone(t.profiles), t.targets...) {
+						if u.v.profiles.base(url) {
+							if u.is(value.T, strings.TrimPrefix(url, coreDefinitions)) {
+								return true
+							}
+						} else if p := u.v.profiles.of(url); p != nil && u.conforms(value, p) {
+							return true
+						}
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// at evaluates the first steps of a discriminator's path.
+func (u *run) at(n fhir.Node, d *discriminator, steps int) []fhir.Node {
+	if steps == 0 {
+		return []fhir.Node{n}
+	}
+	if steps > len(d.program) {
+		return nil
+	}
+	c, err := d.program[steps-1].Eval(&u.fp, n)
+	if err != nil {
+		return nil
+	}
+	var out []fhir.Node
+	for _, v := range c {
+		if node, ok := v.Node(); ok {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
+// byValue looks for the level of the path at which the slice fixes a value, and
+// compares there. An extension is told by its url, which its profile fixes.
+func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program, e *element) bool {
+	d := discriminator{steps: steps, program: programs}
+	for level := len(steps); level >= 0; level-- {
+		decided := false
+		for _, def := range below(e, steps[:level]) {
+			if def.fixed.T == nil && def.pattern.T == nil && (def.binding == nil || !def.binding.required || level < len(steps)) {
+				continue
+			}
+			decided = true
+			for _, value := range u.at(n, &d, level) {
+				switch {
+				case def.fixed.T != nil && equal(value, def.fixed), def.fixed.T == nil && def.pattern.T != nil && contains(value, def.pattern):
+					return true
+				case def.fixed.T == nil && def.pattern.T == nil && u.inside(value, def.binding):
+					return true
+				}
+			}
+		}
+		if decided {
+			return false
+		}
+	}
+	if len(steps) == 1 && steps[0] == "url" {
+		if x, ok := n.Element().(*fhir.Extension); ok {
+			for _, t := range e.types {
+				for _, url := range t.profiles {
+					if url, _, _ = strings.Cut(url, "|"); x.URL.Text == url {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// inside reports whether a code of n is in a value set.
+func (u *run) inside(n fhir.Node, b *binding) bool {
+	set := u.v.codes.of(b.valueSet)
+	switch e := n.Element().(type) {
+	case *r4.CodeableConcept:
+		for i := range e.Coding {
+			if set.has(e.Coding[i].System.Text, e.Coding[i].Code.Text, false) == inside {
+				return true
+			}
+		}
+		return false
+	case *r4.Coding:
+		return set.has(e.System.Text, e.Code.Text, false) == inside
+	}
+	return n.Text() != "" && set.has("", n.Text(), true) == inside
+}
+
+// below returns the definitions that steps lead to from e, slices included.
+func below(e *element, steps []string) []*element {
+	list := []*element{e}
+	for _, step := range steps {
+		if step == "ofType()" || step == "resolve()" {
+			continue
+		}
+		name, url, extension := strings.Cut(step, ":")
+		var next []*element
+		for _, x := range list {
+			for _, c := range x.children {
+				if c.name != name {
+					continue
+				}
+				for _, s := range c.slices {
+					if !extension || sliceOf(s, url) {
+						next = append(next, s)
+					}
+				}
+				if !extension {
+					next = append(next, c)
+				}
+			}
+		}
+		list = next
+	}
+	return list
+}
+
+// sliceOf reports whether s is the slice of an extension with that url.
+func sliceOf(s *element, url string) bool {
+	for _, t := range s.types {
+		if slices.Contains(t.profiles, url) {
+			return true
+		}
+	}
+	return false
+}
+
+// equal compares two elements: fixed values.
+func equal(a, b fhir.Node) bool {
+	if a.T.Kind.Primitive() || b.T.Kind.Primitive() {
+		return a.Text() == b.Text() && a.T.Kind.Primitive() == b.T.Kind.Primitive()
+	}
+	if a.T != b.T {
+		return false
+	}
+	for i := range a.T.Fields {
+		f := &a.T.Fields[i]
+		x, y := a.AppendField(nil, f), b.AppendField(nil, f)
+		if len(x) != len(y) {
+			return false
+		}
+		for j := range x {
+			if !equal(x[j], y[j]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// contains reports whether n has everything that pattern has.
+// Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_.
+func contains(n, pattern fhir.Node) bool {
+	if n.T.Kind.Primitive() || pattern.T.Kind.Primitive() {
+		return n.Text() == pattern.Text() && n.T.Kind.Primitive() == pattern.T.Kind.Primitive()
+	}
+	if n.T != pattern.T {
+		return false
+	}
+	for i := range n.T.Fields {
+		f := &n.T.Fields[i]
+		have := n.AppendField(nil, f)
+		for _, want := range pattern.AppendField(nil, f) {
+			if !slices.ContainsFunc(have, func(h fhir.Node) bool { return contains(h, want) }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// show is an element in a message.
+func show(n fhir.Node) string {
+	s := n.Text()
+	if !n.T.Kind.Primitive() {
+		s = string(fhir.Encode(nil, n.Element()))
+	}
+	if len(s) > 200 {
+		s = strings.ToValidUTF8(s[:200], "") + "…"
+	}
+	return s
+}

@@ -542,3 +542,21 @@ func firstText(n fhir.Node, depth int) string {
 	}
 	return ""
 }
+
+// Forget drops what was made of profiles and value sets: to be called when
+// conformance resources were stored or deleted, or a package was installed.
+func (v *Validator) Forget() {
+	v.profiles.forget()
+	v.codes.forget()
+}
+
+// Writes is the validator as the write path calls it, with fixed options.
+type Writes struct {
+	Validator *Validator
+	Options   Options
+}
+
+// Validate returns what is wrong with r, see Validator.Validate.
+func (w Writes) Validate(ctx context.Context, r fhir.Resource) []outcome.Issue {
+	return w.Validator.Validate(ctx, r, w.Options)
+}

@@ -1,0 +1,226 @@
+package validate
+
+import (
+	"slices"
+	"strings"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+)
+
+// maxElements bounds a snapshot.
+const maxElements = 5000
+
+// snapshot returns the elements of a definition's snapshot; of one that has only
+// a differential, the elements of its base with the differential applied. Every
+// element has an id. It is nil where the base is not known or bases go in a
+// circle.
+// Spec: https://hl7.org/fhir/R4/profiling.html#snapshot.
+func (v *Validator) snapshot(sd *r4.StructureDefinition, depth int) []r4.ElementDefinition {
+	if sd.Snapshot != nil && len(sd.Snapshot.Element) > 0 {
+		return withIDs(sd.Snapshot.Element)
+	}
+	if sd.Differential == nil || depth > 20 {
+		return nil
+	}
+	base, ok := load[*r4.StructureDefinition](v.plans.model, v.definitions, sd.BaseDefinition.Text)
+	if !ok {
+		return nil
+	}
+	s := snapshotter{v: v, elements: slices.Clone(v.snapshot(base, depth+1))}
+	if len(s.elements) == 0 {
+		return nil
+	}
+	for _, d := range withIDs(sd.Differential.Element) {
+		i := s.find(d.ID.Text)
+		if i < 0 {
+			i = s.insert(d.ID.Text, 0)
+		}
+		if i < 0 || len(s.elements) > maxElements {
+			return nil
+		}
+		merge(&s.elements[i], &d)
+	}
+	return s.elements
+}
+
+// withIDs completes the ids of elements that have only a path and a slice name.
+func withIDs(list []r4.ElementDefinition) []r4.ElementDefinition {
+	list = slices.Clone(list)
+	slice := map[string]string{} // path -> id of the current slice
+	for i := range list {
+		e := &list[i]
+		path := e.Path.Text
+		id := path
+		// The longest path above that has an id of its own.
+		for p := path; ; {
+			dot := strings.LastIndexByte(p, '.')
+			if dot < 0 {
+				break
+			}
+			p = p[:dot]
+			if above, ok := slice[p]; ok {
+				id = above + path[len(p):]
+				break
+			}
+		}
+		if e.SliceName.Text != "" {
+			id += ":" + e.SliceName.Text
+		}
+		if e.ID.Text == "" {
+			e.ID.Text = id
+		}
+		for p := range slice {
+			if strings.HasPrefix(p, path+".") {
+				delete(slice, p)
+			}
+		}
+		slice[path] = e.ID.Text
+	}
+	return list
+}
+
+// snapshotter applies a differential.
+type snapshotter struct {
+	v        *Validator
+	elements []r4.ElementDefinition
+}
+
+func (s *snapshotter) find(id string) int {
+	return slices.IndexFunc(s.elements, func(e r4.ElementDefinition) bool {
+		return e.ID.Text == id || strings.HasSuffix(e.ID.Text, "[x]") && strings.TrimSuffix(e.ID.Text, "[x]") == id
+	})
+}
+
+// end is the index behind element i and all below it.
+func (s *snapshotter) end(i int) int {
+	id := s.elements[i].ID.Text
+	j := i + 1
+	for j < len(s.elements) && strings.HasPrefix(s.elements[j].ID.Text, id+".") {
+		j++
+	}
+	return j
+}
+
+// insert makes the element with an id that the base does not have: a slice, or an
+// element below one whose type is defined elsewhere. It returns its index, -1
+// where there is no such element.
+func (s *snapshotter) insert(id string, depth int) int {
+	dot := strings.LastIndexByte(id, '.')
+	if dot < 0 || depth > 20 {
+		return -1
+	}
+	last := id[dot+1:]
+	if colon := strings.IndexByte(last, ':'); colon >= 0 {
+		whole := s.at(id[:dot+1+colon], depth)
+		if whole < 0 {
+			return -1
+		}
+		return s.slice(whole, id)
+	}
+	parent := s.at(id[:dot], depth)
+	if parent < 0 || !s.open(parent) {
+		return -1
+	}
+	if i := s.find(id); i >= 0 {
+		return i
+	}
+	// valueQuantity is the slice of value[x] for one type.
+	for i := parent + 1; i < s.end(parent); i++ {
+		name, choice := strings.CutSuffix(s.elements[i].ID.Text, "[x]")
+		if rest, ok := strings.CutPrefix(id, name); choice && ok && rest != "" {
+			for _, t := range s.elements[i].Type_ {
+				if strings.EqualFold(t.Code.Text, rest) {
+					j := s.slice(i, s.elements[i].ID.Text+":"+last)
+					s.elements[j].Type_ = []r4.ElementDefinitionType{t}
+					s.elements[j].ID.Text = id
+					return j
+				}
+			}
+		}
+	}
+	return -1
+}
+
+func (s *snapshotter) at(id string, depth int) int {
+	if i := s.find(id); i >= 0 {
+		return i
+	}
+	return s.insert(id, depth+1)
+}
+
+// slice copies the element at whole, with what is below it, to a new slice behind
+// it and the slices that are there.
+func (s *snapshotter) slice(whole int, id string) int {
+	from := s.elements[whole].ID.Text
+	copied := slices.Clone(s.elements[whole:s.end(whole)])
+	for i := range copied {
+		copied[i].ID.Text = id + strings.TrimPrefix(copied[i].ID.Text, from)
+	}
+	copied[0].SliceName.Text = id[strings.LastIndexByte(id, ':')+1:]
+	copied[0].Slicing = nil
+	copied[0].Min.Text = "0"
+	at := s.end(whole)
+	for at < len(s.elements) && strings.HasPrefix(s.elements[at].ID.Text, from+":") {
+		at = s.end(at)
+	}
+	s.elements = slices.Insert(s.elements, at, copied...)
+	return at
+}
+
+// open adds the elements of its type below element i, unless they are there.
+func (s *snapshotter) open(i int) bool {
+	if s.end(i) > i+1 {
+		return true
+	}
+	e := s.elements[i]
+	if len(e.Type_) != 1 {
+		return false
+	}
+	url := coreDefinitions + e.Type_[0].Code.Text
+	if p := e.Type_[0].Profile; len(p) == 1 {
+		url = p[0].Text
+	}
+	sd, ok := load[*r4.StructureDefinition](s.v.plans.model, s.v.definitions, url)
+	if !ok || sd.Snapshot == nil || len(sd.Snapshot.Element) == 0 {
+		return false
+	}
+	list := withIDs(sd.Snapshot.Element)
+	root := list[0].ID.Text
+	rootPath := list[0].Path.Text
+	for j := range list {
+		list[j].ID.Text = e.ID.Text + strings.TrimPrefix(list[j].ID.Text, root)
+		list[j].Path.Text = e.Path.Text + strings.TrimPrefix(list[j].Path.Text, rootPath)
+	}
+	s.elements = slices.Insert(s.elements, i+1, list[1:]...)
+	return true
+}
+
+// merge lays a differential element over the one it constrains.
+func merge(into, d *r4.ElementDefinition) {
+	set := func(to *fhir.Primitive, from fhir.Primitive) {
+		if from.Text != "" {
+			to.Text = from.Text
+		}
+	}
+	set(&into.Min.Primitive, d.Min.Primitive)
+	set(&into.Max.Primitive, d.Max.Primitive)
+	set(&into.SliceName.Primitive, d.SliceName.Primitive)
+	set(&into.MaxLength.Primitive, d.MaxLength.Primitive)
+	if d.Slicing != nil {
+		into.Slicing = d.Slicing
+	}
+	if len(d.Type_) > 0 {
+		into.Type_ = d.Type_
+	}
+	if d.Fixed != nil {
+		into.Fixed = d.Fixed
+	}
+	if d.Pattern != nil {
+		into.Pattern = d.Pattern
+	}
+	if d.Binding != nil {
+		into.Binding = d.Binding
+	}
+	into.Constraint = append(slices.Clone(into.Constraint), d.Constraint...)
+}
