@@ -37,6 +37,7 @@ type settings struct {
 	kiln                    string
 	jsonFile, plots         string
 	statements              int
+	profiles                string
 }
 
 func command() *cobra.Command {
@@ -65,6 +66,7 @@ func command() *cobra.Command {
 	f.StringVar(&s.jsonFile, "json", "", "write the results as JSON to this file; - is standard output")
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")
 	f.IntVar(&s.statements, "statements", 0, "print so many of the dearest SQL statements of each workload (pg_stat_statements)")
+	f.StringVar(&s.profiles, "profiles", "", "save a CPU profile of the started server for each workload into this folder")
 	root.AddCommand(section7Command(&s), runCommand(&s), floorCommand(&s), layoutCommand(&s), smokeCommand(&s), listCommand())
 	return root
 }

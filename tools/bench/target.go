@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -20,6 +24,8 @@ type target struct {
 	kiln    *Kiln
 	// statements is how many of the dearest SQL statements to tell, 0 for none.
 	statements int
+	// profiles is the folder for CPU profiles of the server, "" for none.
+	profiles string
 }
 
 // serverSettings are what a private cluster runs with: more memory than
@@ -31,7 +37,7 @@ var serverSettings = []string{
 
 // target connects to --url, or starts a cluster and --kiln.
 func (s *settings) target(ctx context.Context) (*target, error) {
-	t := &target{url: s.databaseURL, statements: s.statements}
+	t := &target{url: s.databaseURL, statements: s.statements, profiles: s.profiles}
 	fail := func(err error) (*target, error) {
 		t.close()
 		return nil, err
@@ -51,7 +57,11 @@ func (s *settings) target(ctx context.Context) (*target, error) {
 				return fail(err)
 			}
 		}
-		if t.kiln, err = StartKiln(ctx, s.kiln, t.url); err != nil {
+		var flags []string
+		if s.profiles != "" {
+			flags = []string{"--pprof"}
+		}
+		if t.kiln, err = StartKiln(ctx, s.kiln, t.url, flags...); err != nil {
 			return fail(err)
 		}
 		base, pid = t.kiln.URL, t.kiln.PID
@@ -118,6 +128,13 @@ func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Res
 			return Result{}, err
 		}
 	}
+	if t.profiles != "" && t.kiln != nil {
+		stop, err := t.profile(ctx, filepath.Join(t.profiles, w.Name+".pprof"))
+		if err != nil {
+			return Result{}, err
+		}
+		defer stop()
+	}
 	var all []*Measured
 	var moved int64
 	for i := range max(runs, 1) {
@@ -130,6 +147,9 @@ func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Res
 		all = append(all, m)
 	}
 	r := summarise(w.Name, l, all)
+	if t.kiln != nil && r.All.Errors > 0 {
+		fmt.Fprintf(os.Stderr, "%s: %d errors; the server's log ends with\n%s\n", w.Name, r.All.Errors, t.kiln.Log())
+	}
 	if t.statements > 0 {
 		if r.Statements, err = readStatements(ctx, t.db, t.statements); err != nil {
 			return Result{}, err
@@ -152,4 +172,39 @@ func (t *target) measure(ctx context.Context, w Workload, l Load, runs int) (Res
 		}
 	}
 	return r, nil
+}
+
+// profile takes a CPU profile of the server's next five seconds. The function
+// that it returns waits for its end.
+func (t *target) profile(ctx context.Context, path string) (func(), error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.kiln.URL+"/debug/pprof/profile?seconds=5", nil)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			if resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("the server gives no profile: %s", resp.Status)
+			} else {
+				_, err = io.Copy(file, resp.Body)
+			}
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	return func() {
+		if err := <-done; err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		_ = file.Close() // a profile that is cut short does not open
+	}, nil
 }
