@@ -108,6 +108,14 @@ func (ps *profiles) make(url string) *profile {
 	if !ok || sd.Derivation.Text != "constraint" && sd.Type_.Text != "Extension" {
 		return nil
 	}
+	return ps.prepare(sd, false)
+}
+
+// prepare makes a definition ready to be applied. inherited asks for the
+// constraints that stand in the base definitions too; they are left out
+// otherwise, since the base is checked for itself.
+func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile {
+	v := ps.validator
 	list := v.snapshot(sd, 0)
 	if len(list) == 0 {
 		return nil
@@ -119,7 +127,7 @@ func (ps *profiles) make(url string) *profile {
 	for i := range list {
 		d := &list[i]
 		id := d.ID.Text
-		e := ps.element(d)
+		e := ps.element(d, inherited)
 		byID[id] = e
 		dot := strings.LastIndexByte(id, '.')
 		if dot < 0 {
@@ -146,10 +154,21 @@ func (ps *profiles) make(url string) *profile {
 	if p.root == nil {
 		return nil
 	}
+	// An element that refers to another one has what that one has.
+	for i := range list {
+		_, id, ok := strings.Cut(list[i].ContentReference.Text, "#")
+		if to := byID[id]; ok && to != nil {
+			e := byID[list[i].ID.Text]
+			if len(e.children) == 0 {
+				e.children = to.children
+			}
+			e.invariants = append(e.invariants, to.invariants...)
+		}
+	}
 	return p
 }
 
-func (ps *profiles) element(d *r4.ElementDefinition) *element {
+func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
 	path := d.Path.Text
 	e := &element{name: strings.Clone(strings.TrimSuffix(path[strings.LastIndexByte(path, '.')+1:], "[x]")), max: fhir.Many}
 	last := d.ID.Text[strings.LastIndexByte(d.ID.Text, '.')+1:]
@@ -178,7 +197,7 @@ func (ps *profiles) element(d *r4.ElementDefinition) *element {
 	}
 	for _, c := range d.Constraint {
 		// Those of the base definitions are checked with the base.
-		if ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-") {
+		if !inherited && (ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
 			continue
 		}
 		if inv := ps.validator.plans.invariant(c, nil); inv != nil {
