@@ -82,11 +82,24 @@ SELECT ((
     SELECT count(*)
     FROM resource_history h
     WHERE h.typ = ANY (@typs::smallint[]) AND h.last_updated >= @since::timestamptz AND h.last_updated < @before::timestamptz
-        AND (NOT @at_only::boolean OR NOT EXISTS (
+))::bigint AS matching;
+
+-- CountTypeHistoryAt is CountTypeHistory with at_only; the other one is answered
+-- from the indexes alone.
+-- name: CountTypeHistoryAt :one
+SELECT ((
+    SELECT count(*)
+    FROM resource r
+    WHERE r.typ = ANY (@typs::smallint[]) AND r.last_updated >= @since::timestamptz AND r.last_updated < @before::timestamptz
+) + (
+    SELECT count(*)
+    FROM resource_history h
+    WHERE h.typ = ANY (@typs::smallint[]) AND h.last_updated >= @since::timestamptz AND h.last_updated < @before::timestamptz
+        AND NOT EXISTS (
             SELECT FROM resource_history n
             WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= @current_after::timestamptz
         ) AND NOT EXISTS (
             SELECT FROM resource n
             WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= @current_after::timestamptz
-        ))
+        )
 ))::bigint AS matching;

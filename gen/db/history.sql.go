@@ -70,30 +70,55 @@ SELECT ((
     SELECT count(*)
     FROM resource_history h
     WHERE h.typ = ANY ($1::smallint[]) AND h.last_updated >= $2::timestamptz AND h.last_updated < $3::timestamptz
-        AND (NOT $4::boolean OR NOT EXISTS (
-            SELECT FROM resource_history n
-            WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $5::timestamptz
-        ) AND NOT EXISTS (
-            SELECT FROM resource n
-            WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $5::timestamptz
-        ))
 ))::bigint AS matching
 `
 
 type CountTypeHistoryParams struct {
-	Typs         []int16
-	Since        time.Time
-	Before       time.Time
-	AtOnly       bool
-	CurrentAfter time.Time
+	Typs   []int16
+	Since  time.Time
+	Before time.Time
 }
 
 func (q *Queries) CountTypeHistory(ctx context.Context, arg CountTypeHistoryParams) (int64, error) {
-	row := q.db.QueryRow(ctx, CountTypeHistory,
+	row := q.db.QueryRow(ctx, CountTypeHistory, arg.Typs, arg.Since, arg.Before)
+	var matching int64
+	err := row.Scan(&matching)
+	return matching, err
+}
+
+const CountTypeHistoryAt = `-- name: CountTypeHistoryAt :one
+SELECT ((
+    SELECT count(*)
+    FROM resource r
+    WHERE r.typ = ANY ($1::smallint[]) AND r.last_updated >= $2::timestamptz AND r.last_updated < $3::timestamptz
+) + (
+    SELECT count(*)
+    FROM resource_history h
+    WHERE h.typ = ANY ($1::smallint[]) AND h.last_updated >= $2::timestamptz AND h.last_updated < $3::timestamptz
+        AND NOT EXISTS (
+            SELECT FROM resource_history n
+            WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $4::timestamptz
+        ) AND NOT EXISTS (
+            SELECT FROM resource n
+            WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $4::timestamptz
+        )
+))::bigint AS matching
+`
+
+type CountTypeHistoryAtParams struct {
+	Typs         []int16
+	Since        time.Time
+	Before       time.Time
+	CurrentAfter time.Time
+}
+
+// CountTypeHistoryAt is CountTypeHistory with at_only; the other one is answered
+// from the indexes alone.
+func (q *Queries) CountTypeHistoryAt(ctx context.Context, arg CountTypeHistoryAtParams) (int64, error) {
+	row := q.db.QueryRow(ctx, CountTypeHistoryAt,
 		arg.Typs,
 		arg.Since,
 		arg.Before,
-		arg.AtOnly,
 		arg.CurrentAfter,
 	)
 	var matching int64

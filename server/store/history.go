@@ -112,9 +112,14 @@ func (s *Store) countHistory(ctx context.Context, q HistoryQuery, r historyRange
 	if err != nil {
 		return 0, err
 	}
-	n, err := d.CountTypeHistory(ctx, db.CountTypeHistoryParams{
-		Typs: typs, Since: r.since, Before: r.before, AtOnly: r.atOnly, CurrentAfter: r.currentAfter,
-	})
+	var n int64
+	if r.atOnly {
+		n, err = d.CountTypeHistoryAt(ctx, db.CountTypeHistoryAtParams{
+			Typs: typs, Since: r.since, Before: r.before, CurrentAfter: r.currentAfter,
+		})
+	} else {
+		n, err = d.CountTypeHistory(ctx, db.CountTypeHistoryParams{Typs: typs, Since: r.since, Before: r.before})
+	}
 	return int(n), translate(err)
 }
 
