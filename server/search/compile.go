@@ -3,6 +3,7 @@ package search
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"kiln/server/fhir"
 )
@@ -29,6 +30,38 @@ type Unit struct {
 type Statement struct {
 	SQL  string
 	Args []any
+}
+
+// With adds the expressions of another statement to the one column of st: one
+// row answers both.
+func (st Statement) With(more Statement) Statement {
+	return Statement{
+		SQL:  "SELECT (" + st.SQL + "), " + shiftParams(more.SQL, len(st.Args)),
+		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
+	}
+}
+
+// shiftParams adds n to the number of every parameter.
+func shiftParams(sql string, n int) string {
+	var b strings.Builder
+	for {
+		before, after, ok := strings.Cut(sql, "$")
+		b.WriteString(before)
+		if !ok {
+			return b.String()
+		}
+		end := 0
+		for end < len(after) && after[end] >= '0' && after[end] <= '9' {
+			end++
+		}
+		number, err := strconv.Atoi(after[:end])
+		if err != nil {
+			panic("a dollar sign that is no parameter: " + sql)
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(number + n))
+		sql = after[end:]
+	}
 }
 
 // Plan is a compiled query: the statements that answer it. It is made for one
@@ -98,6 +131,9 @@ func Compile(q *Query, env *Env) *Plan {
 	p.drivers()
 	return p
 }
+
+// Env is what the plan was compiled with.
+func (p *Plan) Env() *Env { return p.env }
 
 // conjoin sorts clauses by how they are asked.
 func conjoin(clauses []Clause) conj {

@@ -407,15 +407,15 @@ func single(any []Match) bool {
 	}
 	switch m := any[0].(type) {
 	case Dates:
-		return m.Single && len(m.Keys) == 1
+		return m.Single
 	case dateRange, Updated:
 		return true
 	case Numbers:
-		return m.Single && len(m.Keys) == 1
+		return m.Single
 	case Quantities:
-		return m.Single && len(m.Keys) == 1
+		return m.Single
 	case Strings:
-		return m.Single && len(m.Keys) == 1
+		return m.Single
 	}
 	return false
 }

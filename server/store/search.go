@@ -153,7 +153,18 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		return &pageRows{total: total}, true, err
 	}
 
-	// 2. Candidates, through the drivers that have not overflowed before.
+	// 2. A comparison whose total is a look into memory: a large one needs no
+	// candidates.
+	var total int64
+	known, err := x.countByHistogram(ctx, &total)
+	if err != nil {
+		return nil, false, err
+	}
+	if known && total >= int64(x.plan.Limit) {
+		return x.common(ctx, total)
+	}
+
+	// 3. Candidates, through the drivers that have not overflowed before.
 	for i := memory.driver(key, len(x.plan.Drivers)); i < len(x.plan.Drivers); i++ {
 		st, err := x.plan.Candidates(i)
 		if err != nil {
@@ -170,7 +181,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		memory.setDriver(key, i+1)
 	}
 
-	// 3. A common search: the total decides how the page is found.
+	// 4. A common search.
 	if !x.plan.Walkable() {
 		p, err := x.gather(ctx)
 		return p, true, err
@@ -179,9 +190,18 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		p, err := x.walk(ctx)
 		return p, false, err
 	}
-	total, err := x.total(ctx, count, key)
-	if err != nil || total == 0 {
-		return &pageRows{}, true, err
+	total, err = x.total(ctx, count, key)
+	if err != nil {
+		return nil, false, err
+	}
+	return x.common(ctx, total)
+}
+
+// common finds the page of a search whose total is known: along the order where
+// matches are common enough, else among all of them.
+func (x *searching) common(ctx context.Context, total int64) (p *pageRows, exact bool, err error) {
+	if total == 0 {
+		return &pageRows{}, true, nil
 	}
 	ofType, err := x.totalOfType(ctx, total)
 	if err != nil {
@@ -191,7 +211,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	if x.q.Cursor == nil {
 		far += int64(x.q.Offset)
 	}
-	if min(far, total)*ofType/total > walkCost && total < ofType {
+	if !x.plan.Walkable() || min(far, total)*ofType/total > walkCost && total < ofType {
 		p, err := x.gather(ctx)
 		return p, true, err
 	}
@@ -251,17 +271,18 @@ func (x *searching) total(ctx context.Context, count search.Statement, key total
 	if t, ok := x.s.searches.total(key, x.s.now()); ok {
 		var unchanged bool
 		var snapshot string
-		err := x.conn.QueryRow(ctx, `SELECT pg_current_snapshot()::text, NOT EXISTS (
-			SELECT 1 FROM change c
-			WHERE c.xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, $1::text::pg_snapshot))`,
-			t.snapshot).Scan(&snapshot, &unchanged)
-		if err != nil {
+		st := x.unchanged(t.snapshot)
+		if err := x.conn.QueryRow(ctx, "SELECT "+st.SQL, st.Args...).Scan(&unchanged, &snapshot); err != nil {
 			return 0, err
 		}
 		if unchanged {
 			x.s.searches.keep(key, total{n: t.n, snapshot: snapshot, at: x.s.now()})
 			return t.n, nil
 		}
+	}
+	var n int64
+	if ok, err := x.countByHistogram(ctx, &n); ok || err != nil {
+		return n, err
 	}
 	var t total
 	count.SQL = "SELECT (" + count.SQL + "), pg_current_snapshot()::text"
@@ -271,6 +292,20 @@ func (x *searching) total(ctx context.Context, count search.Statement, key total
 	t.at = x.s.now()
 	x.s.searches.keep(key, t)
 	return t.n, nil
+}
+
+// unchanged is two expressions: whether nothing that the query depends on has
+// changed since a snapshot, and the present snapshot.
+func (x *searching) unchanged(snapshot string) search.Statement {
+	const since = `NOT EXISTS (SELECT 1 FROM change c
+		WHERE c.xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, $1::text::pg_snapshot)`
+	if from, to, ok := x.plan.Scope(); ok {
+		return search.Statement{
+			SQL:  since + ` AND EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= $2::bigint AND r.rid < $3::bigint)), pg_current_snapshot()::text`,
+			Args: []any{snapshot, from, to},
+		}
+	}
+	return search.Statement{SQL: since + `), pg_current_snapshot()::text`, Args: []any{snapshot}}
 }
 
 // totalOfType is about how many resources of the types searched there are. Being
@@ -423,6 +458,8 @@ type searches struct {
 	totals  map[totalKey]total
 	drivers map[totalKey]int
 	limit   int // Env.Limit
+
+	histograms map[string]*histogram
 }
 
 type totalKey [16]byte

@@ -736,3 +736,58 @@ func pagesBack(t testing.TB, s *store.Store, sc *searchCase, size int) []string 
 	}
 	return out
 }
+
+// TestTotalsFollowWrites asks the same searches before and after writes: what is
+// remembered of totals must not outlive a change that concerns it.
+func TestTotalsFollowWrites(t *testing.T) {
+	s, at := open(t)
+	other := openAt(t, at) // writes that another server makes
+	s.SetSearchLimit(2)
+	ctx := context.Background()
+	observation := func(id, date, value string) *store.Write {
+		return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":%q,"status":"final","code":{"coding":[{"code":"c"}]},
+			"subject":{"reference":"Patient/p"},"effectiveDateTime":%q,"valueQuantity":{"value":%s,"system":"http://unitsofmeasure.org","code":"g"}}`, id, date, value))
+	}
+	if err := s.WriteAll(ctx, []*store.Write{
+		resourceWrite(t, []byte(`{"resourceType":"Patient","id":"p","gender":"male"}`)),
+		observation("a", "2020-01-01", "1"), observation("b", "2021-01-01", "2"), observation("c", "2022-01-01", "3"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	searches := []searchCase{
+		{typ: "Observation", values: params("date", "ge2020")},
+		{typ: "Observation", values: params("date", "ne2021")},
+		{typ: "Observation", values: params("value-quantity", "gt0|http://unitsofmeasure.org|mg")},
+		{typ: "Observation", values: params("code", "c")},
+		{typ: "Observation", values: params("code:not", "x")},
+		{typ: "Observation", values: params("subject:Patient.gender", "male")},
+		{typ: "Observation", values: params()},
+	}
+	check := func(when string, want ...int) {
+		t.Helper()
+		for range 3 { // counted, remembered, from a histogram
+			for i := range searches {
+				if got := *find(t, s, searches[i].parse(t)).Total; got != want[i] {
+					t.Errorf("%s, %s: total %d, want %d", when, &searches[i], got, want[i])
+				}
+			}
+		}
+	}
+	check("at first", 3, 2, 3, 3, 3, 3, 3)
+	write(t, other, observation("d", "2021-06-01", "4"))
+	check("after a create", 4, 2, 4, 4, 4, 4, 4)
+	write(t, other, observation("a", "2019-01-01", "0"))
+	check("after an update", 3, 2, 3, 4, 4, 4, 4)
+	write(t, other, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"p","gender":"female"}`)))
+	check("after an update of the target", 3, 2, 3, 4, 4, 0, 4)
+	write(t, other, remove("Observation", "b"))
+	check("after a delete", 2, 2, 2, 3, 3, 0, 3)
+}
+
+func params(pairs ...string) url.Values {
+	v := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		v.Add(pairs[i], pairs[i+1])
+	}
+	return v
+}

@@ -1,0 +1,363 @@
+package search
+
+import (
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"kiln/server/fhir"
+
+	"github.com/cockroachdb/apd/v3"
+)
+
+// A Histogram knows, for the entries of an ordered parameter, how many lie below
+// each of some bounds. With it the count of one half of the axis is a subtraction
+// and a look at the few entries between the value and the next bound, where
+// counting the half itself reads every entry of it.
+//
+// It serves searches that are nothing but one comparison of a parameter with at
+// most one entry for each resource, so that entries are matches.
+type Histogram struct {
+	parts map[int64]*histogramPart // by unit; 0 where units do not matter
+}
+
+type histogramPart struct {
+	n      int64
+	bounds []*apd.Decimal // ascending
+	below  []int64        // entries with a low end below the bound
+}
+
+// histogramStep is the number of entries between two bounds.
+const histogramStep = 256
+
+// HalfAxis is a comparison that a Histogram can count.
+type HalfAxis struct {
+	table string
+	keys  []fhir.Key
+	units []int64 // nil where units do not matter
+	m     Match
+}
+
+// HalfAxis returns the comparison that the whole query is, or nil.
+func (p *Plan) HalfAxis() *HalfAxis {
+	c := &p.where
+	if len(c.preds) != 1 || len(c.all)+len(c.any)+len(c.none) > 0 || c.byID || c.preds[0].not {
+		return nil
+	}
+	switch m := c.preds[0].only().(type) {
+	case Dates:
+		if m.Single && m.Op != EQ && m.Op != AP {
+			return &HalfAxis{table: "index_date", keys: m.Keys, m: m}
+		}
+	case Numbers:
+		if m.Single && m.Op != EQ && m.Op != AP {
+			return &HalfAxis{table: "index_number", keys: m.Keys, m: m}
+		}
+	case Quantities:
+		if m.Single && m.Op != EQ && m.Op != AP {
+			h := &HalfAxis{table: "index_quantity", keys: m.Keys, m: m}
+			if m.System != "" || m.Code != "" {
+				h.units = []int64{}
+			}
+			return h
+		}
+	}
+	return nil
+}
+
+// Name tells histograms apart.
+func (h *HalfAxis) Name() string {
+	var b strings.Builder
+	b.WriteString(h.table)
+	if h.units != nil {
+		b.WriteString(" by unit")
+	}
+	for _, k := range h.keys {
+		b.WriteByte(' ')
+		b.WriteString(strconv.FormatUint(uint64(k), 16))
+	}
+	return b.String()
+}
+
+// Build is the statement that makes the histogram: rows of unit, bound as text,
+// entries below it, entries of the unit, and the snapshot that they hold in.
+func (h *HalfAxis) Build(env *Env) Statement {
+	w := &writer{env: env}
+	unit, partition := "0::bigint", ""
+	if h.units != nil {
+		unit, partition = "x.unit", "PARTITION BY x.unit "
+	}
+	w.s("SELECT unit, low::text, below, n, pg_current_snapshot()::text FROM (SELECT ", unit, " AS unit, x.low, rank() OVER u - 1 AS below, row_number() OVER u AS place, count(*) OVER (", partition, ") AS n FROM ", h.table, " x WHERE ")
+	w.keys("x", h.keys)
+	w.s(" WINDOW u AS (", partition, "ORDER BY x.low)) s WHERE place % ", strconv.Itoa(histogramStep), " = 1 ORDER BY 1, below")
+	return w.statement()
+}
+
+// Add takes one row of Build.
+func (g *Histogram) Add(unit int64, low string, below, n int64) {
+	if g.parts == nil {
+		g.parts = make(map[int64]*histogramPart)
+	}
+	part := g.parts[unit]
+	if part == nil {
+		part = &histogramPart{}
+		g.parts[unit] = part
+	}
+	part.n = n
+	d, _, err := apd.NewFromString(low)
+	if err != nil || d.Form != apd.Finite {
+		return // an open end, which is below everything
+	}
+	if k := len(part.bounds); k > 0 && part.bounds[k-1].Cmp(d) == 0 {
+		return
+	}
+	part.bounds = append(part.bounds, d)
+	part.below = append(part.below, below)
+}
+
+// from is the number of entries whose low end is at or above the first bound that
+// is at or above v (above v, when strict), and that bound, nil for none.
+func (p *histogramPart) from(v *apd.Decimal, strict bool) (int64, *apd.Decimal) {
+	if p == nil {
+		return 0, nil
+	}
+	i := sort.Search(len(p.bounds), func(i int) bool {
+		c := p.bounds[i].Cmp(v)
+		return c > 0 || c == 0 && !strict
+	})
+	if i == len(p.bounds) {
+		return 0, nil
+	}
+	return p.n - p.below[i], p.bounds[i]
+}
+
+// Count is the statement that counts the comparison with the help of a histogram:
+// one bigint, to which base has to be added.
+func (h *HalfAxis) Count(env *Env, g *Histogram) (st Statement, base int64) {
+	w := &writer{env: env}
+	switch m := h.m.(type) {
+	case Dates:
+		base = h.countDates(w, g.parts[0], &m)
+	case Numbers:
+		base = h.countNumbers(w, g, &m, nil, []*Numbers{&m})
+	case Quantities:
+		if h.units == nil {
+			base = h.countNumbers(w, g, &m.Numbers, nil, []*Numbers{&m.Numbers})
+			break
+		}
+		units, each := w.inUnits(&m)
+		base = h.countNumbers(w, g, &m.Numbers, units, each)
+	}
+	return w.statement(), base
+}
+
+// countDates follows dateBounds: each comparison is the entries whose low end is
+// at or above a point, or the rest, and what overlaps the point.
+func (h *HalfAxis) countDates(w *writer, part *histogramPart, m *Dates) (base int64) {
+	low, high := m.Low, m.High
+	point, above := high, true
+	switch m.Op {
+	case LT, LE, EB:
+		point, above = low, false
+	}
+	w.s("SELECT 0::bigint")
+	if m.Op == NE {
+		if part != nil {
+			base = part.n
+		}
+		w.s(" - (")
+		w.dates(h.keys, low, high, func(x, lo, hi string) { w.s(x, ".high <= ", hi) })
+		w.s(")")
+		return base
+	}
+	from, bound := part.from(apd.New(point, 0), false)
+	end := fhir.OpenHigh + 1
+	if bound != nil {
+		end, _ = bound.Int64()
+	}
+	base, sign := from, " + "
+	if !above {
+		base, sign = 0, " - "
+		if part != nil {
+			base = part.n - from
+		}
+	}
+	if end > point {
+		w.s(sign, "(")
+		w.dates(h.keys, point, end, nil)
+		w.s(")")
+	}
+	switch m.Op {
+	case GT:
+		w.s(" + (")
+		w.across(h.keys, high-day, high, high)
+		w.s(")")
+	case GE:
+		w.s(" + (")
+		w.dates(h.keys, low, high, nil) // contained, or over the end
+		w.s(") + (")
+		w.across(h.keys, min(low, high-day), low, high)
+		w.s(")")
+	case LE:
+		w.s(" + (")
+		w.dates(h.keys, low, high, func(x, lo, hi string) { w.s(x, ".high <= ", hi) })
+		w.s(")")
+	case EB:
+		w.s(" - (")
+		w.across(h.keys, low-day, low, low)
+		w.s(")")
+	}
+	return base
+}
+
+// dates counts the entries with a low end in [from, to) that pass the condition.
+func (w *writer) dates(keys []fhir.Key, from, to int64, condition func(x, from, to string)) {
+	x := "x" + w.next()
+	w.s("SELECT count(*) FROM index_date ", x, " WHERE ")
+	w.keys(x, keys)
+	lo, hi := w.param(from)+"::bigint", w.param(to)+"::bigint"
+	w.s(" AND ", x, ".low >= ", lo, " AND ", x, ".low < ", hi)
+	if condition != nil {
+		w.s(" AND ")
+		condition(x, lo, hi)
+	}
+}
+
+// across writes the sum that counts the entries that begin before a point and end after another one:
+// short ones begin in [from, before), long ones come from their own index.
+func (w *writer) across(keys []fhir.Key, from, before, end int64) {
+	x := "x" + w.next()
+	e := w.param(end) + "::bigint"
+	w.s("(SELECT count(*) FROM index_date ", x, " WHERE ")
+	w.keys(x, keys)
+	w.s(" AND ", x, ".high - ", x, ".low <= 86400000000 AND ", x, ".low >= ")
+	w.p(from)
+	w.s("::bigint AND ", x, ".low < ")
+	w.p(before)
+	w.s("::bigint AND ")
+	w.s(x, ".high > ", e, ") + (SELECT count(*) FROM index_date ", x, " WHERE ")
+	w.keys(x, keys)
+	w.s(" AND ", x, ".high - ", x, ".low > 86400000000 AND ", x, ".low < ")
+	w.p(before)
+	w.s("::bigint AND ")
+	w.s(x, ".high > ", e)
+	w.s(")")
+}
+
+// inUnits is the comparison in each of the units in use.
+func (w *writer) inUnits(m *Quantities) (units []int64, each []*Numbers) {
+	ids, value, low, high := w.unitRanges(m)
+	for i, id := range ids {
+		n := m.Numbers
+		n.Value, n.Low, n.High = mustDecimal(value[i]), mustDecimal(low[i]), mustDecimal(high[i])
+		units, each = append(units, id), append(each, &n)
+	}
+	return units, each
+}
+
+// mustDecimal reads what Text has written.
+func mustDecimal(s string) *apd.Decimal {
+	d, _, err := apd.NewFromString(s)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// countNumbers follows numberCondition. units is nil where they do not matter.
+func (h *HalfAxis) countNumbers(w *writer, g *Histogram, m *Numbers, units []int64, each []*Numbers) (base int64) {
+	strict := m.Op == GT || m.Op == SA || m.Op == LE
+	above := m.Op == GT || m.Op == GE || m.Op == SA
+	var values, ends []string // the entries between are counted
+	for i, n := range each {
+		unit := int64(0)
+		if units != nil {
+			unit = units[i]
+		}
+		part := g.parts[unit]
+		from, bound := part.from(n.Value, strict)
+		end := "Infinity"
+		if bound != nil {
+			end = bound.Text('f')
+		}
+		values, ends = append(values, n.Value.Text('f')), append(ends, end)
+		switch {
+		case m.Op == NE && part != nil:
+			base += part.n
+		case above:
+			base += from
+		case part != nil:
+			base += part.n - from
+		}
+	}
+	x := "x" + w.next()
+	body := func(sign, condition string) {
+		w.s(sign, "(SELECT count(*) FROM unnest(")
+		if units == nil {
+			w.p([]int64{0})
+		} else {
+			w.p(units)
+		}
+		w.s("::bigint[], ")
+		w.p(values)
+		w.s("::text[]::numeric[], ")
+		w.p(ends)
+		w.s("::text[]::numeric[]) AS n(unit, value, bound) JOIN ", h.table, " ", x, " ON ")
+		w.keys(x, h.keys)
+		if units != nil {
+			w.s(" AND ", x, ".unit = n.unit")
+		}
+		w.s(" AND ", condition, ")")
+	}
+	w.s("SELECT 0::bigint")
+	if m.Op == NE {
+		lows, highs := make([]string, len(each)), make([]string, len(each))
+		for i, n := range each {
+			lows[i], highs[i] = n.Low.Text('f'), n.High.Text('f')
+		}
+		values, ends = lows, highs
+		body(" - ", x+".low >= n.value AND "+x+".low < n.bound AND coalesce("+x+".high, "+x+".low) < n.bound")
+		return base
+	}
+	least := " >= "
+	if strict {
+		least = " > "
+	}
+	sign := " - "
+	if above {
+		sign = " + "
+	}
+	body(sign, x+".low"+least+"n.value AND "+x+".low < n.bound")
+	switch m.Op {
+	case GT:
+		body(" + ", x+".high > n.value AND NOT ("+x+".low > n.value)")
+	case GE:
+		body(" + ", x+".high >= n.value AND NOT ("+x+".low >= n.value)")
+	case EB:
+		body(" - ", x+".high >= n.value AND "+x+".low < n.value")
+	}
+	return base
+}
+
+// Scope is the range of surrogates that a change must lie in to concern the
+// query; false where any change may.
+func (p *Plan) Scope() (from, to int64, ok bool) {
+	if len(p.types) != 1 || slices.ContainsFunc(p.where.preds, func(p pred) bool { return reachesOut(p.any) }) {
+		return 0, 0, false
+	}
+	return int64(p.types[0]) << 48, (int64(p.types[0]) + 1) << 48, true
+}
+
+// reachesOut reports whether matches depend on other resources.
+func reachesOut(any []Match) bool {
+	return slices.ContainsFunc(any, func(m Match) bool {
+		switch m := m.(type) {
+		case Chain, Has:
+			return true
+		case All:
+			return slices.ContainsFunc(m.Clauses, func(c Clause) bool { return reachesOut(c.Any) })
+		}
+		return false
+	})
+}

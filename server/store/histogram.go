@@ -1,0 +1,126 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"kiln/server/search"
+)
+
+// histogram is a search.Histogram and the snapshot that it holds in.
+type histogram struct {
+	g        *search.Histogram // nil while there is none
+	snapshot string
+	at       time.Time // of the last use
+	tried    time.Time // when it was asked for or built last
+	building bool
+}
+
+// A histogram costs a few counts to make. It is made when a parameter is compared
+// for the second time within histogramWanted, and not more often than that: where
+// others keep writing, counting is cheaper than making it again and again.
+const (
+	histogramWanted = 5 * time.Second
+	maxHistograms   = 256
+)
+
+// countByHistogram counts a search that is one comparison; false where it is
+// another kind of search, or there is no histogram that still holds.
+func (x *searching) countByHistogram(ctx context.Context, n *int64) (bool, error) {
+	if x.private {
+		return false, nil
+	}
+	h := x.plan.HalfAxis()
+	if h == nil {
+		return false, nil
+	}
+	name := h.Name()
+	g, snapshot := x.s.searches.histogram(name, x.s.now())
+	if g == nil {
+		if !x.s.searches.wantsHistogram(name, x.s.now()) {
+			return false, nil
+		}
+		var err error
+		if g, snapshot, err = x.buildHistogram(ctx, h); err != nil || g == nil {
+			x.s.searches.keepHistogram(name, nil, "", x.s.now())
+			return false, err
+		}
+	}
+	st, base := h.Count(x.plan.Env(), g)
+	check := x.unchanged(snapshot)
+	st = st.With(check)
+	var unchanged bool
+	if err := x.one(ctx, "count by histogram", st, n, &unchanged, &snapshot); err != nil {
+		return false, err
+	}
+	if !unchanged {
+		x.s.searches.keepHistogram(name, nil, "", x.s.now())
+		return false, nil
+	}
+	x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
+	*n += base
+	return true, nil
+}
+
+func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*search.Histogram, string, error) {
+	st := h.Build(x.plan.Env())
+	x.note("histogram", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, "", err
+	}
+	defer rows.Close()
+	var g search.Histogram
+	var snapshot string
+	for rows.Next() {
+		var unit, below, n int64
+		var low string
+		if err := rows.Scan(&unit, &low, &below, &n, &snapshot); err != nil {
+			return nil, "", err
+		}
+		g.Add(unit, low, below, n)
+	}
+	if err := rows.Err(); err != nil || snapshot == "" {
+		return nil, "", err
+	}
+	return &g, snapshot, nil
+}
+
+func (m *searches) histogram(name string, now time.Time) (*search.Histogram, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.histograms[name]
+	if h == nil || h.g == nil || now.Sub(h.at) > rememberedFor {
+		return nil, ""
+	}
+	return h.g, h.snapshot
+}
+
+// wantsHistogram reports whether the caller should make it now: one at a time.
+func (m *searches) wantsHistogram(name string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.histograms == nil || len(m.histograms) >= maxHistograms {
+		m.histograms = make(map[string]*histogram)
+	}
+	h := m.histograms[name]
+	if h == nil {
+		m.histograms[name] = &histogram{tried: now.Add(-histogramWanted)}
+		return false
+	}
+	if h.building || now.Sub(h.tried) < histogramWanted {
+		return false
+	}
+	h.building, h.tried = true, now
+	return true
+}
+
+func (m *searches) keepHistogram(name string, g *search.Histogram, snapshot string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.histograms[name]
+	if h == nil {
+		return
+	}
+	h.g, h.snapshot, h.at, h.building = g, snapshot, now, false
+}
