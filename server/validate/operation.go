@@ -1,0 +1,118 @@
+package validate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// Operation is a $validate request.
+// Spec: https://hl7.org/fhir/R4/resource-operation-validate.html.
+type Operation struct {
+	// Type and ID are those of the URL; "" where it has none.
+	Type, ID string
+	// Mode is create, update, delete, profile or "". In Parameters it can stand in
+	// the body too.
+	Mode     string
+	Profiles []string
+	// Body is the resource, or a Parameters resource with the parts resource,
+	// mode and profile. It may be empty for mode delete.
+	Body []byte
+}
+
+// Operate answers $validate: the issues of the OperationOutcome, 200. A valid
+// resource has one issue of severity information. It fails with invalid, 400,
+// when the request itself is wrong: no resource, an unknown mode.
+func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]outcome.Issue, error) {
+	body := op.Body
+	if parts, ok := parametersOf(body); ok {
+		body = nil
+		for _, p := range parts {
+			switch p.Name {
+			case "resource":
+				body = p.Resource
+			case "mode":
+				op.Mode = p.ValueCode
+			case "profile":
+				op.Profiles = append(op.Profiles, p.ValueURI+p.ValueCanonical+p.ValueString)
+			default:
+				return nil, outcome.Invalid("$validate has no parameter %q; it takes resource, mode and profile", p.Name)
+			}
+		}
+	}
+	switch op.Mode {
+	case "", "create", "update", "delete", "profile":
+	default:
+		return nil, outcome.Invalid("mode is create, update, delete or profile, found %q", op.Mode)
+	}
+	if len(body) == 0 {
+		if op.Mode == "delete" {
+			return valid("nothing is known that keeps the resource from being deleted"), nil
+		}
+		return nil, outcome.Invalid("$validate needs a resource in the body, alone or as the parameter resource")
+	}
+	r, err := fhir.Decode(v.plans.model, body)
+	if err != nil {
+		e, ok := outcome.From(err)
+		if !ok {
+			return nil, err
+		}
+		return e.Issues, nil
+	}
+	var issues []outcome.Issue
+	fail := func(at, format string, args ...any) {
+		issues = append(issues, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...), Expression: at})
+	}
+	typ, id := r.Type().Name, r.Header().ID.Text
+	if op.Type != "" && typ != op.Type {
+		fail(typ, "expected a %s, found a %s", op.Type, typ)
+	}
+	switch {
+	case op.Mode == "update" && id == "":
+		fail(typ+".id", "an update needs an id")
+	case op.Mode == "update" && op.ID != "" && id != op.ID:
+		fail(typ+".id", "expected the id %s of the URL, found %s", op.ID, id)
+	}
+	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
+	o.Warnings = true
+	issues = append(issues, v.Validate(ctx, r, o)...)
+	if len(issues) == 0 {
+		return valid("the resource is valid"), nil
+	}
+	slices.SortStableFunc(issues, func(a, b outcome.Issue) int { return rank(a.Severity) - rank(b.Severity) })
+	return issues, nil
+}
+
+func rank(s outcome.Severity) int {
+	return slices.Index([]outcome.Severity{outcome.Fatal, outcome.Failure, outcome.Warning, outcome.Information}, s)
+}
+
+func valid(text string) []outcome.Issue {
+	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
+}
+
+type part struct {
+	Name           string          `json:"name"`
+	Resource       json.RawMessage `json:"resource"`
+	ValueCode      string          `json:"valueCode"`
+	ValueURI       string          `json:"valueUri"`
+	ValueCanonical string          `json:"valueCanonical"`
+	ValueString    string          `json:"valueString"`
+}
+
+// parametersOf reads the parts of a Parameters resource that wraps a request. The
+// resource stays JSON, so that its issues have its own paths.
+func parametersOf(body []byte) ([]part, bool) {
+	var p struct {
+		ResourceType string `json:"resourceType"`
+		Parameter    []part `json:"parameter"`
+	}
+	if json.Unmarshal(body, &p) != nil || p.ResourceType != "Parameters" {
+		return nil, false
+	}
+	return p.Parameter, true
+}

@@ -1,0 +1,60 @@
+package validate_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"kiln/gen/r4"
+	"kiln/server/outcome"
+	"kiln/server/validate"
+)
+
+func TestOperate(t *testing.T) {
+	v := validate.New(r4.Model, library(t))
+	narrative := `"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a</div>"}`
+	tests := []struct {
+		name string
+		op   validate.Operation
+		want []string
+	}{
+		{"a valid resource", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Patient",` + narrative + `}`)}, []string{"information : the resource is valid"}},
+		{"warnings come behind errors", validate.Operation{Body: []byte(`{"resourceType":"Patient","gender":"x"}`)}, []string{
+			"error Patient.gender: expected a code of", "warning Patient: constraint dom-6"}},
+		{"Parameters", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"resource","resource":{"resourceType":"Patient","gender":"x",` + narrative + `}},{"name":"mode","valueCode":"create"}]}`)}, []string{
+			"error Patient.gender: expected a code of"}},
+		{"a profile in Parameters", validate.Operation{Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"profile","valueUri":"http://hl7.org/fhir/StructureDefinition/vitalsigns"},{"name":"resource","resource":{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/1"},"effectiveDateTime":"2020-01-01","valueString":"y",` + narrative + `}}]}`)}, []string{
+			"error Observation: category is required", "error Observation: category:VSCat is required"}},
+		{"what cannot be decoded", validate.Operation{Body: []byte(`{"resourceType":"Patient","nam":1}`)}, []string{`error Patient: unknown element "nam"`}},
+		{"no JSON", validate.Operation{Body: []byte(`{`)}, []string{"error "}},
+		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + narrative + `}`)}, []string{"error Basic: expected a Patient, found a Basic"}},
+		{"another id", validate.Operation{Type: "Patient", ID: "1", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"2",` + narrative + `}`)}, []string{"error Patient.id: expected the id 1 of the URL, found 2"}},
+		{"a delete", validate.Operation{Type: "Patient", ID: "1", Mode: "delete"}, []string{"information : nothing is known"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := v.Operate(context.Background(), tt.op, validate.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) != len(tt.want) {
+				t.Fatalf("got %+v, want %v", got, tt.want)
+			}
+			for i, issue := range got {
+				if text := string(issue.Severity) + " " + issue.Expression + ": " + issue.Diagnostics; !strings.HasPrefix(text, tt.want[i]) {
+					t.Errorf("got %s, want %s", text, tt.want[i])
+				}
+			}
+		})
+	}
+	for name, op := range map[string]validate.Operation{
+		"no resource":       {Body: []byte(`{"resourceType":"Parameters"}`)},
+		"unknown mode":      {Mode: "guess", Body: []byte(`{"resourceType":"Patient"}`)},
+		"unknown parameter": {Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"x"}]}`)},
+	} {
+		_, err := v.Operate(context.Background(), op, validate.Options{})
+		if e, ok := outcome.From(err); !ok || e.HTTPStatus() != 400 {
+			t.Errorf("%s: %v, want 400", name, err)
+		}
+	}
+}
