@@ -57,7 +57,7 @@ func TestCompiledAndInterpretedAgree(t *testing.T) {
 			start := func() *run {
 				u := &run{v: v}
 				u.begin(context.Background(), r, &Options{})
-				u.path = append(u.path, segment{typ, -1})
+				u.path = append(u.path, segment{typ, -1, n.T})
 				u.fp.Resource, u.fp.RootResource = n, n
 				return u
 			}

@@ -20,6 +20,10 @@ type profile struct {
 	url  string
 	typ  string
 	root *element
+	// Of an extension: where it may stand (types and paths; nil is anywhere), and
+	// whether it is a modifier.
+	contexts []string
+	modifier bool
 }
 
 // element is one element definition of a snapshot with what is below it.
@@ -153,6 +157,16 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile
 	}
 	if p.root == nil {
 		return nil
+	}
+	p.modifier = list[0].IsModifier.Text == "true"
+	for i := range sd.Context {
+		c := &sd.Context[i]
+		if c.Type_.Text != "element" {
+			// Other extensions and FHIRPath are not looked at.
+			p.contexts = nil
+			break
+		}
+		p.contexts = append(p.contexts, strings.Clone(strings.ReplaceAll(c.Expression.Text, "[x]", "")))
 	}
 	// An element that refers to another one has what that one has.
 	for i := range list {
@@ -321,8 +335,8 @@ func (u *run) group(n fhir.Node, c *element, base, end int) {
 	counts := make([]int, len(c.slices))
 	order := 0
 	for i := base; i < end; i++ {
-		u.path = append(u.path, segment{c.name, at(i)})
 		item := u.nodes[i]
+		u.path = append(u.path, segment{c.name, at(i), item.T})
 		u.item(item, c)
 		if len(c.slices) > 0 {
 			found := false
@@ -427,7 +441,8 @@ func (u *run) item(n fhir.Node, e *element) {
 func (u *run) allowed(n fhir.Node, e *element) *typeRef {
 	for i := range e.types {
 		code := e.types[i].code
-		if strings.HasPrefix(code, "http://hl7.org/fhirpath/") || u.is(n.T, code) {
+		// Some definitions call Element.id and Extension.url a string or uri.
+		if n.T.Kind == fhir.SystemStringKind || strings.HasPrefix(code, "http://hl7.org/fhirpath/") || u.is(n.T, code) {
 			return &e.types[i]
 		}
 	}

@@ -3,6 +3,7 @@ package validate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -105,7 +106,8 @@ type run struct {
 // segment is one step of the path to the current element.
 type segment struct {
 	name  string
-	index int // -1 where the element does not repeat
+	index int        // -1 where the element does not repeat
+	typ   *fhir.Type // of the element
 }
 
 func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
@@ -151,7 +153,7 @@ func (u *run) resource(n, root fhir.Node, asked []string) {
 	u.fp.Resource, u.fp.RootResource = n, root
 	top := len(u.path) == 0
 	if top {
-		u.path = append(u.path, segment{n.T.Name, -1})
+		u.path = append(u.path, segment{n.T.Name, -1, n.T})
 	}
 	u.element(n, u.v.plans.of(n.T))
 	u.named(n, asked)
@@ -220,7 +222,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 			inside := fp.field.Name == "contained"
 			contained = contained || inside
 			for j := base; j < end; j++ {
-				u.push(fp.field, repeats, j-base)
+				u.push(fp.field, repeats, j-base, u.nodes[j].T)
 				root := u.nodes[j]
 				if inside {
 					root = u.fp.RootResource
@@ -233,7 +235,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 		}
 		for j := base; j < end; j++ {
 			c := u.nodes[j]
-			u.push(fp.field, repeats, j-base)
+			u.push(fp.field, repeats, j-base, c.T)
 			if fp.binding != nil {
 				u.binding(c, fp.binding)
 			}
@@ -287,7 +289,7 @@ func (u *run) contained(n fhir.Node) {
 		}
 		inside := map[string]bool{}
 		if u.references(c, inside); !inside["#"] {
-			u.path = append(u.path, segment{"contained", i - base})
+			u.path = append(u.path, segment{"contained", i - base, c.T})
 			u.report(outcome.Failure, c, "constraint dom-3: nothing refers to the contained resource #%s", r.Header().ID.Text)
 			u.pop()
 		}
@@ -315,19 +317,19 @@ func (u *run) references(n fhir.Node, into map[string]bool) {
 	u.nodes = u.nodes[:base]
 }
 
-func (u *run) push(f *fhir.Field, repeats bool, i int) {
+func (u *run) push(f *fhir.Field, repeats bool, i int, t *fhir.Type) {
 	if !repeats {
 		i = -1
 	}
-	u.path = append(u.path, segment{f.Name, i})
+	u.path = append(u.path, segment{f.Name, i, t})
 }
 
 func (u *run) pop() { u.path = u.path[:len(u.path)-1] }
 
 func (u *run) extensions(list []fhir.Extension) {
 	for i := range list {
-		u.path = append(u.path, segment{"extension", i})
 		n := fhir.NodeOf(&list[i])
+		u.path = append(u.path, segment{"extension", i, n.T})
 		u.element(n, u.v.plans.of(n.T))
 		u.pop()
 	}
@@ -351,7 +353,8 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	}
 }
 
-// extension checks ext-1 and the url.
+// extension checks ext-1, and where the definition of the extension is known what
+// it says: where it may stand and what it holds.
 func (u *run) extension(n fhir.Node) {
 	x, ok := n.Element().(*fhir.Extension)
 	if !ok {
@@ -363,6 +366,46 @@ func (u *run) extension(n fhir.Node) {
 	case !has && len(x.Extension) == 0:
 		u.report(outcome.Failure, n, "constraint ext-1: an extension has either extensions or a value, found neither")
 	}
+	p := u.v.profiles.of(x.URL.Text)
+	if p == nil || p.typ != "Extension" || len(u.path) < 2 {
+		return
+	}
+	if !u.inContext(p) {
+		u.report(outcome.Failure, n, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
+	}
+	if modifier := u.path[len(u.path)-1].name == "modifierExtension"; modifier != p.modifier {
+		if modifier {
+			u.report(outcome.Failure, n, "extension %s is no modifier: expected it in extension", p.url)
+		} else {
+			u.report(outcome.Failure, n, "extension %s is a modifier: expected it in modifierExtension", p.url)
+		}
+	}
+	u.profile(n, p)
+}
+
+// inContext reports whether the extension at the end of the path stands where its
+// definition allows. Spec: https://hl7.org/fhir/R4/defining-extensions.html#context.
+func (u *run) inContext(p *profile) bool {
+	if len(p.contexts) == 0 {
+		return true
+	}
+	parent := u.path[len(u.path)-2]
+	for _, c := range p.contexts {
+		if u.is(parent.typ, c) || c == "BackboneElement" && strings.Contains(parent.typ.Name, ".") {
+			return true
+		}
+	}
+	// A path starts at the type of any element above.
+	for i := range u.path[:len(u.path)-1] {
+		path := u.path[i].typ.Name
+		for _, s := range u.path[i+1 : len(u.path)-1] {
+			path += "." + s.name
+		}
+		if slices.Contains(p.contexts, path) {
+			return true
+		}
+	}
+	return false
 }
 
 // reference checks ref-1 and the type of the target.
@@ -419,7 +462,7 @@ func (u *run) narrative(n fhir.Node) {
 		return
 	}
 	if err := fhirpath.CheckXHTML(t.Div.Text); err != nil {
-		u.path = append(u.path, segment{"div", -1})
+		u.path = append(u.path, segment{"div", -1, t.Div.Type()})
 		u.report(outcome.Failure, fhir.NodeOf(&t.Div), "constraint txt-1: %v", err)
 		u.pop()
 	}

@@ -61,6 +61,13 @@ func TestBase(t *testing.T) {
 			"error Observation.extension[0]: constraint ext-1: an extension has either extensions or a value, found both"}},
 		{"an extension of a primitive", `{"resourceType":"Patient","_birthDate":{"extension":[{"url":"http://x"}]}}`, false, []string{
 			"error Patient.birthDate.extension[0]: constraint ext-1: an extension has either extensions or a value, found neither"}},
+		{"a known extension where it belongs", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, nil},
+		{"a known extension elsewhere", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`), false, []string{
+			"error Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"}},
+		{"a known extension with another value", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueString":"x"}]}`, false, []string{
+			"error Patient.extension[0].value: expected Address, found string"}},
+		{"an extension that is no modifier", `{"resourceType":"Patient","modifierExtension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, []string{
+			"error Patient.modifierExtension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is no modifier: expected it in extension"}},
 		{"a reference of the wrong type", observation(`,"subject":{"reference":"Observation/1"}`), false, []string{
 			"error Observation.subject: expected a reference to Device, Group, Location, Patient, found Observation/1"}},
 		{"an absolute reference of the wrong type", observation(`,"subject":{"reference":"http://x.org/fhir/Practitioner/1/_history/2"}`), false, []string{
