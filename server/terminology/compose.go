@@ -114,10 +114,14 @@ func (e *evaluation) foreign(ctx context.Context, c canonical) (*expansion, erro
 	if e.server == nil {
 		return nil, notFoundValueSet(c)
 	}
-	return e.server.expand(ctx, question{URL: c.String()})
+	x, err := e.server.expand(ctx, question{URL: c.String()})
+	if notKnown(err) {
+		return nil, notFoundValueSet(c).Because(err)
+	}
+	return x, err
 }
 
-func notFoundValueSet(c canonical) error {
+func notFoundValueSet(c canonical) *outcome.Error {
 	return outcome.New(outcome.CodeNotFound, "ValueSet %s not found", clip(c.String()))
 }
 
@@ -424,6 +428,9 @@ func (e *evaluation) foreignSystem(ctx context.Context, inc *Include, cs *codeSy
 		x, err := e.server.expand(ctx, question{Compose: &Compose{Include: []Include{only}}})
 		if notKnown(err) && cs.partial() {
 			return e.partial(inc, cs)
+		}
+		if notKnown(err) {
+			return nil, notFound(typeCodeSystem, canonical{inc.System, inc.Version}).Because(err)
 		}
 		return x, err
 	case cs.partial():

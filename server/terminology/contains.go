@@ -167,6 +167,9 @@ func (g *generation) codeSet(ctx context.Context, c canonical) (*codeSet, error)
 	}
 	for _, gap := range x.gaps {
 		switch {
+		case gap.system == "" && gap.exclude:
+			// Nothing that is included is certain.
+			return &codeSet{open: true, size: 50}, nil
 		case gap.system == "":
 			set.open = true
 		case gap.exclude:

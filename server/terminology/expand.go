@@ -140,7 +140,7 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 	x, err = g.server.expand(ctx, q)
 	if err != nil {
 		if notKnown(err) {
-			err = notFoundValueSet(c).(*outcome.Error).Because(err)
+			err = notFoundValueSet(c).Because(err)
 		}
 		return nil, nil, false, err
 	}

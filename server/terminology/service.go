@@ -366,6 +366,6 @@ func cutVersion(s string) (part, rest string) {
 	return s, ""
 }
 
-func notFound(typ string, c canonical) error {
+func notFound(typ string, c canonical) *outcome.Error {
 	return outcome.New(outcome.CodeNotFound, "%s %s is not known here", typ, clip(c.String()))
 }

@@ -259,7 +259,7 @@ func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c C
 	out, warning, err := g.server.operation(ctx, path, in)
 	if err != nil {
 		if notKnown(err) && path == "ValueSet/$validate-code" && p.ValueSet == nil {
-			err = notFoundValueSet(canonical{p.URL, p.Version}).(*outcome.Error).Because(err)
+			err = notFoundValueSet(canonical{p.URL, p.Version}).Because(err)
 		}
 		return ValidateCodeResult{}, err
 	}

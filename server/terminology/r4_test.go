@@ -1,0 +1,71 @@
+package terminology
+
+import (
+	"regexp"
+	"testing"
+
+	"kiln/server/outcome"
+)
+
+// needed are code systems that R4's value sets take codes from by rule and that R4
+// does not define.
+var needed = regexp.MustCompile(`^CodeSystem (http://(snomed\.info/sct|loinc\.org|hl7\.org/fhir/sid/|nucc\.org|unstats\.un\.org|varnomen|www\.(ama-assn|ebi|ensembl|genenames|ncbi|nlm|sequenceontology)|cancer\.sanger|ihe\.net|unitsofmeasure)|https://(precision\.fda|www\.iana)|urn:(oid|iso):)`)
+
+// TestAllOfR4 expands every value set of R4.
+func TestAllOfR4(t *testing.T) {
+	lib, err := r4()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := local(t)
+	// Faults of R4 itself: a reference to what it does not define, or a version of
+	// a code system inside its url.
+	faults := map[string]bool{
+		"http://hl7.org/fhir/ValueSet/media-modality": true, "http://hl7.org/fhir/ValueSet/use-context": true,
+		"http://hl7.org/fhir/ValueSet/task-code": true, "http://hl7.org/fhir/ValueSet/example-filter": true,
+		"http://terminology.hl7.org/ValueSet/v2-2.1-0006": true, "http://terminology.hl7.org/ValueSet/v2-2.3.1-0360": true,
+		"http://terminology.hl7.org/ValueSet/v2-2.4-0006": true, "http://terminology.hl7.org/ValueSet/v2-2.4-0391": true,
+		"http://terminology.hl7.org/ValueSet/v2-2.6-0391": true, "http://terminology.hl7.org/ValueSet/v2-2.7-0360": true,
+	}
+	good := 0
+	for _, e := range lib.Entries("ValueSet") {
+		_, err := s.Expand(t.Context(), ExpandParams{URL: e.URL})
+		if err == nil {
+			good++
+			continue
+		}
+		o, ok := outcome.From(err)
+		switch {
+		case !ok:
+			t.Errorf("%s: %v", e.URL, err)
+		case faults[e.URL], o.Issues[0].Code == outcome.CodeTooCostly: // a grammar
+		case o.Issues[0].Code == outcome.CodeNotFound && needed.MatchString(o.Error()):
+		default:
+			t.Errorf("%s: %v", e.URL, err)
+		}
+	}
+	if good < 1200 {
+		t.Errorf("%d value sets expand, expected 1,200 and more", good)
+	}
+}
+
+func TestExpandR4(t *testing.T) {
+	s, _ := local(t)
+	for _, tt := range []struct{ name, url, want string }{
+		{"a code system as a whole", "http://hl7.org/fhir/ValueSet/administrative-gender", "male female other unknown"},
+		{"with a hierarchy", "http://hl7.org/fhir/ValueSet/observation-status", "registered preliminary final amended (corrected) cancelled entered-in-error unknown"},
+		{"from two systems", "http://hl7.org/fhir/ValueSet/marital-status", "A D I L M P S T U W UNK"},
+		{"v3, a part of a hierarchy", "http://terminology.hl7.org/ValueSet/v3-ActMood",
+			"_ActMoodCompletionTrack (_ActMoodPotential (DEF PERM SLOT) EVN INT (_ActMoodDesire (_ActMoodActRequest (ARQ PERMRQ RQO) PRP (RMD)) PRMS (APT))) "+
+				"_ActMoodPredicate (CRT (EVN.CRT GOL.CRT INT.CRT (PRMS.CRT RQO.CRT) RSK.CRT) EXPEC (GOL RSK) OPT)"},
+		{"implied by the code system that names it", "http://hl7.org/fhir/ValueSet/restful-interaction",
+			"read vread update patch delete history (history-instance history-type history-system) create search (search-type search-system) capabilities transaction batch operation"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := expand(t, s, ExpandParams{URL: tt.url})
+			if got := tree(got.Expansion.Contains); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

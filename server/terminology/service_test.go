@@ -1,0 +1,72 @@
+package terminology
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"time"
+
+	"kiln/definitions"
+	"kiln/server/fhir"
+)
+
+// r4 opens the embedded definitions once for all tests.
+var r4 = sync.OnceValues(func() (*definitions.Library, error) { return definitions.Open(definitions.FS) })
+
+// stored are resources as a store would have them.
+type stored struct {
+	mu    sync.Mutex
+	n     int
+	list  map[string][]fhir.Version // type and url
+	reads int
+}
+
+func (s *stored) Canonicals(_ context.Context, typ, url string) ([]fhir.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	return s.list[typ+" "+url], nil
+}
+
+func (s *stored) TerminologyStamp(context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(rune('a' + s.n)), nil
+}
+
+func (s *stored) put(t testing.TB, resource string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.list == nil {
+		s.list = make(map[string][]fhir.Version)
+	}
+	var head struct{ ResourceType, ID, URL string }
+	if err := json.Unmarshal([]byte(resource), &head); err != nil {
+		t.Fatal(err)
+	}
+	s.n++
+	key := head.ResourceType + " " + head.URL
+	v := fhir.Version{ResourceType: head.ResourceType, ID: head.ID, VersionID: s.n, LastUpdated: time.Unix(int64(s.n), 0), Body: []byte(resource)}
+	for i, old := range s.list[key] {
+		if old.ID == head.ID {
+			s.list[key][i] = v
+			return
+		}
+	}
+	s.list[key] = append(s.list[key], v)
+}
+
+func local(t testing.TB, resources ...string) (*Service, *stored) {
+	t.Helper()
+	have := &stored{}
+	for _, r := range resources {
+		have.put(t, r)
+	}
+	s, err := New(Config{Packages: r4, Resources: have})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, have
+}
