@@ -3,13 +3,86 @@
 // means is decided in server/search, what a request means in
 // server/interaction.
 //
-// A write is one transaction, whatever it touches:
+// # A write
+//
+// is one transaction, whatever it touches:
 //
 //	lock current versions (in ref order) -> decide in Go -> one pipeline:
 //	    move superseded versions to history, insert or update resources,
 //	    replace index rows, append to the change log -> commit
 //
-// Short writes that come at the same time share a transaction and its commit
-// (queue.go); the rows of a transaction go in as one statement for each table,
-// however many there are (group.go).
+// Short writes that come at the same time share a transaction and its commit;
+// each succeeds or fails by itself (queue.go). The rows of a transaction go in as
+// one statement for each table, however many there are (group.go), and tables
+// that get many are copied (copy.go). Creates with ids of the server's own need
+// no look at what is there: one round trip. A create with the client's id can
+// lose a race, and a transaction a lock: both are run again (write.go).
+//
+// What several writes would wait for is committed beforehand, on connections of
+// its own: numbers for surrogates (surrogate.go), units and display texts
+// (dictionary.go). New terms are sorted into the index by the way (flush.go).
+//
+// # The tables
+//
+// Version 1 of a Patient and of an Observation about her:
+//
+//	resource_type   typ  name
+//	                  1  Patient
+//	                 12  Observation
+//
+//	resource        rid               ref                   shard  version  method  id        terms          targets            body
+//	                 281474976710657   4658968063194266131     19        1  C       43b6ae50  {-92199…, …}   {}                 1,096 bytes of 3,471
+//	                3377699720527919   1158000421376019282    210        1  C       f65d529f  {-90412…, …}   {46589680631942…}  232 bytes of 902
+//	                (and last_updated, typ)
+//
+//	index_date      key                  low                high               rid
+//	                1158737988215347144  -1037664000000000  -1037577600000000   281474976710657   birthdate 1937-02-13
+//	index_quantity  key                  rid               unit                  low     high
+//	                7652380043792490855  3377699720527919  -7501980108178894089  158.47  null     value-quantity
+//	index_number    the same without a unit
+//	index_string    key                  rid              text
+//	                3057878173488274250  281474976710657  billerica                               address
+//
+//	quantity_unit   id                    system                     code  unit
+//	                -7501980108178894089  http://unitsofmeasure.org  cm    cm
+//	token_text      key                   value                 text
+//	                -8769010974065415881  -9041249294341209578  body height
+//
+//	change          xid     shard  rids                 refs                versions  methods
+//	                110576     19  {281474976710657,…}  {4658968063194…,…}  {1,1}     CC
+//
+// After an update the old row is in resource_history, with its rid, ref, version
+// and body and without terms; after a delete there is a second row with method D
+// and no body, and nothing in resource and the index tables. rid_block has the
+// next free surrogate, body_dictionary what bodies are compressed with (body.go).
+//
+// Surrogates, keys and values are 64-bit numbers: fhir.ValueReference is ref,
+// fhir.Key.Term a term. SQL by hand reads the view resource_json:
+//
+//	SELECT body->>'gender', count(*) FROM resource_json WHERE type = 'Patient' GROUP BY 1
+//
+// Every unique key has the column shard, surrogates and times are made in Go, and
+// nothing but dictionaries is shared between shards: resource, resource_history
+// and change can be distributed by shard, dictionaries copied to every node.
+//
+// # What it costs
+//
+// 600 Synthea records (185,833 resources, 1,436 bytes of JSON each, 29 terms) on
+// PostgreSQL 15 with durable commits, for each resource:
+//
+//	disk   1,488 bytes: row 802 (body 367, terms 259), terms 200, dates 175,
+//	       quantities 100, last_updated 71, surrogate 55, ref 44, strings 26, log 15
+//	WAL    2,420 bytes in bundles of 300
+//	CPU    25 us of PostgreSQL, 8 us of this package
+//
+// On two cores that is 47,000 resources a second in bundles from three uploaders,
+// and, one at a time from 32 clients, 23,000 creates, 13,000 updates and 20,000
+// deletes a second at 40, 70 and 36 us of PostgreSQL; 25,000 reads. What was
+// chosen by measurement:
+//
+//	bodies         s2 with a dictionary 25% of the JSON in 0.8 us, lz4 55%, zstd with it 21% in 13 us
+//	change log     one row for a transaction 16 bytes, one for each version 70
+//	many rows      COPY 2,420 bytes of WAL and 23 us, INSERT of arrays 2,555 and 26
+//	writers        2 for 32 clients; 4 make twice the commits and cost 25% more
+//	pending terms  200,000 at a time 2,600 bytes of WAL, 40,000 2,780; a search reads them in 1.4 ms
 package store
