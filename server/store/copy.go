@@ -20,7 +20,11 @@ type cell = []byte
 // copyInserts copies the rows of every table that gets many, and takes them out
 // of the group.
 func (g *group) copyInserts(ctx context.Context, conn *pgx.Conn) error {
-	for _, st := range []*statement{&g.insert, &g.date, &g.number, &g.quantity, &g.text} {
+	tables := []*statement{&g.insert, &g.date, &g.number, &g.quantity, &g.text}
+	if g.unindex.rows() > 0 {
+		tables = tables[:1] // old index rows go by surrogate, before new ones come
+	}
+	for _, st := range tables {
 		if st.rows() < copyRows {
 			continue
 		}

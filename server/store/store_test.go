@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -719,7 +720,21 @@ func TestManyRowsAsFew(t *testing.T) {
 		}
 		return text
 	}
-	if diff := cmp.Diff(strings.Split(stored("Basic"), "\n"), strings.Split(stored("Group"), "\n")); diff != "" {
-		t.Errorf("one transaction of many (+) stored something else than many of one (-):\n%s", diff)
+	same := func(what string) {
+		if diff := cmp.Diff(strings.Split(stored("Basic"), "\n"), strings.Split(stored("Group"), "\n")); diff != "" {
+			t.Errorf("%s: one transaction of many (+) stored something else than many of one (-):\n%s", what, diff)
+		}
 	}
+	same("create")
+	for _, w := range slices.Concat(many, few) {
+		w.Method = fhir.PUT
+	}
+	if err := s.InTx(ctx, func(tx *store.Tx) error { return tx.Write(ctx, many) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range few {
+		write(t, s, w)
+	}
+	same("update")
+	checkConsistent(t, url)
 }
