@@ -266,6 +266,23 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 	return w.statement(), nil
 }
 
+// Driving is the part of Candidates that finds rows, as a statement of its own
+// that is never run: what is learned of one search's driver holds for every search
+// with the same one.
+func (p *Plan) Driving(i int) Statement {
+	w := &writer{env: p.env}
+	d := p.Drivers[i]
+	switch {
+	case d.pred < 0:
+		p.termDriver(w)
+	case p.where.preds[d.pred].isOrdered():
+		p.orderedDriver(w, d)
+	default:
+		p.chainDriver(w, d)
+	}
+	return w.statement()
+}
+
 // tail writes the rest of a statement that has made m: the page of it, with the
 // rows of the resources.
 func (p *Plan) tail(w *writer, g *page, totals func()) {
@@ -306,12 +323,29 @@ func (p *Plan) orderedDriver(w *writer, d Driver) {
 	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
 }
 
-// driverColumns are what probes and sort values may need of a resource.
-const driverColumns = "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
+// driverColumns are what the other clauses and the sort values need of a resource
+// that clause driving (-1: terms and ids) has found.
+func (p *Plan) driverColumns(driving int) string {
+	for _, k := range p.q.Sort {
+		if len(k.Keys) == 0 {
+			driving = len(p.where.preds) // a column of resource
+		}
+	}
+	rest := conj{}
+	for i := range p.where.preds {
+		if i != driving {
+			rest.preds = append(rest.preds, p.where.preds[i])
+		}
+	}
+	if rest.onlyOrdered() && driving < len(p.where.preds) {
+		return "r.rid"
+	}
+	return "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
+}
 
 // termDriver writes d, what resource_terms or resource_ref finds.
 func (p *Plan) termDriver(w *writer) {
-	w.s("d AS MATERIALIZED (SELECT ", driverColumns, " FROM resource r")
+	w.s("d AS MATERIALIZED (SELECT ", p.driverColumns(-1), " FROM resource r")
 	w.found("r", &p.where, p.types, &conditions{w: w, lead: " WHERE "})
 	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
 }
@@ -321,16 +355,17 @@ func (p *Plan) termDriver(w *writer) {
 func (p *Plan) chainDriver(w *writer, d Driver) (bounded string) {
 	pr := &p.where.preds[d.pred]
 	and := &conditions{w: w, any: true}
+	columns := p.driverColumns(d.pred)
 	w.s("h AS MATERIALIZED (")
 	if has, ok := pr.only().(Has); ok {
 		w.hasRefs(&has, p.Limit)
-		w.s("), d AS MATERIALIZED (SELECT ", driverColumns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.ref = h.ref")
+		w.s("), d AS MATERIALIZED (SELECT ", columns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.ref = h.ref")
 		w.ofType("r", p.types, and)
 		w.probing("r", p.withoutPreds(), and, -1)
 	} else {
 		w.s("SELECT DISTINCT term FROM (")
 		w.allChainTerms(pr.any, p.Limit)
-		w.s(") u), d AS MATERIALIZED (SELECT ", driverColumns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.terms @> ")
+		w.s(") u), d AS MATERIALIZED (SELECT ", columns, " FROM h CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.terms @> ")
 		w.termAnd("h.term", p.where.all)
 		rest := p.withoutPreds()
 		rest.all = nil

@@ -165,7 +165,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 3. Candidates, through the drivers that have not overflowed before.
-	for i := memory.driver(key, len(x.plan.Drivers)); i < len(x.plan.Drivers); i++ {
+	for i := range x.plan.Drivers {
+		driving := keyOf(x.plan.Driving(i))
+		if memory.overflows(driving, x.s.now()) {
+			continue
+		}
 		st, err := x.plan.Candidates(i)
 		if err != nil {
 			return nil, false, err
@@ -175,10 +179,9 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if p.seen < int64(x.plan.Limit) {
-			memory.setDriver(key, i)
 			return p, true, nil
 		}
-		memory.setDriver(key, i+1)
+		memory.overflowed(driving, x.s.now())
 	}
 
 	// 4. A common search.
@@ -456,8 +459,8 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Searc
 type searches struct {
 	mu      sync.Mutex
 	totals  map[totalKey]total
-	drivers map[totalKey]int
-	limit   int // Env.Limit
+	drivers map[totalKey]time.Time // when a driver overflowed
+	limit   int                    // Env.Limit
 
 	histograms map[string]*histogram
 }
@@ -518,22 +521,19 @@ func (m *searches) keep(k totalKey, t total) {
 	m.totals[k] = t
 }
 
-// driver is the driver to begin with.
-func (m *searches) driver(k totalKey, drivers int) int {
+// overflows reports whether a driver has overflowed of late.
+func (m *searches) overflows(k totalKey, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return min(m.drivers[k], drivers)
+	at, ok := m.drivers[k]
+	return ok && now.Sub(at) < rememberedFor
 }
 
-func (m *searches) setDriver(k totalKey, i int) {
+func (m *searches) overflowed(k totalKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.drivers == nil || len(m.drivers) >= rememberedSearches {
-		m.drivers = make(map[totalKey]int)
+		m.drivers = make(map[totalKey]time.Time)
 	}
-	if i == 0 {
-		delete(m.drivers, k)
-		return
-	}
-	m.drivers[k] = i
+	m.drivers[k] = now
 }

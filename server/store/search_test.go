@@ -791,3 +791,120 @@ func params(pairs ...string) url.Values {
 	}
 	return v
 }
+
+// TestNoSequentialScan reads PostgreSQL's plans of one search for each kind of
+// parameter, as candidates and as counts and walks: none may read a whole table.
+func TestNoSequentialScan(t *testing.T) {
+	s, _ := open(t)
+	c := newCorpus(5, 40, 200)
+	c.load(t, s)
+	for _, limit := range []int{0, 2} {
+		s.SetSearchLimit(limit)
+		for _, text := range []string{
+			"Patient", "Patient?_id=p1", "Patient?_lastUpdated=ge2020", "Patient?_lastUpdated=gt2020&_sort=-_lastUpdated", "Patient?_sort=_id",
+			"Patient?gender=male", "Patient?gender:not=male", "Patient?gender:missing=true", "Observation?code=8302-2,8480-6&status=final", "Observation?code:text=body",
+			"Patient?family=mu", "Patient?family:contains=ulle", "Patient?family:exact=Smith", "Patient?_sort=family,-birthdate", "Patient?_sort=-family",
+			"Patient?birthdate=1970", "Patient?birthdate=gt1970", "Patient?birthdate=ne1970", "Patient?birthdate=eb1990", "Observation?date=ge2020&date=lt2021&_sort=-date",
+			"Observation?date=ap2021-03", "Observation?code=8302-2&date=ge2020", "Observation?value-quantity=5.4", "Observation?value-quantity=gt5|http://unitsofmeasure.org|g",
+			"Observation?value-quantity=ap5", "Observation?_sort=value-quantity", "Observation?code-value-quantity=8302-2$gt5", "Observation?component-code-value-quantity=8480-6$gt5",
+			"Observation?combo-code-value-quantity=8480-6$gt5", "Observation?subject=Patient/p1", "Observation?subject:Patient.gender=male", "Observation?patient.organization.name=clinic",
+			"Observation?patient.birthdate=gt1970&code=8302-2", "Patient?_has:Observation:patient:code=8302-2", "Patient?_has:Observation:patient:date=gt2020&gender=male",
+			"Observation?_profile:below=http://acme.org", "Observation?subject:Patient.gender:not=male", "?_type=Patient,Observation&_lastUpdated=gt2020", "?_tag=a",
+			"Observation?_include=Observation:subject&_count=5", "Patient?_revinclude=Observation:patient&_count=5",
+		} {
+			typ, query, _ := strings.Cut(text, "?")
+			values, err := url.ParseQuery(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values.Set("_explain", "true")
+			q, err := search.Parse(registry, typ, values, search.Options{Explain: true, Now: searchNow})
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			plans := 0
+			for _, issue := range find(t, s, q).Issues {
+				if strings.Contains(issue.Diagnostics, "Execution Time") {
+					plans++
+				}
+				if strings.Contains(issue.Diagnostics, "Seq Scan") {
+					t.Errorf("%s (limit %d) reads a whole table:\n%s", text, limit, issue.Diagnostics)
+				}
+			}
+			if plans == 0 {
+				t.Errorf("%s (limit %d): no plan was explained", text, limit)
+			}
+		}
+	}
+}
+
+// TestIncludes follows references in both directions, from matches only and, with
+// :iterate, from what was included; a resource comes once and a cycle ends.
+// Spec: https://hl7.org/fhir/R4/search.html#include.
+func TestIncludes(t *testing.T) {
+	s, _ := open(t)
+	var ws []*store.Write
+	for _, text := range []string{
+		`{"resourceType":"Organization","id":"a","partOf":{"reference":"Organization/b"}}`,
+		`{"resourceType":"Organization","id":"b","partOf":{"reference":"Organization/a"}}`,
+		`{"resourceType":"Organization","id":"c"}`,
+		`{"resourceType":"Patient","id":"p","managingOrganization":{"reference":"Organization/a"},"generalPractitioner":[{"reference":"Organization/c"},{"reference":"Practitioner/x"}]}`,
+		`{"resourceType":"Practitioner","id":"x"}`,
+		`{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/p"}}`,
+		`{"resourceType":"Observation","id":"o2","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/p"},"hasMember":[{"reference":"Observation/o1"}]}`,
+		`{"resourceType":"Observation","id":"o3","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/absent"}}`,
+		`{"resourceType":"Provenance","id":"v","target":[{"reference":"Observation/o1/_history/1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/x"}}]}`,
+	} {
+		ws = append(ws, resourceWrite(t, []byte(text)))
+	}
+	if err := s.WriteAll(context.Background(), ws); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, search, want string }{
+		{"a reference of the matches", "Observation?_id=o1,o2&_include=Observation:subject", "Patient/p"},
+		{"none is repeated, and no match", "Observation?_include=Observation:has-member&_include=Observation:subject", "Patient/p"},
+		{"what is absent is left out", "Observation?_id=o3&_include=Observation:subject", ""},
+		{"only to one target type", "Patient?_include=Patient:general-practitioner:Practitioner", "Practitioner/x"},
+		{"every reference", "Patient?_include=Patient:*", "Organization/a Organization/c Practitioner/x"},
+		{"without iterate it stops after one step", "Observation?_id=o1&_include=Observation:subject&_include:iterate=Organization:partof", "Patient/p"},
+		{"iterate goes on, and ends in a cycle", "Observation?_id=o1&_include=Observation:subject&_include:iterate=Patient:organization&_include:iterate=Organization:partof", "Organization/a Organization/b Patient/p"},
+		{"references to the matches", "Patient?_revinclude=Observation:subject", "Observation/o1 Observation/o2"},
+		{"a narrowed parameter", "Patient?_revinclude=Observation:patient", "Observation/o1 Observation/o2"},
+		{"versioned references count", "Observation?_id=o1&_revinclude=Provenance:target", "Provenance/v"},
+		{"iterated backwards", "Patient?_revinclude=Observation:subject&_revinclude:iterate=Provenance:target", "Observation/o1 Observation/o2 Provenance/v"},
+		{"everything that refers", "Patient?_revinclude=*", "Observation/o1 Observation/o2"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			typ, query, _ := strings.Cut(tt.search, "?")
+			values, err := url.ParseQuery(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, err := search.Parse(registry, typ, values, search.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, v := range find(t, s, q).Includes {
+				got = append(got, v.ResourceType+"/"+v.ID)
+			}
+			slices.Sort(got)
+			if diff := gocmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestSearchIsCancelled gives a search less time than it needs.
+func TestSearchIsCancelled(t *testing.T) {
+	s, _ := open(t)
+	c := newCorpus(9, 20, 100)
+	c.load(t, s)
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	sc := searchCase{typ: "Observation", values: params("code", "8302-2")}
+	_, err := s.Search(ctx, sc.parse(t))
+	wantStatus(t, err, 503)
+}
