@@ -420,7 +420,7 @@ func (e *aggregateExpr) eval(m *machine) error {
 		total = slices.Clone(m.stack[start:])
 		m.stack = m.stack[:start]
 	}
-	base, n, err := m.each(e.in, e.at, func(base, _ int) (bool, error) {
+	base, _, err := m.each(e.in, e.at, func(int, int) (bool, error) {
 		from := len(m.stack)
 		m.total = total
 		if err := e.body.eval(m); err != nil {
@@ -435,7 +435,6 @@ func (e *aggregateExpr) eval(m *machine) error {
 	}
 	m.total = saved
 	m.stack = append(m.stack[:base], total...)
-	_ = n
 	return nil
 }
 

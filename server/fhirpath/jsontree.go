@@ -1,10 +1,6 @@
 package fhirpath
 
-import (
-	"bytes"
-
-	"kiln/server/fhir"
-)
+import "bytes"
 
 // jsonTree is a JSON value that can be edited and keeps the order of properties
 // and the lexeme of everything that is not edited.
@@ -142,9 +138,8 @@ func (t *jsonTree) set(name string, value *jsonTree) {
 	}
 }
 
-func nullTree() *jsonTree         { return &jsonTree{raw: []byte("null")} }
-func (t *jsonTree) null() bool    { return t.kind == 0 && string(t.raw) == "null" }
-func textTree(s string) *jsonTree { return &jsonTree{raw: fhir.AppendString(nil, s)} }
+func nullTree() *jsonTree      { return &jsonTree{raw: []byte("null")} }
+func (t *jsonTree) null() bool { return t.kind == 0 && string(t.raw) == "null" }
 func arrayTree(n int) *jsonTree {
 	t := &jsonTree{kind: '['}
 	for range n {

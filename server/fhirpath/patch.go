@@ -57,6 +57,9 @@ func Patch(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
 // maxOperations bounds one patch: every operation decodes the resource anew.
 const maxOperations = 1000
 
+// maxPathSteps bounds the evaluation of one path.
+const maxPathSteps = 200_000
+
 // operation is one step of a patch. Integers are -1 where absent.
 type operation struct {
 	kind, path, name           string
@@ -289,7 +292,7 @@ func locate(root, n fhir.Node) []place {
 // object returns the JSON object of the node at the end of path: for a primitive
 // the one that holds its id and extensions, made where it is missing.
 func object(t *jsonTree, path []place) *jsonTree {
-	for i, p := range path {
+	for _, p := range path {
 		key := propertyName(p.field, p.typ.Name)
 		if p.typ.Kind.Primitive() {
 			key = "_" + key
@@ -314,7 +317,6 @@ func object(t *jsonTree, path []place) *jsonTree {
 			t.set(key, next)
 		}
 		t = next
-		_ = i
 	}
 	return t
 }
@@ -408,7 +410,7 @@ func nodes(model *fhir.Model, e *Expr, root fhir.Node) ([]fhir.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.Eval(nil, root)
+	c, err := p.Eval(&Context{MaxSteps: maxPathSteps}, root)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,12 @@
 package fhirpath_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"kiln/gen/r4"
+	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 )
@@ -119,4 +121,34 @@ func TestPatchErrors(t *testing.T) {
 			}
 		})
 	}
+}
+
+func FuzzPatch(f *testing.F) {
+	f.Add("insert", "Patient.name.given", "name", 1, 0, `"valueString":"x"`)
+	f.Add("move", "Patient.identifier", "", 0, 2, "")
+	f.Add("delete", "Patient.contact.name.text", "", 0, 0, "")
+	f.Add("add", "Patient.birthDate", "extension", 0, 0, `"valueExtension":{"url":"http://y"}`)
+	f.Add("replace", "Patient.multipleBirth", "", 0, 0, `"valueBoolean":true,"_valueBoolean":{"id":"z"}`)
+	f.Fuzz(func(t *testing.T, kind, path, name string, index, destination int, value string) {
+		op := map[string]any{"name": "operation", "part": []any{
+			map[string]any{"name": "type", "valueCode": kind}, map[string]any{"name": "path", "valueString": path},
+			map[string]any{"name": "name", "valueString": name}, map[string]any{"name": "index", "valueInteger": index},
+			map[string]any{"name": "source", "valueInteger": index}, map[string]any{"name": "destination", "valueInteger": destination},
+			json.RawMessage(`{"name":"value",` + value + `}`),
+		}}
+		b, err := json.Marshal(map[string]any{"resourceType": "Parameters", "parameter": []any{op}})
+		if err != nil {
+			return
+		}
+		got, err := fhirpath.Patch(r4.Model, []byte(patched), b)
+		if err != nil {
+			if _, ok := outcome.From(err); !ok {
+				t.Errorf("fails with %T", err)
+			}
+			return
+		}
+		if _, err := fhir.Decode(r4.Model, got); err != nil {
+			t.Errorf("the result does not decode: %v\n%s", err, got)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"regexp"
@@ -25,6 +26,10 @@ func textFunction(args int, f func(m *machine, s string, args []Value) (string, 
 	}
 	d.apply = func(m *machine, e *scalar, v Value, args []Value) (Value, bool, error) {
 		s, ok, err := f(m, v.text, args)
+		var limit *Error
+		if errors.As(err, &limit) {
+			limit.Pos = e.at
+		}
 		return String(s), ok, err
 	}
 	return d

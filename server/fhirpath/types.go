@@ -166,7 +166,6 @@ func (s static) several() static        { s.many = true; return s }
 func (s static) onlyKind(k Kind) bool   { return !s.any && len(s.types) == 0 && s.kinds == 1<<k }
 func (s static) nothing() bool          { return !s.any && len(s.types) == 0 && s.kinds == 0 }
 func (s static) couldBe(k ...Kind) bool { return s.couldBeAny(k) }
-func (s static) isBoolean() bool        { return s.couldBe(BooleanKind) }
 func (s static) couldBeAny(ks []Kind) bool {
 	if s.any || s.nothing() {
 		return true
