@@ -1,7 +1,7 @@
 -- Changes are read in the order of transaction ids. A transaction that is still
 -- running may have any id from pg_snapshot_xmin on, so reading stops there.
 -- name: Changes :many
-SELECT c.xid::text::bigint AS xid, u.rid, u.version, u.ref, u.method
+SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method
 FROM change c
 CROSS JOIN LATERAL (
     SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
@@ -17,6 +17,13 @@ LIMIT @count;
 -- name: ChangeHorizon :one
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid;
 
+-- TrimChanges deletes the oldest rows, a limited number at a time so that no
+-- transaction is long.
 -- name: TrimChanges :execrows
 DELETE FROM change c
-WHERE c.xid < sqlc.arg(before_xid)::text::xid8;
+WHERE c.written < @before AND c.ctid = ANY (ARRAY(
+    SELECT o.ctid
+    FROM change o
+    ORDER BY o.xid
+    LIMIT @count
+));

@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"kiln/server/fhir"
 )
@@ -24,7 +25,7 @@ func (q *Queries) ChangeHorizon(ctx context.Context) (int64, error) {
 }
 
 const Changes = `-- name: Changes :many
-SELECT c.xid::text::bigint AS xid, u.rid, u.version, u.ref, u.method
+SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method
 FROM change c
 CROSS JOIN LATERAL (
     SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
@@ -46,6 +47,7 @@ type ChangesParams struct {
 
 type ChangesRow struct {
 	Xid     int64
+	Written time.Time
 	Rid     int64
 	Version int32
 	Ref     int64
@@ -70,6 +72,7 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 		var i ChangesRow
 		if err := rows.Scan(
 			&i.Xid,
+			&i.Written,
 			&i.Rid,
 			&i.Version,
 			&i.Ref,
@@ -87,11 +90,23 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 
 const TrimChanges = `-- name: TrimChanges :execrows
 DELETE FROM change c
-WHERE c.xid < $1::text::xid8
+WHERE c.written < $1 AND c.ctid = ANY (ARRAY(
+    SELECT o.ctid
+    FROM change o
+    ORDER BY o.xid
+    LIMIT $2
+))
 `
 
-func (q *Queries) TrimChanges(ctx context.Context, beforeXid string) (int64, error) {
-	result, err := q.db.Exec(ctx, TrimChanges, beforeXid)
+type TrimChangesParams struct {
+	Before time.Time
+	Count  int32
+}
+
+// TrimChanges deletes the oldest rows, a limited number at a time so that no
+// transaction is long.
+func (q *Queries) TrimChanges(ctx context.Context, arg TrimChangesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, TrimChanges, arg.Before, arg.Count)
 	if err != nil {
 		return 0, err
 	}

@@ -18,6 +18,7 @@ type BodyDictionary struct {
 
 type Change struct {
 	Xid      pgtype.Uint64
+	Written  time.Time
 	Shard    int16
 	Rids     []int64
 	Refs     []int64

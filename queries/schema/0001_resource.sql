@@ -72,10 +72,12 @@ CREATE INDEX resource_history_last_updated ON resource_history (typ, last_update
 -- take rows with xid < pg_snapshot_xmin(pg_current_snapshot()), in the order of
 -- xid, and so skip none that commits late. A row for each version took three
 -- times the space, and a tenth of the write.
+--   written               when, by the clock of PostgreSQL
 --   rids, refs, versions  one element each for a version
 --   methods               one letter each: C, U, P, D
 CREATE TABLE change (
     xid      xid8      NOT NULL DEFAULT pg_current_xact_id(),
+    written  timestamptz NOT NULL DEFAULT now(),
     shard    smallint  NOT NULL,
     rids     bigint[]  NOT NULL,
     refs     bigint[]  NOT NULL,

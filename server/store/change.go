@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"strconv"
+	"sync"
+	"time"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -24,6 +26,7 @@ type Change struct {
 	Ref          int64 // fhir.ValueReference(type, id)
 	VersionID    int
 	Method       fhir.Method
+	Written      time.Time // when its transaction began, by PostgreSQL's clock
 }
 
 // Changes returns up to count changes behind a position. It stops before the
@@ -44,7 +47,7 @@ func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([
 		}
 		changes[i] = Change{
 			Position:     ChangePosition{XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
-			ResourceType: typ, Ref: r.Ref, VersionID: int(r.Version), Method: r.Method,
+			ResourceType: typ, Ref: r.Ref, VersionID: int(r.Version), Method: r.Method, Written: r.Written.UTC(),
 		}
 	}
 	return changes, nil
@@ -57,9 +60,46 @@ func (s *Store) ChangeHorizon(ctx context.Context) (ChangePosition, error) {
 	return ChangePosition{XID: xid}, translate(err)
 }
 
-// TrimChanges deletes the changes before a position's transaction and returns
-// their number.
-func (s *Store) TrimChanges(ctx context.Context, before ChangePosition) (int, error) {
-	n, err := db.New(s.pool).TrimChanges(ctx, strconv.FormatInt(before.XID, 10))
-	return int(n), translate(err)
+// TrimChanges deletes the changes that were written before an instant and returns
+// the number of their transactions.
+func (s *Store) TrimChanges(ctx context.Context, before time.Time) (int, error) {
+	const chunk = 5000
+	for total := 0; ; {
+		n, err := db.New(s.pool).TrimChanges(ctx, db.TrimChangesParams{Before: before, Count: chunk})
+		total += int(n)
+		if err != nil || n < chunk {
+			return total, translate(err)
+		}
+	}
+}
+
+// trimmer deletes old changes every hour. Any number of servers may do so.
+type trimmer struct {
+	quit chan struct{}
+	done sync.WaitGroup
+}
+
+func (t *trimmer) start(s *Store, keep time.Duration) {
+	t.quit = make(chan struct{})
+	t.done.Go(func() {
+		tick := time.NewTicker(time.Hour)
+		defer tick.Stop()
+		for {
+			select {
+			case <-t.quit:
+				return
+			case <-tick.C:
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+			if _, err := s.TrimChanges(ctx, s.now().Add(-keep)); err != nil {
+				s.log.Warn("delete old changes", "error", err)
+			}
+			cancel()
+		}
+	})
+}
+
+func (t *trimmer) stop() {
+	close(t.quit)
+	t.done.Wait()
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,8 +26,10 @@ type Config struct {
 	// StatementTimeout ends a statement that takes longer, in PostgreSQL; 0 means
 	// two minutes, negative none.
 	StatementTimeout time.Duration
-	Logger           *slog.Logger     // nil discards
-	Now              func() time.Time // nil means time.Now
+	// KeepChanges is how long the change log goes back; 0 means 30 days.
+	KeepChanges time.Duration
+	Logger      *slog.Logger     // nil discards
+	Now         func() time.Time // nil means time.Now
 }
 
 // Store is one server's way to the data. It is safe for concurrent use; any
@@ -45,6 +49,7 @@ type Store struct {
 	units known // ids of quantity_unit that are committed
 	queue queue
 	flush flusher
+	trim  trimmer
 
 	searches searches
 }
@@ -90,6 +95,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
+	keep := c.KeepChanges
+	if keep == 0 {
+		keep = 30 * 24 * time.Hour
+	}
+	s.trim.start(s, keep)
 	s.queue.start(s, min(4, max(2, maxConns/4)))
 	return s, nil
 }
@@ -99,7 +109,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 // planning again nor compiling pays for statements of a few milliseconds.
 // Sequential scans are what is left when no index applies.
 func settings(timeout time.Duration) string {
-	return fmt.Sprintf(`SET plan_cache_mode = force_generic_plan;
+	return fmt.Sprintf(`SET default_transaction_isolation = 'read committed';
+		SET plan_cache_mode = force_generic_plan;
 		SET jit = off;
 		SET enable_seqscan = off;
 		SET idle_in_transaction_session_timeout = '1min';
@@ -122,10 +133,23 @@ func open(ctx context.Context, url string, maxConns int, settings string) (*pgxp
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
 	}
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
+			return err
+		}
 		_, err := conn.PgConn().Exec(ctx, settings).ReadAll()
 		return err
 	}
 	return pgxpool.NewWithConfig(ctx, c)
+}
+
+// checkVersion refuses PostgreSQL before 14, which has no infinite numerics.
+func checkVersion(version string) error { // "15.18 (Debian 15.18-0+deb12u1)", "18beta1"
+	digits := strings.TrimLeft(version, "0123456789")
+	major, err := strconv.Atoi(version[:len(version)-len(digits)])
+	if err == nil && major < 14 {
+		return fmt.Errorf("the database is PostgreSQL %s; 14 or newer is needed", version)
+	}
+	return nil
 }
 
 // Close waits for writes that have begun and closes the connections. Writes that
@@ -133,6 +157,7 @@ func open(ctx context.Context, url string, maxConns int, settings string) (*pgxp
 func (s *Store) Close() {
 	s.queue.stop()
 	s.flush.stop()
+	s.trim.stop()
 	s.pool.Close()
 	s.side.Close()
 }

@@ -738,3 +738,21 @@ func TestManyRowsAsFew(t *testing.T) {
 	same("update")
 	checkConsistent(t, url)
 }
+
+func TestTrimChanges(t *testing.T) {
+	s, _ := open(t)
+	ctx := context.Background()
+	write(t, s, put(t, "Patient", "a", "1"))
+	write(t, s, put(t, "Patient", "a", "2"))
+	before, err := s.Changes(ctx, store.ChangePosition{}, 10)
+	if err != nil || len(before) != 2 || time.Since(before[0].Written).Abs() > time.Minute {
+		t.Fatalf("changes %+v, %v", before, err)
+	}
+	if n, err := s.TrimChanges(ctx, before[1].Written); err != nil || n != 1 {
+		t.Errorf("trimmed %d, %v; want the first of two", n, err)
+	}
+	after, err := s.Changes(ctx, store.ChangePosition{}, 10)
+	if err != nil || len(after) != 1 || after[0] != before[1] {
+		t.Errorf("changes %+v, %v; want the second of two", after, err)
+	}
+}

@@ -52,3 +52,13 @@ func TestNumeric(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckVersion(t *testing.T) {
+	for version, want := range map[string]bool{
+		"15.18 (Debian 15.18-0+deb12u1)": true, "14.0": true, "18beta1": true, "13.4": false, "9.6.24": false, "unknown": true,
+	} {
+		if err := checkVersion(version); (err == nil) != want {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
