@@ -270,7 +270,7 @@ func (s *Server) supervise() {
 				break
 			}
 			s.log.Error("start PostgreSQL again", "error", err)
-			if wait(ctx, time.Second) != nil {
+			if wait(ctx, 200*time.Millisecond) != nil {
 				return
 			}
 		}
