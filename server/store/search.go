@@ -148,18 +148,20 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	memory := &x.s.searches
 
 	// 1. Only the total.
-	if x.q.Count == 0 {
-		total, err := x.total(ctx, count, key)
-		return &pageRows{total: total}, true, err
-	}
-
-	// 2. A comparison whose total is a look into memory: a large one needs no
-	// candidates.
 	var total int64
 	known, err := x.countByHistogram(ctx, &total)
 	if err != nil {
 		return nil, false, err
 	}
+	if x.q.Count == 0 {
+		if !known {
+			total, err = x.total(ctx, count, key)
+		}
+		return &pageRows{total: total}, true, err
+	}
+
+	// 2. A comparison whose total is a look into memory: a large one needs no
+	// candidates.
 	if known && total >= int64(x.plan.Limit) {
 		return x.common(ctx, total)
 	}
@@ -193,9 +195,10 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		p, err := x.walk(ctx)
 		return p, false, err
 	}
-	total, err = x.total(ctx, count, key)
-	if err != nil {
-		return nil, false, err
+	if !known {
+		if total, err = x.total(ctx, count, key); err != nil {
+			return nil, false, err
+		}
 	}
 	return x.common(ctx, total)
 }
@@ -282,10 +285,6 @@ func (x *searching) total(ctx context.Context, count search.Statement, key total
 			x.s.searches.keep(key, total{n: t.n, snapshot: snapshot, at: x.s.now()})
 			return t.n, nil
 		}
-	}
-	var n int64
-	if ok, err := x.countByHistogram(ctx, &n); ok || err != nil {
-		return n, err
 	}
 	var t total
 	count.SQL = "SELECT (" + count.SQL + "), pg_current_snapshot()::text"
