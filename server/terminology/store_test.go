@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	neturl "net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -210,5 +211,65 @@ func TestInstancesShareResources(t *testing.T) {
 				t.Errorf("got %q, want %q", got, step.want)
 			}
 		}
+	}
+}
+
+// BenchmarkSearchLargeSet searches 50,000 Observations, whose codes are spread over
+// 60,000, by a cached set of 40,000 codes.
+func BenchmarkSearchLargeSet(b *testing.B) {
+	url := storetest.New(b)
+	server, _ := large(b, 40_000)
+	s, data := instance(b, url, server, nil)
+	const n, batch = 50_000, 500
+	for from := 0; from < n; from += batch {
+		ws := make([]*store.Write, batch)
+		for i := range ws {
+			id := fmt.Sprintf("o%d", from+i)
+			r, err := fhir.Decode(r4.Model, fmt.Appendf(nil, `{"resourceType":"Observation","id":%q,"status":"final","subject":{"reference":"Patient/p%d"},
+				"code":{"coding":[{"system":"http://far","code":"c%d"}]},"effectiveDateTime":"2020-01-%02d"}`, id, i%100, (from+i)*7919%60_000, i%28+1))
+			if err != nil {
+				b.Fatal(err)
+			}
+			body, err := fhir.Splice(r.Header().Raw, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			x := new(fhir.Index)
+			x.Reset()
+			index.Extract(x, r)
+			x.Finish()
+			ws[i] = &store.Write{Method: fhir.PUT, ResourceType: "Observation", ID: id, Body: body, Index: x}
+		}
+		if err := data.WriteAll(b.Context(), ws); err != nil {
+			b.Fatal(err)
+		}
+	}
+	registry := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
+	for _, query := range []string{
+		"code:in=http://far/vs",
+		"code:in=http://far/vs&subject=Patient/p7",
+		"code:in=http://far/vs&_sort=-date",
+		"code:not-in=http://far/vs",
+		"code:in=http://far/vs&date=lt2020-01-02",
+	} {
+		b.Run(query, func(b *testing.B) {
+			values, err := neturl.ParseQuery(query)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				q, err := search.Parse(registry, "Observation", values, search.Options{Expand: func(e search.Expansion) (search.Codes, error) {
+					codes, _, err := s.SearchCodes(b.Context(), e)
+					return codes, err
+				}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				r, err := data.Search(b.Context(), q)
+				if err != nil || r.Total == nil || *r.Total == 0 {
+					b.Fatal(r, err)
+				}
+			}
+		})
 	}
 }
