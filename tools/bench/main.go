@@ -45,9 +45,12 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure FHIR servers",
+		Long:          "Measure FHIR servers. Without a command it is section7: every speed goal of the design.",
+		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
+	root.RunE = func(c *cobra.Command, _ []string) error { return s.section7(c, 0) }
 	f := root.PersistentFlags()
 	f.StringVar(&s.url, "url", "", "base URL of the server; without it the commands that need one start bin/kiln")
 	f.StringVar(&s.token, "token", "", "bearer token")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
@@ -20,6 +21,8 @@ func drawPlots(folder string, results []Result) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
+	plot.DefaultFont, plotter.DefaultFont = sans, sans
 	if err := drawThroughput(filepath.Join(folder, "throughput.svg"), results); err != nil {
 		return fmt.Errorf("draw the throughput: %w", err)
 	}
@@ -56,7 +59,8 @@ func drawThroughput(path string, results []Result) error {
 	var values plotter.Values
 	var names []string
 	var whiskers throughputErrors
-	for i, r := range results {
+	for i := range results {
+		r := results[len(results)-1-i] // the first one on top
 		values = append(values, r.Rate.Median)
 		names = append(names, label(r))
 		whiskers.x = append(whiskers.x, plotter.XY{X: r.Rate.Median, Y: float64(i)})
@@ -74,6 +78,7 @@ func drawThroughput(path string, results []Result) error {
 		p.Add(errors)
 	}
 	p.NominalY(names...)
+	p.Y.Min, p.Y.Max = -0.6, float64(len(results))-0.4
 	return p.Save(18*vg.Centimeter, vg.Length(len(results))*0.9*vg.Centimeter+3*vg.Centimeter, path)
 }
 
@@ -107,7 +112,9 @@ func drawLatency(path string, r Result) error {
 		var xys plotter.XYs
 		for _, point := range c.Curve {
 			if point[0] > 0 {
-				xys = append(xys, plotter.XY{X: quantileX(point[1]), Y: point[0]})
+				// The slowest of n requests stands for the slowest n-th.
+				fraction := min(point[1], 1-0.5/float64(max(c.Requests, 1)))
+				xys = append(xys, plotter.XY{X: quantileX(fraction), Y: point[0]})
 			}
 		}
 		if len(xys) == 0 {
@@ -127,6 +134,9 @@ func drawLatency(path string, r Result) error {
 		return nil
 	}
 	p.BackgroundColor = color.White
+	if len(categories) > 1 {
+		p.X.Min = -0.3 * p.X.Max // room for the legend
+	}
 	return p.Save(18*vg.Centimeter, 11*vg.Centimeter, path)
 }
 
