@@ -37,9 +37,11 @@ func TestProfiles(t *testing.T) {
 		"slices": differential("slices", "Observation", core+"Observation", `{"id":"Observation.category","path":"Observation.category","slicing":{"discriminator":[{"type":"value","path":"coding.code"}],"rules":"closed"}},`+
 			`{"id":"Observation.category:lab","path":"Observation.category","sliceName":"lab","min":1,"max":"1","patternCodeableConcept":{"coding":[{"code":"laboratory"}]}},`+
 			`{"id":"Observation.category:vital","path":"Observation.category","sliceName":"vital","max":"1"},{"id":"Observation.category:vital.coding.code","path":"Observation.category.coding.code","min":1,"fixedCode":"vital-signs"}`),
-		"types":  differential("types", "Observation", core+"Observation", `{"id":"Observation.value[x]","path":"Observation.value[x]","min":1,"type":[{"code":"Quantity"}]},{"id":"Observation.value[x].code","path":"Observation.value[x].code","min":1},{"id":"Observation.subject","path":"Observation.subject","type":[{"code":"Reference","targetProfile":["`+core+`Patient"]}]}`),
-		"choice": differential("choice", "Observation", core+"Observation", `{"id":"Observation.value[x]:valueString","path":"Observation.value[x]","sliceName":"valueString","type":[{"code":"string"}],"maxLength":3}`),
-		"rule":   differential("rule", "Patient", core+"Patient", `{"id":"Patient","path":"Patient","constraint":[{"key":"r-1","severity":"error","human":"needs a phone","expression":"telecom.where(system = 'phone').exists()"}]}`),
+		"types":   differential("types", "Observation", core+"Observation", `{"id":"Observation.value[x]","path":"Observation.value[x]","min":1,"type":[{"code":"Quantity"}]},{"id":"Observation.value[x].code","path":"Observation.value[x].code","min":1},{"id":"Observation.subject","path":"Observation.subject","type":[{"code":"Reference","targetProfile":["`+core+`Patient"]}]}`),
+		"choice":  differential("choice", "Observation", core+"Observation", `{"id":"Observation.value[x]:valueString","path":"Observation.value[x]","sliceName":"valueString","type":[{"code":"string"}],"maxLength":3}`),
+		"short":   differential("short", "Observation", core+"Observation", `{"id":"Observation.valueQuantity","path":"Observation.valueQuantity","min":1},{"id":"Observation.valueQuantity.code","path":"Observation.valueQuantity.code","min":1,"fixedCode":"kg"}`),
+		"implied": differential("implied", "Patient", core+"Patient", `{"id":"Patient.extension:color","path":"Patient.extension","sliceName":"color","max":"1","type":[{"code":"Extension","profile":["http://example.org/color"]}]}`),
+		"rule":    differential("rule", "Patient", core+"Patient", `{"id":"Patient","path":"Patient","constraint":[{"key":"r-1","severity":"error","human":"needs a phone","expression":"telecom.where(system = 'phone').exists()"}]}`),
 		"extended": differential("extended", "Patient", core+"Patient", `{"id":"Patient.extension","path":"Patient.extension","slicing":{"discriminator":[{"type":"value","path":"url"}],"rules":"open"}},`+
 			`{"id":"Patient.extension:color","path":"Patient.extension","sliceName":"color","min":1,"max":"1","type":[{"code":"Extension","profile":["http://example.org/color"]}]}`),
 		"color":   strings.Replace(differential("color", "Extension", core+"Extension", `{"id":"Extension.url","path":"Extension.url","fixedUri":"http://example.org/color"},{"id":"Extension.value[x]","path":"Extension.value[x]","min":1,"type":[{"code":"code"}]}`), `"kind":"resource"`, `"kind":"complex-type"`, 1),
@@ -78,6 +80,10 @@ func TestProfiles(t *testing.T) {
 			"Observation.value: code is required: expected at least 1, found none"}},
 		{"one type of a choice", "choice", observation(`,"valueString":"long"`), []string{"Observation.value: expected at most 3 characters, found 4"}},
 		{"another type of the choice", "choice", observation(`,"valueInteger":12345`), nil},
+		{"a choice by its JSON name", "short", observation(`,"valueQuantity":{"value":1,"code":"g"}`), []string{"Observation.value.code: expected kg, found g"}},
+		{"another type than the JSON name says", "short", observation(`,"valueString":"x"`), []string{
+			"Observation.value: expected Quantity, found string", "Observation: value:valueQuantity is required: expected at least 1, found none"}},
+		{"extensions are sliced by url", "implied", `{"resourceType":"Patient","extension":[{"url":"http://a","valueString":"x"},{"url":"http://b","valueString":"x"}]}`, nil},
 		{"an invariant", "rule", `{"resourceType":"Patient","telecom":[{"system":"email","value":"a"}]}`, []string{"Patient: constraint r-1: needs a phone"}},
 		{"an extension", "extended", `{"resourceType":"Patient","extension":[{"url":"http://example.org/color","valueCode":"red"},{"url":"http://other","valueString":"x"}]}`, nil},
 		{"an extension is missing", "extended", `{"resourceType":"Patient"}`, []string{"Patient: extension:color is required: expected at least 1, found none"}},

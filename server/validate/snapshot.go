@@ -32,10 +32,7 @@ func (v *Validator) snapshot(sd *r4.StructureDefinition, depth int) []r4.Element
 		return nil
 	}
 	for _, d := range withIDs(sd.Differential.Element) {
-		i := s.find(d.ID.Text)
-		if i < 0 {
-			i = s.insert(d.ID.Text, 0)
-		}
+		i := s.resolve(d.ID.Text)
 		if i < 0 || len(s.elements) > maxElements {
 			return nil
 		}
@@ -102,51 +99,76 @@ func (s *snapshotter) end(i int) int {
 	return j
 }
 
-// insert makes the element with an id that the base does not have: a slice, or an
-// element below one whose type is defined elsewhere. It returns its index, -1
-// where there is no such element.
-func (s *snapshotter) insert(id string, depth int) int {
-	dot := strings.LastIndexByte(id, '.')
-	if dot < 0 || depth > 20 {
-		return -1
-	}
-	last := id[dot+1:]
-	if colon := strings.IndexByte(last, ':'); colon >= 0 {
-		whole := s.at(id[:dot+1+colon], depth)
-		if whole < 0 {
-			return -1
-		}
-		return s.slice(whole, id)
-	}
-	parent := s.at(id[:dot], depth)
-	if parent < 0 || !s.open(parent) {
-		return -1
-	}
+// resolve returns the index of the element with an id of the differential, -1
+// where there can be none. What the base does not have is made: the elements of a
+// datatype below the element that has it, slices, and the slice of value[x] that
+// "valueQuantity" stands for.
+func (s *snapshotter) resolve(id string) int {
 	if i := s.find(id); i >= 0 {
 		return i
 	}
-	// valueQuantity is the slice of value[x] for one type.
-	for i := parent + 1; i < s.end(parent); i++ {
-		name, choice := strings.CutSuffix(s.elements[i].ID.Text, "[x]")
-		if rest, ok := strings.CutPrefix(id, name); choice && ok && rest != "" {
-			for _, t := range s.elements[i].Type_ {
-				if strings.EqualFold(t.Code.Text, rest) {
-					j := s.slice(i, s.elements[i].ID.Text+":"+last)
-					s.elements[j].Type_ = []r4.ElementDefinitionType{t}
-					s.elements[j].ID.Text = id
-					return j
-				}
+	segments := strings.Split(id, ".")
+	at := 0
+	if s.elements[0].ID.Text != segments[0] {
+		return -1
+	}
+	for _, name := range segments[1:] {
+		if len(s.elements) > maxElements {
+			return -1
+		}
+		parent := s.elements[at].ID.Text
+		next := s.find(parent + "." + name)
+		if next < 0 && s.open(at) {
+			next = s.find(parent + "." + name)
+		}
+		base, _, sliced := strings.Cut(name, ":")
+		switch {
+		case next >= 0:
+		case sliced:
+			if whole := s.find(parent + "." + base); whole >= 0 {
+				next = s.slice(whole, s.elements[whole].ID.Text+strings.TrimPrefix(name, base))
 			}
+		default:
+			next = s.choice(at, name)
+		}
+		if next < 0 {
+			return -1
+		}
+		at = next
+	}
+	return at
+}
+
+// choice makes the slice of a choice element below parent that name, such as
+// valueQuantity, stands for. The choice has no other types then.
+func (s *snapshotter) choice(parent int, name string) int {
+	for i := parent + 1; i < s.end(parent); i++ {
+		id := s.elements[i].ID.Text
+		prefix, ok := strings.CutSuffix(id, "[x]")
+		if !ok || strings.Count(id, ".") != strings.Count(s.elements[parent].ID.Text, ".")+1 {
+			continue
+		}
+		rest, ok := strings.CutPrefix(s.elements[parent].ID.Text+"."+name, prefix)
+		if !ok || rest == "" {
+			continue
+		}
+		for _, t := range s.elements[i].Type_ {
+			if !strings.EqualFold(t.Code.Text, rest) {
+				continue
+			}
+			if j := s.find(id + ":" + name); j >= 0 {
+				return j
+			}
+			if s.elements[i].Slicing == nil {
+				s.elements[i].Type_ = nil
+			}
+			s.elements[i].Type_ = append(slices.Clip(s.elements[i].Type_), t)
+			j := s.slice(i, id+":"+name)
+			s.elements[j].Type_ = []r4.ElementDefinitionType{t}
+			return j
 		}
 	}
 	return -1
-}
-
-func (s *snapshotter) at(id string, depth int) int {
-	if i := s.find(id); i >= 0 {
-		return i
-	}
-	return s.insert(id, depth+1)
 }
 
 // slice copies the element at whole, with what is below it, to a new slice behind
@@ -160,6 +182,21 @@ func (s *snapshotter) slice(whole int, id string) int {
 	copied[0].SliceName.Text = id[strings.LastIndexByte(id, ':')+1:]
 	copied[0].Slicing = nil
 	copied[0].Min.Text = "0"
+	if e := &s.elements[whole]; e.Slicing == nil {
+		// Extensions are told by their url, the types of a choice by themselves.
+		by, at := "value", "url"
+		switch {
+		case strings.HasSuffix(e.Path.Text, "[x]"):
+			by, at = "type", "$this"
+		case !strings.HasSuffix(e.Path.Text, "xtension"):
+			by = ""
+		}
+		if by != "" {
+			e.Slicing = &r4.ElementDefinitionSlicing{Discriminator: []r4.ElementDefinitionSlicingDiscriminator{{}}}
+			e.Slicing.Discriminator[0].Type_.Text, e.Slicing.Discriminator[0].Path.Text = by, at
+			e.Slicing.Rules.Text = "open"
+		}
+	}
 	at := s.end(whole)
 	for at < len(s.elements) && strings.HasPrefix(s.elements[at].ID.Text, from+":") {
 		at = s.end(at)
