@@ -80,7 +80,7 @@ func TestProfiles(t *testing.T) {
 			"Observation.value: code is required: expected at least 1, found none"}},
 		{"one type of a choice", "choice", observation(`,"valueString":"long"`), []string{"Observation.value: expected at most 3 characters, found 4"}},
 		{"another type of the choice", "choice", observation(`,"valueInteger":12345`), nil},
-		{"a choice by its JSON name", "short", observation(`,"valueQuantity":{"value":1,"code":"g"}`), []string{"Observation.value.code: expected kg, found g"}},
+		{"a choice by its JSON name", "short", observation(`,"valueQuantity":{"value":1,"system":"http://unitsofmeasure.org","code":"g"}`), []string{"Observation.value.code: expected kg, found g"}},
 		{"another type than the JSON name says", "short", observation(`,"valueString":"x"`), []string{
 			"Observation.value: expected Quantity, found string", "Observation: value:valueQuantity is required: expected at least 1, found none"}},
 		{"extensions are sliced by url", "implied", `{"resourceType":"Patient","extension":[{"url":"http://a","valueString":"x"},{"url":"http://b","valueString":"x"}]}`, nil},
