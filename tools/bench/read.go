@@ -76,20 +76,38 @@ var pageAllWorkload = Workload{
 	Finite: true,
 	Prepare: func(context.Context, *Bench) (Task, error) {
 		var taken atomic.Int64
-		return Task{Op: func(ctx context.Context, w *Worker) error {
-			i := int(taken.Add(1)) - 1
-			if i >= len(pagedTypes) {
-				return io.EOF
-			}
-			for path := pagedTypes[i] + "?_count=1000"; path != "" && ctx.Err() == nil; {
-				if !w.Do("page", Request{Method: "GET", Path: path}) {
-					break
+		seen := make([]atomic.Int64, len(pagedTypes))
+		return Task{
+			Op: func(ctx context.Context, w *Worker) error {
+				i := int(taken.Add(1)) - 1
+				if i >= len(pagedTypes) {
+					return io.EOF
 				}
-				w.Moved(entries(w.X().Body))
-				path = nextLink(gjson.ParseBytes(w.X().Body))
-			}
-			return nil
-		}}, nil
+				for path := pagedTypes[i] + "?_count=1000"; path != "" && ctx.Err() == nil; {
+					if !w.Do("page", Request{Method: "GET", Path: path}) {
+						break
+					}
+					n := entries(w.X().Body)
+					w.Moved(n)
+					seen[i].Add(int64(n))
+					path = nextLink(gjson.ParseBytes(w.X().Body))
+				}
+				return nil
+			},
+			// Nothing is missing and nothing comes twice, as far as a count can tell.
+			Check: func(_ context.Context, b *Bench) error {
+				x := b.Client.NewExchange()
+				for i, typ := range pagedTypes {
+					if err := x.Do(Request{Method: "GET", Path: typ + "?_summary=count"}); err != nil {
+						return err
+					}
+					if total := gjson.GetBytes(x.Body, "total"); total.Exists() && total.Int() != seen[i].Load() {
+						return fmt.Errorf("the pages of %s held %d resources, and its total is %d", typ, seen[i].Load(), total.Int())
+					}
+				}
+				return nil
+			},
+		}, nil
 	},
 }
 
