@@ -15,7 +15,7 @@ func (s *Server) terminology() (*terminology.Service, error) {
 	c := s.Config.Terminology
 	t, err := terminology.New(terminology.Config{
 		Disabled:  !c.Enabled,
-		Packages:  func() (*definitions.Library, error) { return definitions.Open(definitions.FS) },
+		Packages:  definitions.Embedded,
 		Resources: s.Store,
 		Server: terminology.ServerConfig{
 			URL:      c.ServerURL,

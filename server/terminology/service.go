@@ -280,6 +280,14 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 		return sized{}, fmt.Errorf("open the packages: %w", err)
 	}
 	body, ok := lib.Resolve(c.String())
+	if strings.Contains(c.url, "|") {
+		// R4 has code systems of HL7 v2 with a version inside their url.
+		for _, e := range lib.Entries(typ) {
+			if e.URL == c.url {
+				body, ok = lib.Read(typ, e.ID)
+			}
+		}
+	}
 	if !ok || !bytes.HasPrefix(body, []byte(`{"resourceType":"`+typ+`"`)) {
 		return sized{}, nil
 	}

@@ -11,8 +11,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// r4 opens the embedded definitions once for all tests.
-var r4 = sync.OnceValues(func() (*definitions.Library, error) { return definitions.Open(definitions.FS) })
+// r4 opens the embedded definitions, once for all tests.
+var r4 = definitions.Embedded
 
 // stored are resources as a store would have them.
 type stored struct {
