@@ -3,6 +3,11 @@ SELECT r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
 WHERE r.ref = @ref AND r.shard = @shard;
 
+-- name: ReadResources :many
+SELECT r.ref, r.id, r.version, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.ref = ANY (@refs::bigint[]);
+
 -- LastHistory is the newest row that is no longer current: of a deleted
 -- resource, its deletion.
 -- name: LastHistory :one

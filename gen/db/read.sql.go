@@ -126,6 +126,48 @@ func (q *Queries) ReadResource(ctx context.Context, arg ReadResourceParams) (Rea
 	return i, err
 }
 
+const ReadResources = `-- name: ReadResources :many
+SELECT r.ref, r.id, r.version, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.ref = ANY ($1::bigint[])
+`
+
+type ReadResourcesRow struct {
+	Ref         int64
+	ID          string
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+}
+
+func (q *Queries) ReadResources(ctx context.Context, refs []int64) ([]ReadResourcesRow, error) {
+	rows, err := q.db.Query(ctx, ReadResources, refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadResourcesRow
+	for rows.Next() {
+		var i ReadResourcesRow
+		if err := rows.Scan(
+			&i.Ref,
+			&i.ID,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReadVersion = `-- name: ReadVersion :one
 SELECT r.id, r.last_updated, r.method, r.body
 FROM resource r

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -46,6 +47,15 @@ func appendBody(dst, json []byte) []byte {
 }
 
 var errBody = errors.New("store: a body of an unknown form")
+
+// copyBody is decodeBody into memory of its own.
+func copyBody(stored []byte) ([]byte, error) {
+	json, err := decodeBody(stored)
+	if err == nil && len(stored) > 0 && stored[0] == '{' {
+		json = bytes.Clone(json)
+	}
+	return json, err
+}
 
 // decodeBody returns the JSON of the column body. It may share memory with
 // stored.

@@ -15,7 +15,18 @@ import (
 // resource never existed and with deleted if it is deleted.
 // Spec: https://hl7.org/fhir/R4/http.html#read.
 func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
-	return read(ctx, s.pool, typ, id)
+	ref, _ := place(typ, id)
+	v, stored, err := s.reads.read(ctx, ref)
+	switch {
+	case err != nil:
+		return fhir.Version{}, err
+	case stored == "":
+		return fhir.Version{}, absent(ctx, s.pool, typ, id)
+	case stored != id:
+		return fhir.Version{}, outcome.NotFound(typ, id)
+	}
+	v.ResourceType, v.ID = typ, id
+	return v, nil
 }
 
 // Read is Store.Read inside the transaction.
@@ -42,13 +53,20 @@ func read(ctx context.Context, conn querier, typ, id string) (fhir.Version, erro
 	case !errors.Is(err, pgx.ErrNoRows):
 		return fhir.Version{}, translate(err)
 	}
-	if _, err = q.LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard}); err == nil {
-		return fhir.Version{}, outcome.Deleted(typ, id)
+	return fhir.Version{}, absent(ctx, conn, typ, id)
+}
+
+// absent says why a resource has no current version.
+func absent(ctx context.Context, conn querier, typ, id string) error {
+	ref, shard := place(typ, id)
+	h, err := db.New(conn).LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard})
+	switch {
+	case err == nil && h.Method == fhir.DELETE:
+		return outcome.Deleted(typ, id)
+	case err == nil, errors.Is(err, pgx.ErrNoRows): // with history it was created meanwhile
+		return outcome.NotFound(typ, id)
 	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return fhir.Version{}, outcome.NotFound(typ, id)
-	}
-	return fhir.Version{}, translate(err)
+	return translate(err)
 }
 
 // VRead returns one version of a resource. It fails with not-found if that

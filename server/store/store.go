@@ -48,6 +48,7 @@ type Store struct {
 	texts known // terms of token_text that are committed
 	units known // ids of quantity_unit that are committed
 	queue queue
+	reads reader
 	flush flusher
 	trim  trimmer
 
@@ -95,6 +96,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
+	s.reads.start(s, min(maxConns, max(2, runtime.NumCPU())))
 	keep := c.KeepChanges
 	if keep == 0 {
 		keep = 30 * 24 * time.Hour
@@ -156,6 +158,7 @@ func checkVersion(version string) error { // "15.18 (Debian 15.18-0+deb12u1)", "
 // come later fail.
 func (s *Store) Close() {
 	s.queue.stop()
+	s.reads.stop()
 	s.flush.stop()
 	s.trim.stop()
 	s.pool.Close()

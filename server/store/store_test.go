@@ -756,3 +756,48 @@ func TestTrimChanges(t *testing.T) {
 		t.Errorf("changes %+v, %v; want the second of two", after, err)
 	}
 }
+
+// Reads share queries: each gets its own answer.
+func TestParallelReads(t *testing.T) {
+	s, _ := open(t)
+	ctx := context.Background()
+	const n = 30
+	for i := range n {
+		w := put(t, "Patient", fmt.Sprint(i), strings.Repeat("x", i))
+		write(t, s, w)
+		if i%3 == 0 {
+			write(t, s, remove("Patient", w.ID))
+		}
+	}
+	var wg sync.WaitGroup
+	for worker := range 40 {
+		wg.Go(func() {
+			for i := range 2 * n {
+				i = (i + worker) % (2 * n)
+				ctx, cancel := context.WithCancel(ctx)
+				if worker == 0 {
+					cancel()
+				}
+				v, err := s.Read(ctx, "Patient", fmt.Sprint(i))
+				cancel()
+				switch {
+				case worker == 0:
+					if err != nil {
+						continue // with luck it was faster than the end of its context
+					}
+				case i >= n:
+					wantStatus(t, err, http.StatusNotFound)
+					continue
+				case i%3 == 0:
+					wantStatus(t, err, http.StatusGone)
+					continue
+				}
+				if err != nil || v.ID != fmt.Sprint(i) || v.ResourceType != "Patient" || v.VersionID != 1 || v.Method != fhir.PUT ||
+					!strings.Contains(string(v.Body), `"id":"`+v.ID+`"`) || strings.Count(string(v.Body), "x") != i {
+					t.Errorf("read of %d gave %+v, %v: %s", i, v, err, v.Body)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -73,10 +73,15 @@ func (a *array) int32(v int32) {
 	a.buf = binary.BigEndian.AppendUint32(a.buf, uint32(v))
 }
 
+// epoch is where PostgreSQL's time begins: 2000, in microseconds since 1970.
+const epoch = 946684800 * 1e6
+
 // time appends a timestamptz: microseconds since 2000.
-func (a *array) time(t time.Time) {
-	const epoch = 946684800 * 1e6
-	a.int64(t.UnixMicro() - epoch)
+func (a *array) time(t time.Time) { a.int64(t.UnixMicro() - epoch) }
+
+// timestamp reads a timestamptz in binary form.
+func timestamp(b []byte) time.Time {
+	return time.UnixMicro(int64(binary.BigEndian.Uint64(b)) + epoch).UTC()
 }
 
 func (a *array) text(s string) {
