@@ -41,6 +41,15 @@ func (st Statement) With(more Statement) Statement {
 	}
 }
 
+// Beside puts the expressions of another statement before the columns of every
+// row of st, and gives one row of nulls where st has none.
+func (st Statement) Beside(more Statement) Statement {
+	return Statement{
+		SQL:  "SELECT v.*, s.* FROM (SELECT " + shiftParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
+		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
+	}
+}
+
 // shiftParams adds n to the number of every parameter.
 func shiftParams(sql string, n int) string {
 	var b strings.Builder

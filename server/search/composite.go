@@ -1,6 +1,8 @@
 package search
 
 import (
+	"slices"
+
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
@@ -28,7 +30,7 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]M
 		var matches []Match
 		var err error
 		if branch.Key == 0 {
-			matches, err = p.together(branch, name, values)
+			matches, err = p.together(param.Base, branch, name, values)
 		} else {
 			matches, err = p.repetition(branch, name, values)
 		}
@@ -41,10 +43,13 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]M
 }
 
 // together is a branch that is the resource itself: the conjunction of its parts.
-func (p *parser) together(branch fhir.Composite, name string, values []string) ([]Match, error) {
+func (p *parser) together(base string, branch fhir.Composite, name string, values []string) ([]Match, error) {
 	var all All
 	for i, part := range branch.Parts {
 		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys, System: part.System}
+		if whole, ok := p.reg.Lookup(base, part.Code); ok && slices.Equal(whole.Keys, part.Keys) {
+			sub.Single = whole.Single
+		}
 		matches, err := p.value(&sub, name, "", values[i])
 		if err != nil {
 			return nil, err

@@ -40,9 +40,10 @@ type Options struct {
 
 // parser carries what all steps of one Parse need.
 type parser struct {
-	reg    *Registry
-	opt    Options
-	values int // so far, for maxValues
+	reg     *Registry
+	opt     Options
+	values  int // so far, for maxValues
+	notices []outcome.Issue
 }
 
 // commonNames are the parameters of every resource type that are no entries of
@@ -88,6 +89,9 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 	}
 	if opt.Now.IsZero() {
 		opt.Now = time.Now()
+	}
+	if reg.unavailable != nil {
+		return nil, reg.unavailable
 	}
 	p := &parser{reg: reg, opt: opt}
 	q := &Query{Type: typ, Count: min(opt.DefaultCount, opt.MaxCount), applied: make(url.Values, len(values))}
@@ -139,6 +143,7 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 		}
 		q.Includes, q.RevIncludes = nil, nil
 	}
+	q.Notices = p.notices
 	return q, nil
 }
 
@@ -347,6 +352,7 @@ func (p *parser) usable(param *fhir.Parameter, name string) error {
 	if why := unsupported(param); why != "" {
 		return outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
 	}
+	p.notice(param)
 	return nil
 }
 

@@ -35,6 +35,8 @@ type Query struct {
 
 	// Ignored tells of parameters that were left out under Options.Lenient.
 	Ignored []outcome.Issue
+	// Notices warn of parameters by which not everything can be found yet.
+	Notices []outcome.Issue
 
 	applied url.Values
 }

@@ -16,6 +16,8 @@ type Registry struct {
 	sorted       map[string][]*fhir.Parameter
 	names        []string // resource types, sorted
 	compartments map[string]*fhir.Compartment
+
+	custom // what arrived at run time
 }
 
 // NewRegistry returns the registry of params. A later parameter replaces an
@@ -33,11 +35,13 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 	}
 	slices.Sort(r.names)
 	for i := range params {
-		p := &params[i]
+		p := params[i]
 		if r.types[p.Base] == nil {
 			continue
 		}
-		r.types[p.Base][p.Code] = p
+		// Single is about each key; here it is about all of them together.
+		p.Single = p.Single && (len(p.Keys) <= 1 || oneChoice(p.Expression))
+		r.types[p.Base][p.Code] = &p
 	}
 	for typ, byCode := range r.types {
 		list := make([]*fhir.Parameter, 0, len(byCode))
@@ -51,6 +55,24 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 		r.compartments[compartments[i].Code] = &compartments[i]
 	}
 	return r
+}
+
+// oneChoice reports whether the branches of an expression are types of one choice
+// element, of which a resource has one at most.
+func oneChoice(expression string) bool {
+	element := ""
+	for branch := range strings.SplitSeq(expression, "|") {
+		branch = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(branch), "("), ")")
+		path, _, ok := strings.Cut(branch, " as ")
+		if !ok {
+			path, _, ok = strings.Cut(branch, ".ofType(")
+		}
+		if !ok || strings.ContainsAny(path, "()") || element != "" && path != element || strings.Contains(branch, ").") {
+			return false
+		}
+		element = path
+	}
+	return element != ""
 }
 
 // With returns a registry that has params too, in place of those with the same

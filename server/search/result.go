@@ -186,6 +186,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		!slices.ContainsFunc(q.Types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
 		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", ")+", not to "+strings.Join(q.Types, ", "))
 	}
+	p.notice(param)
 	if in.Target == "" && len(param.Targets) == 1 {
 		in.Target = param.Targets[0] // patient shares its entries with subject
 	}

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"kiln/server/search"
@@ -123,4 +125,133 @@ func (m *searches) keepHistogram(name string, g *search.Histogram, snapshot stri
 		return
 	}
 	h.g, h.snapshot, h.at, h.building = g, snapshot, now, false
+}
+
+// column is a search.Column and the snapshot that it holds in.
+type column struct {
+	c        *search.Column // nil while there is none
+	snapshot string
+	at       time.Time
+	tried    time.Time
+	building bool
+}
+
+// maxCells bounds the columns that are kept, by their entries: about 40 MB.
+const maxCells = 400_000
+
+// byColumn answers a search for terms and one comparison from memory; nil where
+// it is another kind of search, or there is no column that still holds. A column
+// is made, like a histogram, when it is wanted for the second time.
+func (x *searching) byColumn(ctx context.Context) (*pageRows, error) {
+	if x.private {
+		return nil, nil
+	}
+	j := x.plan.Joint()
+	if j == nil {
+		return nil, nil
+	}
+	key := keyOf(j.Build())
+	c, snapshot := x.s.searches.column(key, x.s.now())
+	if c == nil {
+		if !x.s.searches.wantsColumn(key, x.s.now()) {
+			return nil, nil
+		}
+		var err error
+		if c, snapshot, err = x.buildColumn(ctx, j); err != nil || c == nil {
+			x.s.searches.keepColumn(key, nil, "", x.s.now())
+			return nil, err
+		}
+	}
+	rids := j.Matches(c)
+	of, err := x.plan.PageOf(rids)
+	if err != nil {
+		return nil, err
+	}
+	// The rows and the proof that nothing has changed come from one snapshot.
+	st := x.plan.Rows(of).Beside(x.unchanged(snapshot))
+	p, unchanged, now, err := x.rowsIfUnchanged(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	if !unchanged || len(p.rows) != len(of) {
+		x.s.searches.keepColumn(key, nil, "", x.s.now())
+		return nil, nil
+	}
+	x.s.searches.keepColumn(key, c, now, x.s.now())
+	slices.SortFunc(p.rows, func(a, b match) int { return cmp.Compare(slices.Index(of, a.rid), slices.Index(of, b.rid)) })
+	p.total = int64(len(rids))
+	return p, nil
+}
+
+// buildColumn returns nil where there are too many entries, or ranges.
+func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.Column, string, error) {
+	st := j.Build()
+	x.note("column", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, "", err
+	}
+	defer rows.Close()
+	c := &search.Column{}
+	var snapshot string
+	for rows.Next() {
+		var unit, rid int64
+		var low string
+		var high *string
+		if err := rows.Scan(&unit, &low, &high, &rid, &snapshot); err != nil {
+			return nil, "", err
+		}
+		if !c.Add(j, unit, low, high, rid) {
+			return nil, "", nil
+		}
+	}
+	if err := rows.Err(); err != nil || snapshot == "" || c.Ranges || c.Len() > search.MaxColumn {
+		return nil, "", err
+	}
+	c.Finish()
+	return c, snapshot, nil
+}
+
+func (m *searches) column(k totalKey, now time.Time) (*search.Column, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.columns[k]
+	if c == nil || c.c == nil || now.Sub(c.at) > rememberedFor {
+		return nil, ""
+	}
+	return c.c, c.snapshot
+}
+
+func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.columns == nil || len(m.columns) >= rememberedSearches || m.cells > maxCells {
+		m.columns, m.cells = make(map[totalKey]*column), 0
+	}
+	c := m.columns[k]
+	if c == nil {
+		m.columns[k] = &column{tried: now.Add(-histogramWanted)}
+		return false
+	}
+	if c.building || now.Sub(c.tried) < histogramWanted {
+		return false
+	}
+	c.building, c.tried = true, now
+	return true
+}
+
+func (m *searches) keepColumn(k totalKey, of *search.Column, snapshot string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.columns[k]
+	if c == nil {
+		return
+	}
+	if c.c != nil {
+		m.cells -= c.c.Len()
+	}
+	if of != nil {
+		m.cells += of.Len()
+	}
+	c.c, c.snapshot, c.at, c.building = of, snapshot, now, false
 }

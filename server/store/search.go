@@ -187,6 +187,9 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 4. A common search.
+	if p, err := x.byColumn(ctx); p != nil || err != nil {
+		return p, true, err
+	}
 	if !x.plan.Walkable() {
 		p, err := x.gather(ctx)
 		return p, true, err
@@ -336,6 +339,19 @@ func (x *searching) note(name string, st search.Statement) {
 // page runs a page statement.
 func (x *searching) page(ctx context.Context, name string, st search.Statement) (*pageRows, error) {
 	x.note(name, st)
+	return x.rows(ctx, st)
+}
+
+// rowsIfUnchanged runs a page statement that has two expressions before its
+// columns: whether it still holds, and the snapshot of that.
+func (x *searching) rowsIfUnchanged(ctx context.Context, st search.Statement) (p *pageRows, unchanged bool, snapshot string, err error) {
+	x.note("rows of a column", st)
+	p, err = x.rows(ctx, st, &unchanged, &snapshot)
+	return p, unchanged, snapshot, err
+}
+
+// rows reads the rows of a page statement, after those columns that go to before.
+func (x *searching) rows(ctx context.Context, st search.Statement, before ...any) (*pageRows, error) {
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
@@ -351,7 +367,7 @@ func (x *searching) page(ctx context.Context, name string, st search.Statement) 
 	var typ *int16
 	var body []byte
 	keys := make([]*string, nkeys)
-	into := []any{&seen, &count, &rid}
+	into := append(before[:len(before):len(before)], &seen, &count, &rid)
 	for i := range keys {
 		into = append(into, &keys[i])
 	}
@@ -462,6 +478,8 @@ type searches struct {
 	limit   int                    // Env.Limit
 
 	histograms map[string]*histogram
+	columns    map[totalKey]*column
+	cells      int // of all columns
 }
 
 type totalKey [16]byte
