@@ -14,6 +14,10 @@
 // path step is a table lookup, and a primitive becomes a System value only where
 // an operator needs one.
 //
+// Measured on a 2 kB Observation: obs-6 85 ns, a where() on codings 0.35 us, two
+// quantity comparisons 0.8 us, obs-7 1.3 us, all descendants 3.7 us; only sets
+// (intersect, union of many) allocate. Compiling takes 5 us.
+//
 // What an expression may cost is bounded: Parse limits size and nesting, Eval
 // counts steps (items and bytes made) and stops with an Error of phase Limit.
 //

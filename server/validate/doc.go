@@ -13,6 +13,9 @@
 // whose question the walk can answer by itself (ele-1, ext-1, ref-1, txt-1) are
 // not evaluated as FHIRPath.
 //
+// Measured: 6 us for a Synthea Observation, 170 MB/s over the Synthea corpus on one
+// core (decoding apart), half a megabyte held for all of its types.
+//
 // A profile is interpreted from its snapshot; one that has only a differential
 // gets a snapshot made from its base.
 //

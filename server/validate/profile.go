@@ -67,7 +67,7 @@ type discriminator struct {
 // profiles makes and keeps profiles.
 type profiles struct {
 	validator *Validator
-	mu        sync.Mutex
+	mu        sync.RWMutex
 	byURL     map[string]*profile // nil for one that is not known or is a base definition
 }
 
@@ -77,12 +77,15 @@ const maxProfiles = 5000
 // of returns the profile with a canonical URL, nil where it is not known or is a
 // base definition.
 func (ps *profiles) of(url string) *profile {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if p, ok := ps.byURL[url]; ok {
+	ps.mu.RLock()
+	p, ok := ps.byURL[url]
+	ps.mu.RUnlock()
+	if ok {
 		return p
 	}
-	p := ps.make(url)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p = ps.make(url)
 	if len(ps.byURL) < maxProfiles {
 		ps.byURL[strings.Clone(url)] = p
 	}
