@@ -99,7 +99,11 @@ func (r *reader) work(s *Store) {
 			if n == 0 {
 				break
 			}
-			if err := s.readAll(taken, &refs); err != nil {
+			err := s.readAll(taken, &refs)
+			if err != nil && lost(err) { // of a connection that died while it was idle
+				err = s.readAll(taken, &refs)
+			}
+			if err != nil {
 				for _, q := range taken {
 					q.err = translate(err)
 				}

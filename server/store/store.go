@@ -40,8 +40,11 @@ type Store struct {
 	// such a transaction may ask for while it is open: surrogates, resource types
 	// and dictionaries.
 	side *pgxpool.Pool
-	log  *slog.Logger
-	now  func() time.Time
+	// transactions has an element for each InTx that is open.
+	transactions chan struct{}
+
+	log *slog.Logger
+	now func() time.Time
 
 	rids  surrogates
 	types typeTable
@@ -96,6 +99,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
+	s.transactions = make(chan struct{}, max(1, maxConns-max(2, maxConns/4)))
 	s.reads.start(s, min(maxConns, max(2, runtime.NumCPU())))
 	keep := c.KeepChanges
 	if keep == 0 {

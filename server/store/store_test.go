@@ -801,3 +801,32 @@ func TestParallelReads(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Transactions that ask the Store for something else leave it connections to
+// answer with.
+func TestTransactionsLeaveConnections(t *testing.T) {
+	s, err := store.Open(context.Background(), store.Config{URL: storetest.New(t), MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	write(t, s, put(t, "Patient", "a", "x"))
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			err := s.InTx(ctx, func(tx *store.Tx) error {
+				if err := tx.Write(ctx, []*store.Write{put(t, "Group", fmt.Sprint(i), "x")}); err != nil {
+					return err
+				}
+				_, err := s.Read(ctx, "Patient", "a")
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}

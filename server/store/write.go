@@ -100,7 +100,7 @@ const maxAttempts = 10
 func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		t := Tx{store: s}
-		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		err := s.begin(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
 			return fn(&t)
 		})
@@ -114,6 +114,19 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 			return translate(err)
 		}
 	}
+}
+
+// begin runs fn in one transaction. Some connections are kept out of it: what fn
+// asks of the Store itself, rather than of its transaction, needs one, and were
+// all taken by transactions that wait for one, none would ever be free.
+func (s *Store) begin(ctx context.Context, fn func(pgx.Tx) error) error {
+	select {
+	case s.transactions <- struct{}{}:
+		defer func() { <-s.transactions }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return pgx.BeginFunc(ctx, s.pool, fn)
 }
 
 // pause waits a random time, longer with every attempt, so that those who

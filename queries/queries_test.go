@@ -1,0 +1,112 @@
+package queries_test
+
+import (
+	"context"
+	"database/sql"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
+
+	"kiln/queries"
+	"kiln/server/store/storetest"
+)
+
+// sqlc reads `x=@p` as an operator and drops the parameter without a word.
+func TestParametersHaveSpace(t *testing.T) {
+	files, err := filepath.Glob("*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no queries: %v", err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range strings.Split(string(b), "\n") {
+			if strings.Contains(line, "=@") && !strings.HasPrefix(line, "--") {
+				t.Errorf("%s:%d: write a space before the parameter: %s", file, n+1, line)
+			}
+		}
+	}
+}
+
+// Every generated query is one that PostgreSQL takes, on the schema as it is.
+func TestQueriesPrepare(t *testing.T) {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, storetest.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	files, err := filepath.Glob("../gen/db/*.sql.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no generated queries: %v", err)
+	}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				return true
+			}
+			if text, err := strconv.Unquote(lit.Value); err == nil && strings.HasPrefix(text, "-- name: ") {
+				if _, err := conn.Prepare(ctx, "", text); err != nil {
+					t.Errorf("%s: %v", strings.SplitN(text, "\n", 2)[0], err)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// The migrations lead to an empty schema and back.
+func TestMigrateDownAndUp(t *testing.T) {
+	ctx := context.Background()
+	url := storetest.New(t)
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	files, err := fs.Sub(queries.FS, "schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.DownTo(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	var left string
+	err = db.QueryRowContext(ctx, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') AND relname NOT LIKE 'goose%'`).Scan(&left)
+	if err != nil || left != "" {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+	if done, err := queries.Migrate(ctx, url); err != nil || len(done) == 0 {
+		t.Errorf("migrated %v, %v", done, err)
+	}
+	status, err := queries.Status(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range status {
+		if text, err := queries.Text(m); m.Applied.IsZero() || err != nil || !strings.Contains(text, "-- +goose Up") {
+			t.Errorf("migration %+v: %v", m, err)
+		}
+	}
+}
