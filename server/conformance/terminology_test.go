@@ -196,6 +196,7 @@ func TestLookupSubsumesTranslate(t *testing.T) {
 		{"/CodeSystem/colours/$subsumes?codeA=pink&codeB=red", "", "outcome=subsumed-by"},
 		{"/CodeSystem/$subsumes", `{"resourceType":"Parameters","parameter":[{"name":"codingA","valueCoding":{"system":"http://x/colours","code":"red"}},{"name":"codingB","valueCoding":{"system":"http://x/colours","code":"blue"}}]}`, "outcome=not-subsumed"},
 		{"/ConceptMap/$translate?url=http://x/shades&system=http://x/colours&code=red", "", "result=true; match"},
+		{"/ConceptMap/$translate?targetsystem=http://x/farben&system=http://x/colours&code=red", "", "result=true; match"},
 		{"/ConceptMap/shades/$translate?system=http://x/colours&code=blue", "", "result=false; message=the concept map has no match"},
 	} {
 		a := s.get(tt.path)
@@ -239,6 +240,7 @@ func TestSearchByTerminology(t *testing.T) {
 	for _, tt := range []struct{ query, total string }{
 		{"Observation?code:in=http://x/warm", "3"},
 		{"Observation?code:in=http://x/warm|1", "3"},
+		{"Observation?code:in=ValueSet/warm", "3"},
 		{"Observation?code:not-in=http://x/warm", "2"},
 		{"Observation?code:below=http://x/colours|red", "3"},
 		{"Observation?code:above=http://x/colours|pink", "3"},
@@ -256,6 +258,7 @@ func TestSearchByTerminology(t *testing.T) {
 		}
 	}
 	s.get("/Observation?code:in=http://x/none").fails(404, "not-found", "ValueSet http://x/none not found")
+	s.get("/Observation?code:in=ValueSet/none").fails(404, "not-found", "ValueSet/none")
 	s.get("/Observation?code:below=http://x/none|a").fails(404, "not-found", "CodeSystem http://x/none")
 	s.get("/Observation?code:below=red").fails(400, "invalid", "system|code")
 

@@ -32,6 +32,12 @@ func (s *Service) AddTerminologyOperations() {
 // expander answers the terminology modifiers of one search.
 func (s *Service) expander(ctx context.Context, told *[]outcome.Issue) func(search.Expansion) (search.Codes, error) {
 	return func(e search.Expansion) (search.Codes, error) {
+		if id, ok := s.localValueSet(e.ValueSet); ok {
+			var err error
+			if e.ValueSet, err = s.canonicalOf(ctx, id); err != nil {
+				return search.Codes{}, err
+			}
+		}
 		codes, warnings, err := s.Terminology.SearchCodes(ctx, e)
 		for _, w := range warnings {
 			if told != nil {
@@ -40,6 +46,35 @@ func (s *Service) expander(ctx context.Context, told *[]outcome.Issue) func(sear
 		}
 		return codes, err
 	}
+}
+
+// localValueSet returns the id of a value set that is named as a resource of this
+// server, "ValueSet/123", and not by its canonical URL.
+func (s *Service) localValueSet(uri string) (id string, ok bool) {
+	for _, base := range s.BaseURLs {
+		if rest, ok := strings.CutPrefix(uri, base+"/"); ok {
+			uri = rest
+			break
+		}
+	}
+	id, ok = strings.CutPrefix(uri, "ValueSet/")
+	return id, ok && fhir.ValidID(id)
+}
+
+// canonicalOf returns the canonical URL of a value set of this server.
+func (s *Service) canonicalOf(ctx context.Context, id string) (string, error) {
+	body, err := s.definition(ctx, "ValueSet", id)
+	if err != nil {
+		return "", err
+	}
+	vs, err := terminology.ParseValueSet(body)
+	if err != nil || vs.URL == "" {
+		return "", outcome.Invalid("ValueSet/%s has no url, by which a search could use it", id).WithStatus(http.StatusUnprocessableEntity)
+	}
+	if vs.Version != "" {
+		return vs.URL + "|" + vs.Version, nil
+	}
+	return vs.URL, nil
 }
 
 // inputs are the inputs of an operation, from a query string or from Parameters,

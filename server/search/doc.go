@@ -13,10 +13,11 @@
 // Clause is a disjunction of matches, one for each value between commas, and may
 // be negated (`:not`, `:missing=true`). A Match is one of a dozen small structs
 // that say what the index must have: Terms (hashed equality), Dates, Numbers,
-// Quantities, Strings (ordered rows), Texts (display texts and uris below), IDs,
-// Updated, Chain and Has (which hold a list of clauses about another resource),
-// All (the parts of a composite). Parse makes matches and knows nothing of SQL;
-// Compile makes SQL and knows nothing of FHIR's syntax. There is one file for
+// Quantities, Strings (ordered rows), Texts (display texts and uris below),
+// Expanded (the codes of a large value set, which are in a table), IDs, Updated,
+// Chain and Has (which hold a list of clauses about another resource), All (the
+// parts of a composite). Parse makes matches and knows nothing of SQL; Compile
+// makes SQL and knows nothing of FHIR's syntax. There is one file for
 // each parameter type: token.go, date.go, …
 //
 // # How it is asked

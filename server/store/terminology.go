@@ -29,12 +29,25 @@ func (s *Store) TerminologyStamp(ctx context.Context) (string, error) {
 	return strconv.FormatInt(n, 10), nil
 }
 
-// maxCanonicals bounds how many resources with one canonical URL are read.
+// maxCanonicals bounds how many resources are read by one uri.
 const maxCanonicals = 100
 
 // Canonicals returns the current resources of a type whose url is url.
 func (s *Store) Canonicals(ctx context.Context, typ, url string) ([]fhir.Version, error) {
-	term := fhir.KeyOf(fhir.SearchURI, typ+".url").Term(fhir.ValueURI(url))
+	return s.byURI(ctx, typ, typ+".url", url)
+}
+
+// ConceptMaps returns the current concept maps that map codes from a system, or,
+// when to is set, to it.
+func (s *Store) ConceptMaps(ctx context.Context, system string, to bool) ([]fhir.Version, error) {
+	if to {
+		return s.byURI(ctx, "ConceptMap", "ConceptMap.group.target", system)
+	}
+	return s.byURI(ctx, "ConceptMap", "ConceptMap.group.source", system)
+}
+
+func (s *Store) byURI(ctx context.Context, typ, path, uri string) ([]fhir.Version, error) {
+	term := fhir.KeyOf(fhir.SearchURI, path).Term(fhir.ValueURI(uri))
 	rows, err := db.New(s.pool).ResourcesByTerm(ctx, db.ResourcesByTermParams{Term: term, Most: maxCanonicals})
 	if err != nil {
 		return nil, translate(err)

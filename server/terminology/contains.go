@@ -60,7 +60,7 @@ type codeSets struct {
 	codes int
 }
 
-const maxSetCodes = 200_000
+const maxSetCodes = 100_000
 
 func (c *codeSets) get(valueSet string) *codeSet {
 	if m := c.byURL.Load(); m != nil {

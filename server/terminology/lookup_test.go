@@ -155,6 +155,8 @@ func TestTranslate(t *testing.T) {
 			"result=false; message=the concept map has no match; match(equivalence=unmatched source=http://x/map)"},
 		{"another map", TranslateParams{URL: "http://x/map", Coding: []Coding{{System: system, Code: "trout"}}},
 			"result=true; match(equivalence=inexact concept=http://x/de|Wesen source=http://x/rest)"},
+		{"found by the code's system", TranslateParams{Source: "http://x/vs/from", Coding: []Coding{{System: system, Code: "stone"}}},
+			"result=false; message=no concept map that fits has a match; match(equivalence=unmatched source=http://x/map)"},
 		{"the other way round", TranslateParams{URL: "http://x/map", Reverse: true, Coding: []Coding{{System: "http://x/de", Code: "Tier"}}},
 			"result=true; match(equivalence=narrower concept=http://x/animals|dog source=http://x/map)"},
 		{"a map of R4, found by what it is between", TranslateParams{Source: "http://hl7.org/fhir/ValueSet/administrative-gender", Coding: []Coding{{System: "http://hl7.org/fhir/administrative-gender", Code: "male"}}},

@@ -45,6 +45,9 @@ type Resources interface {
 	// Canonicals returns the current resources of a type (CodeSystem, ValueSet,
 	// ConceptMap) whose url is url, in any order.
 	Canonicals(ctx context.Context, typ, url string) ([]fhir.Version, error)
+	// ConceptMaps returns the current concept maps that map codes from a system, or,
+	// when to is set, to it.
+	ConceptMaps(ctx context.Context, system string, to bool) ([]fhir.Version, error)
 	// TerminologyStamp returns a text that is another one after every create,
 	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance.
 	TerminologyStamp(ctx context.Context) (string, error)
@@ -82,8 +85,8 @@ type sized struct {
 
 // Bounds of the caches, in bytes.
 const (
-	parsedBytes    = 12 << 20
-	expansionBytes = 12 << 20
+	parsedBytes    = 8 << 20
+	expansionBytes = 6 << 20
 )
 
 // New returns a Service. It reads nothing yet.

@@ -3,6 +3,7 @@ package terminology
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,24 @@ func (s *stored) Canonicals(_ context.Context, typ, url string) ([]fhir.Version,
 	defer s.mu.Unlock()
 	s.reads++
 	return s.list[typ+" "+url], nil
+}
+
+func (s *stored) ConceptMaps(_ context.Context, system string, to bool) ([]fhir.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []fhir.Version
+	for key, list := range s.list {
+		side := `"source":"`
+		if to {
+			side = `"target":"`
+		}
+		for _, v := range list {
+			if strings.HasPrefix(key, "ConceptMap ") && strings.Contains(string(v.Body), side+system+`"`) {
+				out = append(out, v)
+			}
+		}
+	}
+	return out, nil
 }
 
 func (s *stored) TerminologyStamp(context.Context) (string, error) {

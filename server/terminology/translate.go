@@ -10,7 +10,7 @@ import (
 
 // TranslateParams are the inputs of $translate.
 type TranslateParams struct {
-	URL, Version string   // of the concept map; "" tries every one of the packages that fits
+	URL, Version string   // of the concept map; "" tries every one that fits
 	Map          []byte   // the concept map itself, JSON, instead of URL
 	Coding       []Coding // to be translated; one is enough
 	// Source and Target are canonicals of value sets, TargetSystem is a code
@@ -94,11 +94,22 @@ func (g *generation) conceptMaps(ctx context.Context, p *TranslateParams) ([]*co
 		}
 		return []*conceptMap{m}, err
 	}
+	var maps []*conceptMap
+	if g.config.Resources != nil && p.Coding[0].System != "" {
+		list, err := g.config.Resources.ConceptMaps(ctx, p.Coding[0].System, p.Reverse)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range list {
+			if m, err := parseConceptMap(v.Body); err == nil && m.fits(p) {
+				maps = append(maps, m)
+			}
+		}
+	}
 	lib, err := g.packages()
 	if err != nil {
 		return nil, err
 	}
-	var maps []*conceptMap
 	for _, e := range lib.Entries(typeConceptMap) {
 		m, err := g.conceptMap(ctx, canonical{e.URL, ""})
 		if err != nil {
