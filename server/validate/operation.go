@@ -24,9 +24,10 @@ type Operation struct {
 	Body []byte
 }
 
-// Operate answers $validate: the issues of the OperationOutcome, 200. A valid
-// resource has one issue of severity information. It fails with invalid, 400,
-// when the request itself is wrong: no resource, an unknown mode.
+// Operate answers $validate: the issues of the OperationOutcome, 200, worst first.
+// A valid resource has one issue of severity information, behind its warnings. It
+// fails with invalid, 400, when the request itself is wrong: no resource, an
+// unknown mode.
 func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]outcome.Issue, error) {
 	body := op.Body
 	if parts, ok := parametersOf(body); ok {
@@ -80,8 +81,8 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
 	o.Warnings = true
 	issues = append(issues, v.Validate(ctx, r, o)...)
-	if len(issues) == 0 {
-		return valid("the resource is valid"), nil
+	if !slices.ContainsFunc(issues, func(i outcome.Issue) bool { return rank(i.Severity) < rank(outcome.Warning) }) {
+		issues = append(issues, valid("the resource is valid")...)
 	}
 	slices.SortStableFunc(issues, func(a, b outcome.Issue) int { return rank(a.Severity) - rank(b.Severity) })
 	return issues, nil

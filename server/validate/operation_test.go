@@ -12,23 +12,25 @@ import (
 
 func TestOperate(t *testing.T) {
 	v := validate.New(r4.Model, library(t))
-	narrative := `"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a</div>"}`
+	more := `"language":"en"`
 	tests := []struct {
 		name string
 		op   validate.Operation
 		want []string
 	}{
-		{"a valid resource", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Patient",` + narrative + `}`)}, []string{"information : the resource is valid"}},
-		{"warnings come behind errors", validate.Operation{Body: []byte(`{"resourceType":"Patient","gender":"x"}`)}, []string{
-			"error Patient.gender: expected a code of", "warning Patient: constraint dom-6"}},
-		{"Parameters", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"resource","resource":{"resourceType":"Patient","gender":"x",` + narrative + `}},{"name":"mode","valueCode":"create"}]}`)}, []string{
+		{"a valid resource", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Patient",` + more + `}`)}, []string{"information : the resource is valid"}},
+		{"warnings come behind errors", validate.Operation{Body: []byte(`{"resourceType":"Condition","category":[{"text":"x"}]}`)}, []string{
+			"error Condition: subject is required", "warning Condition: constraint con-3"}},
+		{"a warning does not make a resource invalid", validate.Operation{Body: []byte(`{"resourceType":"Condition","subject":{"reference":"Patient/1"},"category":[{"text":"x"}]}`)}, []string{
+			"warning Condition: constraint con-3", "information : the resource is valid"}},
+		{"Parameters", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"resource","resource":{"resourceType":"Patient","gender":"x",` + more + `}},{"name":"mode","valueCode":"create"}]}`)}, []string{
 			"error Patient.gender: expected a code of"}},
-		{"a profile in Parameters", validate.Operation{Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"profile","valueUri":"http://hl7.org/fhir/StructureDefinition/vitalsigns"},{"name":"resource","resource":{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/1"},"effectiveDateTime":"2020-01-01","valueString":"y",` + narrative + `}}]}`)}, []string{
+		{"a profile in Parameters", validate.Operation{Body: []byte(`{"resourceType":"Parameters","parameter":[{"name":"profile","valueUri":"http://hl7.org/fhir/StructureDefinition/vitalsigns"},{"name":"resource","resource":{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/1"},"effectiveDateTime":"2020-01-01","valueString":"y",` + more + `}}]}`)}, []string{
 			"error Observation: category is required", "error Observation: category:VSCat is required"}},
 		{"what cannot be decoded", validate.Operation{Body: []byte(`{"resourceType":"Patient","nam":1}`)}, []string{`error Patient: unknown element "nam"`}},
 		{"no JSON", validate.Operation{Body: []byte(`{`)}, []string{"error "}},
-		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + narrative + `}`)}, []string{"error Basic: expected a Patient, found a Basic"}},
-		{"another id", validate.Operation{Type: "Patient", ID: "1", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"2",` + narrative + `}`)}, []string{"error Patient.id: expected the id 1 of the URL, found 2"}},
+		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + more + `}`)}, []string{"error Basic: expected a Patient, found a Basic"}},
+		{"another id", validate.Operation{Type: "Patient", ID: "1", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"2",` + more + `}`)}, []string{"error Patient.id: expected the id 1 of the URL, found 2"}},
 		{"a delete", validate.Operation{Type: "Patient", ID: "1", Mode: "delete"}, []string{"information : nothing is known"}},
 	}
 	for _, tt := range tests {

@@ -270,9 +270,6 @@ func (u *run) element(n fhir.Node, p *plan) {
 		if inv.contained && !contained {
 			continue
 		}
-		if inv.key == "dom-6" && !u.fp.Resource.Same(u.fp.RootResource) {
-			continue // a contained resource is told by the narrative of its container
-		}
 		u.invariant(n, inv)
 	}
 }

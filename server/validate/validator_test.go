@@ -86,9 +86,10 @@ func TestBase(t *testing.T) {
 			"error Bundle: constraint bdl-1: total only when a search or history"}},
 		{"a script in the narrative", observation(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a<script>b</script></div>"}`), false, []string{
 			"error Observation.text.div: constraint txt-1: element <script> is not allowed"}},
-		{"best practice is a warning", observation(``), true, []string{
-			"warning Observation: constraint dom-6: A resource should have narrative for robust management"}},
-		{"an extensible binding is a warning", observation(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a</div>"},"dataAbsentReason":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/data-absent-reason","code":"lost"}]}`), true, []string{
+		{"a resource without narrative", observation(``), true, nil},
+		{"an invariant that warns", `{"resourceType":"Library","name":"my library","status":"draft","type":{"text":"x"}}`, true, []string{
+			"warning Library: constraint lib-0: Name should be usable as an identifier for the module by machine processing applications such as code generation"}},
+		{"an extensible binding is a warning", observation(`,"dataAbsentReason":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/data-absent-reason","code":"lost"}]}`), true, []string{
 			"warning Observation.dataAbsentReason: expected a code of http://hl7.org/fhir/ValueSet/data-absent-reason (extensible binding), found http://terminology.hl7.org/CodeSystem/data-absent-reason|lost"}},
 	}
 	for _, tt := range tests {
