@@ -34,7 +34,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	var b struct {
-		Type  string
+		Type  json.RawMessage
 		Entry []struct {
 			Resource struct{ ID string }
 		}
@@ -52,7 +52,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"resourceType":"OperationOutcome"}`)
 		return
 	}
-	f.requests = append(f.requests, strings.TrimSpace(fmt.Sprintf("%s %s %s %d", r.Method, r.URL.Path, b.Type, len(b.Entry))))
+	f.requests = append(f.requests, strings.TrimSpace(fmt.Sprintf("%s %s %s %d", r.Method, r.URL.Path, strings.Trim(string(b.Type), `"`), len(b.Entry))))
 	if r.URL.Path != "/" {
 		w.WriteHeader(http.StatusCreated)
 		return
@@ -142,7 +142,7 @@ func TestLoadEveryKindOfFile(t *testing.T) {
 	zs.Close()
 	write(t, filepath.Join(data, "bundle.json"), []byte(transactionOfTwo))
 	write(t, filepath.Join(data, "one.json"), []byte(`{"resourceType":"Patient","id":"p"}`))
-	write(t, filepath.Join(data, "new.json"), []byte(`{"resourceType":"Observation"}`))
+	write(t, filepath.Join(data, "new.json"), []byte(`{"resourceType":"Claim","type":["x"]}`))
 	write(t, filepath.Join(data, "lines.ndjson.gz"), gz.Bytes())
 	write(t, filepath.Join(data, "archive.tar.zst"), archive.Bytes())
 	write(t, filepath.Join(data, "readme.md"), []byte("not for the server"))
@@ -152,7 +152,7 @@ func TestLoadEveryKindOfFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"POST / batch 2", "POST / transaction 2", "POST / transaction 2", "POST / transaction 2", "POST /Observation  0", "PUT /Patient/p  0"}
+	want := []string{"POST / batch 2", "POST / transaction 2", "POST / transaction 2", "POST / transaction 2", "POST /Claim [\"x\"] 0", "PUT /Patient/p  0"}
 	if got := f.sorted(); !slices.Equal(got, want) {
 		t.Errorf("requests\n%q\nwant\n%q", got, want)
 	}

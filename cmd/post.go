@@ -35,9 +35,14 @@ type posted struct {
 
 // head is what says how a resource is to be sent.
 type head struct {
-	ResourceType string `json:"resourceType"`
-	ID           string `json:"id"`
-	Type         string `json:"type"`
+	ResourceType string          `json:"resourceType"`
+	ID           string          `json:"id"`
+	Type         json.RawMessage `json:"type"` // a string in a Bundle, elsewhere anything
+}
+
+// bundle reports whether the resource is a Bundle that asks for something.
+func (h head) bundle() bool {
+	return h.ResourceType == "Bundle" && (string(h.Type) == `"transaction"` || string(h.Type) == `"batch"`)
 }
 
 // post sends one item and reads the answer.
@@ -49,7 +54,7 @@ func (p *poster) post(ctx context.Context, it item) posted {
 	if err := json.Unmarshal(it.data, &h); err != nil || h.ResourceType == "" {
 		return failed(failure{Source: it.name, Error: "not a FHIR resource in JSON"})
 	}
-	if h.ResourceType == "Bundle" && (h.Type == "transaction" || h.Type == "batch") {
+	if h.bundle() {
 		return p.postBundle(ctx, it.data, func(int) string { return it.name })
 	}
 	method, path := http.MethodPost, "/"+h.ResourceType

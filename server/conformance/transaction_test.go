@@ -65,7 +65,7 @@ func TestTransaction(t *testing.T) {
 			entry("POST", "Observation", o, `{"resourceType":"Observation",
 				"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">of <a href=\"`+p+`\">her</a><img src=\"`+p+`\" alt=\"`+p+`\"/></div>"},
 				"contained":[{"resourceType":"Provenance","id":"v","target":[{"reference":"`+p+`"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"`+p+`"}}]}],
-				"extension":[{"url":"http://example.org/a","valueUri":"`+p+`"},{"url":"http://example.org/b","valueReference":{"reference":"`+p+`"}},{"url":"http://example.org/c","valueString":"`+p+`"}],
+				"extension":[{"url":"http://example.org/a","valueUri":"`+p+`"},{"url":"http://example.org/b","valueReference":{"reference":"`+p+`"}},{"url":"http://example.org/c","valueString":"`+p+`"},{"url":"http://example.org/v","valueReference":{"reference":"#v"}}],
 				"status":"final","_status":{"extension":[{"url":"http://example.org/d","valueReference":{"reference":"`+p+`"}}]},
 				"code":{"text":"x"},"subject":{"reference":"`+p+`"},"focus":[{"reference":"`+o+`"}],"valueQuantity":{"value":1.50},"performer":[{"reference":"urn:uuid:99999999-9999-4999-8999-999999999999"}]}`),
 			entry("POST", "Patient", p, `{"resourceType":"Patient"}`),

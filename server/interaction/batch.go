@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -106,9 +105,12 @@ func bySubject(jobs []*job) [][]*job {
 // one carries out an entry of a batch.
 func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, error) {
 	q := j.entry.Request
+	if j.to.operation != "" {
+		return s.get(ctx, s.Store, j, p.Lenient)
+	}
 	switch j.method {
 	case "POST":
-		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: strings.TrimPrefix(q.IfNoneExist.Text, "?")}
+		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: j.ifNoneExist()}
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
 		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,

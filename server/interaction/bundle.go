@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -164,8 +163,11 @@ func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
 	case "GET", "HEAD":
 		return j, nil
 	case "POST":
-		if j.to.operation != "" || j.to.search {
-			return nil, outcome.NotSupported("POST %s is not served inside a Bundle", clip(e.Request.URL.Text)).At(entryPath(i) + ".request.url")
+		if j.to.operation != "" {
+			return j, nil
+		}
+		if j.to.search {
+			return nil, outcome.NotSupported("POST %s is not served inside a Bundle; GET %s?… is", clip(e.Request.URL.Text), j.to.typ).At(entryPath(i) + ".request.url")
 		}
 		plain = plain && j.to.typ != "" && j.to.id == ""
 	case "PUT", "PATCH", "DELETE":
@@ -215,7 +217,7 @@ func dropSpace(r rune) rune {
 	return r
 }
 
-// get carries out a GET entry on from.
+// get carries out a GET entry, or an operation, on from.
 func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (Response, error) {
 	q := j.entry.Request
 	values, err := parseQuery(j.to.query)
@@ -234,9 +236,13 @@ func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (R
 		return s.Capabilities(ctx)
 	case t.operation == "$everything" && t.id != "":
 		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
-	case t.operation == "$meta" && t.id != "":
-		return s.Meta(ctx, MetaParams{ResourceType: t.typ, ID: t.id})
-	case t.operation != "" || t.search:
+	case t.operation != "":
+		p := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}
+		if j.entry.Resource != nil {
+			p.Body = j.entry.Resource.Header().Raw
+		}
+		return s.Operation(ctx, p)
+	case t.search:
 		return Response{}, outcome.NotSupported("GET %s is not served inside a Bundle", clip(q.URL.Text))
 	case t.version != "":
 		return s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
@@ -286,11 +292,9 @@ func Told(r Response) []outcome.Issue {
 	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
 }
 
-// criteria is the query string of a conditional entry in canonical form.
-func criteriaOf(t target) string {
-	v, err := url.ParseQuery(t.query)
-	if err != nil {
-		return t.query
-	}
-	return v.Encode()
+// ifNoneExist is the search of a conditional create, without what may stand
+// before it: "?" or "Patient?".
+func (j *job) ifNoneExist() string {
+	text := j.entry.Request.IfNoneExist.Text
+	return strings.TrimPrefix(strings.TrimPrefix(text, j.to.typ+"?"), "?")
 }

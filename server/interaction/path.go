@@ -25,9 +25,10 @@ type target struct {
 // Spec: https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.request.url.
 func (s *Service) parseTarget(text string) (target, error) {
 	var t target
-	path := text
+	path, query, hasQuery := strings.Cut(text, "?")
+	t.query, t.hasQuery = query, hasQuery
 	for _, base := range s.BaseURLs {
-		if rest, ok := strings.CutPrefix(path, base); ok && (rest == "" || rest[0] == '/' || rest[0] == '?') {
+		if rest, ok := strings.CutPrefix(path, base); ok && (rest == "" || rest[0] == '/') {
 			path = rest
 			break
 		}
@@ -35,7 +36,6 @@ func (s *Service) parseTarget(text string) (target, error) {
 	if strings.Contains(path, "://") {
 		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", clip(text))
 	}
-	path, t.query, t.hasQuery = strings.Cut(path, "?")
 	path = strings.Trim(path, "/")
 	var parts []string
 	if path != "" {
