@@ -2,6 +2,7 @@ package fhirpath
 
 import (
 	"fmt"
+	"html"
 	"strings"
 )
 
@@ -220,7 +221,14 @@ func scripted(attribute, value string) bool {
 	if attribute != "href" && attribute != "src" {
 		return false
 	}
-	scheme, _, ok := strings.Cut(strings.ToLower(strings.TrimSpace(value)), ":")
+	// As a browser reads it: references resolved, control characters dropped.
+	value = strings.Map(func(r rune) rune {
+		if r <= ' ' {
+			return -1
+		}
+		return r
+	}, html.UnescapeString(value))
+	scheme, _, ok := strings.Cut(strings.ToLower(value), ":")
 	return ok && (scheme == "javascript" || scheme == "vbscript")
 }
 
