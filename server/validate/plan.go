@@ -68,6 +68,13 @@ var corrected = map[string]string{
 	"que-7": "operator = 'exists' implies (answer is boolean)",
 }
 
+// additional are rules that the specification states in prose only, by type.
+var additional = map[string][]struct{ key, human, expression string }{
+	// https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.fullUrl
+	"Bundle.entry": {{"fullUrl", "fullUrl must not disagree with the id of the resource",
+		"fullUrl.startsWith('http').not() or resource.id.empty() or fullUrl.endsWith('/' & resource.id)"}},
+}
+
 // plans makes and keeps the plans of a model.
 type plans struct {
 	model       *fhir.Model
@@ -167,6 +174,13 @@ func (ps *plans) tree(t *fhir.Type, elements map[string][]r4.ElementDefinitionCo
 	seen[t] = true
 	p := ps.structural(t)
 	for _, c := range elements[t.Name] {
+		if inv := ps.invariant(c, t); inv != nil {
+			p.invariants = append(p.invariants, inv)
+		}
+	}
+	for _, a := range additional[t.Name] {
+		var c r4.ElementDefinitionConstraint
+		c.Key.Text, c.Human.Text, c.Expression.Text, c.Severity.Text = a.key, a.human, a.expression, "warning"
 		if inv := ps.invariant(c, t); inv != nil {
 			p.invariants = append(p.invariants, inv)
 		}
