@@ -28,7 +28,8 @@ func (g *group) copyInserts(ctx context.Context, conn *pgx.Conn) error {
 		if st.rows() < copyRows {
 			continue
 		}
-		if _, err := conn.PgConn().CopyFrom(ctx, bytes.NewReader(st.copyData()), st.copySQL); err != nil {
+		g.copied = st.copyData(g.copied[:0])
+		if _, err := conn.PgConn().CopyFrom(ctx, bytes.NewReader(g.copied), st.copySQL); err != nil {
 			return fmt.Errorf("copy %s: %w", st.name, err)
 		}
 		st.reset()
@@ -36,16 +37,14 @@ func (g *group) copyInserts(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// copyData returns the rows in COPY's binary form.
+// copyData appends the rows in COPY's binary form.
 // Format: https://www.postgresql.org/docs/current/sql-copy.html.
-func (st *statement) copyData() []byte {
-	size := 64
+func (st *statement) copyData(dst []byte) []byte {
 	at := make([]int, len(st.cols)) // where the next cell of each column begins
 	for i := range st.cols {
-		size += len(st.cols[i].buf)
 		at[i] = arrayHeader
 	}
-	dst := append(make([]byte, 0, size+size/4), "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
+	dst = append(dst, "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
 	cells := make([]cell, len(st.cols))
 	for range st.rows() {
 		for i := st.flat; i < len(st.cols); i++ {

@@ -277,6 +277,7 @@ func (st *statement) reset() {
 type group struct {
 	insert, move, update, remove, deletion, unindex, date, number, quantity, text, change statement
 
+	copied  []byte // reused by copyInserts
 	params  [][]byte
 	formats []int16
 }
@@ -322,7 +323,7 @@ func (g *group) reset() {
 // release gives the group back, unless it has grown beyond what is worth
 // keeping.
 func (g *group) release() {
-	size := 0
+	size := cap(g.copied)
 	for _, st := range g.statements() {
 		for i := range st.cols {
 			size += cap(st.cols[i].buf)
