@@ -208,7 +208,7 @@ func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
 		}
 		e.types = append(e.types, r)
 	}
-	e.fixed, e.pattern = fhir.NodeOf(d.Fixed), fhir.NodeOf(d.Pattern)
+	e.fixed, e.pattern = ps.detach(d.Fixed), ps.detach(d.Pattern)
 	if b := d.Binding; b != nil && b.ValueSet.Text != "" && (b.Strength.Text == "required" || b.Strength.Text == "extensible") {
 		e.binding = &binding{required: b.Strength.Text == "required", valueSet: strings.Clone(strings.Split(b.ValueSet.Text, "|")[0])}
 	}
@@ -228,6 +228,23 @@ func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
 		}
 	}
 	return e
+}
+
+// detach copies a value, whose strings are parts of the whole definition's JSON,
+// so that a profile does not hold that.
+func (ps *profiles) detach(e fhir.Element) fhir.Node {
+	if e == nil {
+		return fhir.Node{}
+	}
+	name := e.Type().Name
+	b := []byte(`{"resourceType":"Parameters","parameter":[{"name":"v","value` + strings.ToUpper(name[:1]) + name[1:] + `":`)
+	b = append(fhir.Encode(b, e), "}]}"...)
+	if r, err := fhir.Decode(ps.validator.plans.model, b); err == nil {
+		if p, ok := r.(*r4.Parameters); ok && p.Parameter[0].Value != nil {
+			return fhir.NodeOf(p.Parameter[0].Value)
+		}
+	}
+	return fhir.NodeOf(e)
 }
 
 // discriminator compiles the path, one program for each of its prefixes: the
