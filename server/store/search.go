@@ -109,7 +109,12 @@ func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*Sea
 // plan compiles q with what the database knows of types and units.
 func (s *Store) plan(ctx context.Context, conn querier, q *search.Query) (*search.Plan, error) {
 	var failure error
+	asked := false // the database, for a type that this server has not seen
 	env := &search.Env{Limit: s.searches.limit, Type: func(typ string) (int16, bool) {
+		if n, ok := s.types.current.Load().number[typ]; ok || asked {
+			return n, ok
+		}
+		asked = true
 		n, ok, err := s.typeNumber(ctx, typ)
 		if err != nil && failure == nil {
 			failure = err
@@ -220,7 +225,7 @@ func (x *searching) common(ctx context.Context, total int64) (p *pageRows, exact
 	if x.q.Cursor == nil {
 		far += int64(x.q.Offset)
 	}
-	if !x.plan.Walkable() || min(far, total)*ofType/total > walkCost && total < ofType {
+	if !x.plan.Walkable() || min(far, total)*ofType/total*x.plan.ProbeCost() > walkCost && total < ofType {
 		p, err := x.gather(ctx)
 		return p, true, err
 	}
