@@ -54,8 +54,9 @@ type SearchConfig struct {
 
 // ValidationConfig is about what is checked before it is stored.
 type ValidationConfig struct {
-	Mode      string `koanf:"mode" doc:"off, structure or full"`
-	AllowSkip bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
+	Mode            string `koanf:"mode" doc:"full; structure or off: only what FHIR JSON itself demands"`
+	AllowSkip       bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
+	CheckReferences bool   `koanf:"check_references" doc:"a literal reference to this server must have a target"`
 }
 
 // TerminologyConfig is about value sets and code systems.

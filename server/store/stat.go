@@ -1,0 +1,20 @@
+package store
+
+// Pool is how the connections of one pool are used.
+type Pool struct {
+	Name        string // main, side
+	Max         int
+	Open, Busy  int     // connections; those in use
+	Acquired    int64   // how often one was taken
+	Waited      int64   // how often one had to be waited for
+	WaitSeconds float64 // how long, in all
+}
+
+// Pools tells how the connections are used.
+func (s *Store) Pools() []Pool {
+	main, side := s.pool.Stat(), s.side.Stat()
+	return []Pool{
+		{"main", int(main.MaxConns()), int(main.TotalConns()), int(main.AcquiredConns()), main.AcquireCount(), main.EmptyAcquireCount(), main.EmptyAcquireWaitTime().Seconds()},
+		{"side", int(side.MaxConns()), int(side.TotalConns()), int(side.AcquiredConns()), side.AcquireCount(), side.EmptyAcquireCount(), side.EmptyAcquireWaitTime().Seconds()},
+	}
+}

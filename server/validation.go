@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"kiln/definitions"
+	"kiln/gen/r4"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/validate"
+)
+
+// validation builds the validator on the definitions of this program, which are
+// read when the first resource is validated, and makes it judge what is written.
+func (s *Server) validation() {
+	v := validate.New(r4.Model, &library{open: definitions.Embedded})
+	options := validate.Options{Terminology: s.Service.Terminology}
+	if s.Config.Validation.CheckReferences {
+		options.Exists = s.exists
+	}
+	if s.Config.Validation.Mode == "full" {
+		s.Service.Validator = validate.Writes{Validator: v, Options: options}
+	}
+	s.Service.AddOperation("$validate", interaction.Operation{
+		System: true, Type: true, Instance: true,
+		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-validate",
+		Run: func(ctx context.Context, p interaction.OperationParams) (interaction.Response, error) {
+			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: p.Values.Get("mode"), Profiles: p.Values["profile"], Body: p.Body}
+			if p.Read && p.ID != "" && op.Mode != "delete" {
+				stored, err := s.Service.Read(ctx, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
+				if err != nil {
+					return interaction.Response{}, err
+				}
+				op.Body = stored.Version.Body
+			}
+			issues, err := v.Operate(ctx, op, options)
+			if err != nil {
+				return interaction.Response{}, err
+			}
+			return interaction.Response{Status: http.StatusOK, Body: outcome.JSON(issues)}, nil
+		},
+	})
+}
+
+// exists reports whether a reference has a target on this server.
+func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
+	_, err := s.Store.Read(ctx, typ, id)
+	if e, ok := outcome.From(err); ok && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// library is the packages of this program, opened at first use.
+type library struct {
+	open func() (*definitions.Library, error)
+}
+
+// Resolve finds a definition by canonical URL.
+func (l *library) Resolve(canonical string) ([]byte, bool) {
+	d, err := l.open()
+	if err != nil {
+		return nil, false
+	}
+	return d.Resolve(canonical)
+}
+
+// Read finds a definition by resource type and id.
+func (l *library) Read(typ, id string) ([]byte, bool) {
+	d, err := l.open()
+	if err != nil {
+		return nil, false
+	}
+	return d.Read(typ, id)
+}
