@@ -144,6 +144,24 @@ func Compile(q *Query, env *Env) *Plan {
 // Env is what the plan was compiled with.
 func (p *Plan) Env() *Env { return p.env }
 
+// maxAny is the number of terms up to which one OR is asked of the index: GIN
+// spends their number times the rows found. More are looked up one by one, like
+// those of a chain.
+const maxAny = 64
+
+// ProbeCost is about how much dearer than usual it is to test one resource.
+func (p *Plan) ProbeCost() int64 {
+	cost := int64(1)
+	for i := range p.where.preds {
+		for _, m := range p.where.preds[i].any {
+			if t, ok := m.(Terms); ok {
+				cost += int64(len(t.Values) / 50)
+			}
+		}
+	}
+	return cost
+}
+
 // conjoin sorts clauses by how they are asked.
 func conjoin(clauses []Clause) conj {
 	var c conj
@@ -171,6 +189,8 @@ func (c *conj) add(clauses []Clause) {
 				c.never = true
 			case len(m.Values) == 1:
 				c.all = append(c.all, m.Values[0])
+			case len(m.Values) > maxAny:
+				c.preds = append(c.preds, pred{clause.Any, false})
 			default:
 				c.any = append(c.any, m.Values)
 			}

@@ -470,6 +470,11 @@ func (c *corpus) simpleObservation(r *rand.Rand) condition[observation] {
 		for range 1 + r.IntN(2) {
 			want = append(want, randomToken(r))
 		}
+		if r.IntN(8) == 0 { // more than one look-up asks for
+			for i := range 70 {
+				want = append(want, fmt.Sprintf("unused%d", i))
+			}
+		}
 		holds := func(o *observation) bool { return anyOf(want, func(w string) bool { return hasCode(o.code, w) }) }
 		if r.IntN(3) == 0 {
 			return condition[observation]{"code:not", strings.Join(want, ","), func(o *observation) bool { return !holds(o) }}
@@ -661,9 +666,9 @@ func TestRandomSearches(t *testing.T) {
 	s, _ := open(t)
 	c := newCorpus(1, 150, 900)
 	c.load(t, s)
-	n := 400
+	n := 200
 	if testing.Short() {
-		n = 100
+		n = 50
 	}
 	for _, sc := range c.cases(3, n) {
 		var order []string
