@@ -22,26 +22,52 @@
 //
 // # How it is asked
 //
-// Matches have two renderings. The driving form finds rows through an index:
+// Every clause can be asked in two ways. To find rows, through an index:
 //
-//	Terms       r.terms @> $1            GIN resource_terms, several ANDed in one scan
-//	            r.terms && $1            the same, for values ORed
+//	Terms       r.terms @> $1            GIN resource_terms; clauses ANDed in one scan,
+//	            r.terms && $1            values ORed up to 64
 //	Dates, …    rid from index_date      b-tree (key, low, high, rid), …
-//	Chain       r.terms && ARRAY(SELECT t.ref # key FROM resource t WHERE …)
-//	Has         r.ref = ANY(ARRAY(SELECT u FROM resource s, unnest(s.targets) u WHERE …))
+//	Texts       terms of the distinct texts of token_text, then as a chain
+//	Chain       SELECT t.ref # key FROM the targets, then one look-up
+//	            r.terms @> ARRAY[term] for each
+//	Has         SELECT u FROM the sources, unnest(targets) u, then r.ref = u
 //
-// The probing form tests one row that is already known, through index_*_rid or
-// resource_ref. Which is used when is decided here and not by the planner, whose
-// estimates of array terms are guesses. Each driving form is bounded. The
-// Candidates statement tries the driving forms in turn, most selective kind first,
-// and takes the first whose result stays below the bound; the others probe. Below
-// the bound total, order and page are exact and come in one round trip. If every
-// driving form overflows, the search is a common one: the total comes from the
-// Count statement, and the page from the Walk statement, which goes along the
-// order asked for and probes every row until the page is full.
+// And to test a row that is already known, through index_*_rid or resource_ref.
+// Which is used when is decided here and not by the planner, whose estimates of
+// array terms are guesses: tests are written so that no other index tempts it
+// (IS TRUE, OFFSET 0, key + 0), and lists that are intersected are made as a whole
+// first, which leaves hashing as the only way to join them. Sequential scans are
+// switched off.
+//
+// The store tries, in this order:
+//
+//  1. Candidates. Each driver (chain, terms, an ordered clause) finds at most
+//     Plan.Limit rows; the first that stays below answers the search: total, order
+//     and page are exact in one round trip. Drivers that overflowed are remembered.
+//  2. Joint and Column: terms with one comparison, from a column of the values that
+//     the resources with these terms have.
+//  3. Count, and HalfAxis where a Histogram turns the count of one comparison into
+//     a subtraction. Then Walk goes along the order asked for and tests each
+//     resource until the page is full, or, where matches are rare or no index has
+//     the order, Gather fetches and sorts them all.
+//
+// Totals, histograms and columns are remembered with the snapshot that they were
+// made in, and hold as long as the change log has no change of a type that the
+// query depends on (Plan.Scope) outside of that snapshot. The proof is part of the
+// statement that uses them.
+//
+// Measured on 191,093 Synthea resources (88,674 Observations), CPU of PostgreSQL
+// for one search, values drawn at random: identifier 0.04 ms, patient 0.2, name
+// 0.1, code 0.8, date with all prefixes 0.9, quantity with unit 3.6, code-value-quantity
+// 1.7 (17 without a column), subject:Patient.family 0.3, _has:Condition 0.8.
 //
 // The text of a statement depends on the shape of the query only, and every value
 // is bound, so that PostgreSQL's prepared statements are reused.
+//
+// # What has no order here
+//
+// Tokens, references and uris are kept as hashes; `_sort` by one of them is refused
+// by name. Strings, dates, numbers, quantities, `_id` and `_lastUpdated` sort.
 //
 // # Paging
 //
