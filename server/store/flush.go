@@ -24,7 +24,12 @@ const (
 	// flushTerms is worth a flush at once: some seven thousand resources, which
 	// cost a search 1.4 ms.
 	flushTerms = 200_000
-	flushDelay = 200 * time.Millisecond
+	// flushPause without a write is when fewer are flushed. Flushing while a lot
+	// is written repeats work: 2.8 kB of WAL for an imported resource, not 2.5.
+	flushPause = 200 * time.Millisecond
+	// flushRounds pauses pass at most before a trickle is flushed, which is cheap.
+	flushRounds  = 10
+	flushTrickle = 20_000
 )
 
 func (f *flusher) start(s *Store) {
@@ -58,13 +63,8 @@ func (f *flusher) run(s *Store) {
 			return
 		case <-f.wake:
 		}
-		if f.pending.Load() < flushTerms {
-			select {
-			case <-f.quit:
-				return
-			case <-time.After(flushDelay):
-			case <-f.wake:
-			}
+		if !f.settle() {
+			return
 		}
 		f.pending.Store(0)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -74,4 +74,23 @@ func (f *flusher) run(s *Store) {
 			s.log.Warn("flush new terms into the index", "error", err)
 		}
 	}
+}
+
+// settle waits until a flush is due, and returns false when there will be none.
+func (f *flusher) settle() bool {
+	before := f.pending.Load()
+	for round := 1; before < flushTerms; round++ {
+		select {
+		case <-f.quit:
+			return false
+		case <-time.After(flushPause):
+		case <-f.wake:
+		}
+		now := f.pending.Load()
+		if now == before || round >= flushRounds && now < flushTrickle {
+			return true
+		}
+		before = now
+	}
+	return true
 }
