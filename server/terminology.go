@@ -2,6 +2,9 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +16,9 @@ import (
 // the stored resources. It reads none of them yet.
 func (s *Server) terminology() (*terminology.Service, error) {
 	c := s.Config.Terminology
+	if at := strings.TrimRight(c.ServerURL, "/"); at != "" && slices.Contains(s.Config.baseURLs(), at) {
+		return nil, fmt.Errorf("terminology.server_url is %q, this server itself: leave it empty to answer from local definitions", c.ServerURL)
+	}
 	t, err := terminology.New(terminology.Config{
 		Disabled:  !c.Enabled,
 		Packages:  definitions.Embedded,

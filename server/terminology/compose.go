@@ -12,7 +12,8 @@ import (
 // Limits of one expansion. Beyond them it is too-costly.
 const (
 	maxCodes   = 250_000
-	maxImports = 32 // value sets within value sets
+	maxImports = 32         // value sets within value sets
+	maxWork    = 50_000_000 // concepts looked at
 )
 
 // expansion is the codes of a value set. It is not changed once made.
@@ -59,6 +60,15 @@ type evaluation struct {
 	lenient bool
 	path    []string // of value sets that are being expanded, outermost first
 	done    map[string]*expansion
+	work    int // concepts looked at so far
+}
+
+// looks counts n concepts that are about to be looked at.
+func (e *evaluation) looks(n int) error {
+	if e.work += n; e.work > maxWork {
+		return outcome.New(outcome.CodeTooCostly, "the value set is too complex: more than %d concepts have to be looked at", maxWork)
+	}
+	return nil
 }
 
 func (g *generation) evaluate(lenient bool) *evaluation {
@@ -256,6 +266,9 @@ func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*
 				return nil, err
 			}
 		}
+		if err := e.looks(len(x.entries)); err != nil {
+			return nil, err
+		}
 		parts = append(parts, x)
 	}
 	switch len(parts) {
@@ -292,6 +305,9 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 	if slices.Contains(e.path, name) {
 		return nil, circular(append(e.path, name))
 	}
+	if x, ok := e.done[name]; ok {
+		return x, nil
+	}
 	e.path = append(e.path, name)
 	defer func() { e.path = e.path[:len(e.path)-1] }()
 	within := *inner
@@ -299,7 +315,11 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 	if within.URL == "" {
 		within.URL = vs.URL
 	}
-	return e.valueSetOf(ctx, &within)
+	x, err := e.valueSetOf(ctx, &within)
+	if err == nil {
+		e.done[name] = x
+	}
+	return x, err
 }
 
 // intersect returns what is in all parts, in the order of the first.
@@ -359,6 +379,10 @@ func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) 
 			return nil, err
 		}
 		tests = append(tests, test)
+	}
+
+	if err := e.looks(len(cs.concepts) * (1 + len(tests))); err != nil {
+		return nil, err
 	}
 
 	// 2. Each nested in the nearest one above it that is taken too.

@@ -301,3 +301,38 @@ func TestDisabled(t *testing.T) {
 		t.Error("bindings are not checked where terminology is disabled")
 	}
 }
+
+// Value sets that are small to write and endless to expand.
+func TestTooComplex(t *testing.T) {
+	var codes strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&codes, `,{"code":"c%d"}`, i)
+	}
+	s, _ := local(t, `{"resourceType":"CodeSystem","id":"l","url":"http://x/l","content":"complete","concept":[`+codes.String()[1:]+`]}`)
+	given := &ValueSet{Compose: &Compose{}}
+	for range 5000 {
+		given.Compose.Include = append(given.Compose.Include, Include{System: "http://x/l", Filter: []Filter{{Property: "code", Op: "regex", Value: "x"}}})
+	}
+	_, err := s.Expand(t.Context(), ExpandParams{ValueSet: given})
+	refused(t, err, 400, outcome.CodeTooCostly, "too complex")
+
+	// Each contained value set twice in the one before.
+	given = &ValueSet{Compose: &Compose{}, contained: make(map[string]*ValueSet)}
+	twice := func(i int) *Compose {
+		return &Compose{Include: []Include{{ValueSet: []string{fmt.Sprintf("#%d", i)}}, {ValueSet: []string{fmt.Sprintf("#%d", i)}}}}
+	}
+	given.Compose = twice(0)
+	for i := range 30 {
+		given.contained[fmt.Sprintf("#%d", i)] = &ValueSet{Compose: twice(i + 1)}
+	}
+	given.contained["#30"] = &ValueSet{Compose: &Compose{Include: []Include{{System: "http://x/l", Concept: []ConceptReference{{Code: "c1"}}}}}}
+	if got := tree(expand(t, s, ExpandParams{ValueSet: given}).Expansion.Contains); got != "c1" {
+		t.Errorf("got %q", got)
+	}
+	given.contained["#30"] = &ValueSet{Compose: twice(31)}
+	given.contained["#31"] = &ValueSet{Compose: twice(32)}
+	given.contained["#32"] = &ValueSet{Compose: twice(33)}
+	given.contained["#33"] = &ValueSet{Compose: &Compose{}}
+	_, err = s.Expand(t.Context(), ExpandParams{ValueSet: given})
+	refused(t, err, 400, outcome.CodeTooCostly, "32 deep")
+}

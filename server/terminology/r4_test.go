@@ -84,3 +84,29 @@ func TestExpandR4(t *testing.T) {
 		})
 	}
 }
+
+func TestTopStrings(t *testing.T) {
+	lib, err := r4()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, body := range lib.All("") {
+		got := topStrings(body, "id", "url", "version", "nothing")
+		if got[0] != e.ID || got[1] != e.URL || got[2] != e.Version || got[3] != "" {
+			t.Errorf("%s/%s: got %q", e.Type, e.ID, got)
+		}
+	}
+	for _, tt := range []struct{ text, want string }{
+		{`{ "a" : {"version":"1"}, "version" : "2" }`, "2"},
+		{`{"a":"\"version\":\"1\"","version":"2"}`, "2"},
+		{`{"a":["version","1"],"b":"version","c":"1"}`, ""},
+		{`{"version":["1"]}`, ""},
+		{`{"version":"`, ""},
+		{`{"version":"1\`, ""},
+		{``, ""},
+	} {
+		if got := topStrings([]byte(tt.text), "version")[0]; got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}

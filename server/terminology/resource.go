@@ -1,6 +1,7 @@
 package terminology
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -291,7 +292,7 @@ func topStrings(object []byte, names ...string) []string {
 			}
 			if depth == 1 {
 				text := string(object[i+1 : end])
-				if end+1 < len(object) && object[end+1] == ':' {
+				if rest := bytes.TrimLeft(object[end+1:], " \t\r\n"); len(rest) > 0 && rest[0] == ':' {
 					key = text
 				} else if at := slices.Index(names, key); at >= 0 {
 					out[at] = strings.ReplaceAll(text, `\/`, `/`)
