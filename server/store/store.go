@@ -100,7 +100,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s.flush.start(s)
 	s.transactions = make(chan struct{}, max(1, maxConns-max(2, maxConns/4)))
-	s.reads.start(s, min(maxConns, max(2, runtime.NumCPU())))
+	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))
 	keep := c.KeepChanges
 	if keep == 0 {
 		keep = 30 * 24 * time.Hour
