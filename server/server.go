@@ -19,8 +19,8 @@ import (
 	"kiln/server/admin"
 	"kiln/server/interaction"
 	"kiln/server/postgres"
+	"kiln/server/registry"
 	"kiln/server/rest"
-	"kiln/server/search"
 	"kiln/server/store"
 )
 
@@ -30,10 +30,13 @@ type Server struct {
 	Database *postgres.Server // the private PostgreSQL; nil with database.url
 	Store    *store.Store
 	Service  *interaction.Service
-	Handler  *rest.Handler
-	Logger   *slog.Logger
+	// Parameters are the search parameters in force.
+	Parameters *registry.Keeper
+	Handler    *rest.Handler
+	Logger     *slog.Logger
 
 	stopTerminology func()
+	stopParameters  func()
 }
 
 // Options are what a Server gets beside its configuration.
@@ -72,13 +75,10 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 
 	// What FHIR means.
-	var registry atomic.Pointer[search.Registry]
-	registry.Store(search.NewRegistry(r4.Model, index.Parameters, index.Compartments))
 	s.Service = &interaction.Service{
 		Model:              r4.Model,
 		Extract:            index.Extract,
 		Store:              s.Store,
-		Registry:           registry.Load,
 		Now:                time.Now,
 		NewID:              newID,
 		DefaultCount:       c.Search.DefaultCount,
@@ -91,6 +91,10 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		Logger:             o.Logger,
 	}
 
+	if err := s.parameters(ctx); err != nil {
+		return nil, err
+	}
+
 	// What codes mean.
 	if s.Service.Terminology, err = s.terminology(); err != nil {
 		return nil, err
@@ -98,9 +102,13 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	s.Service.AddOwnOperations()
 	s.Service.AddTerminologyOperations()
 
+	// What content may be.
+	s.validation()
+
 	// HTTP.
 	metrics := prometheus.NewRegistry()
 	admin.RegisterProcess(metrics)
+	admin.RegisterPools(metrics, s.Store.Pools)
 	s.Handler = &rest.Handler{
 		Service:             s.Service,
 		BaseURL:             c.baseURL(),
@@ -136,6 +144,9 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 func (s *Server) Close() {
 	if s.stopTerminology != nil {
 		s.stopTerminology()
+	}
+	if s.stopParameters != nil {
+		s.stopParameters()
 	}
 	if s.Store != nil {
 		s.Store.Close()

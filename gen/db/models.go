@@ -61,6 +61,31 @@ type QuantityUnit struct {
 	Unit   string
 }
 
+type ReindexChunk struct {
+	Job  string
+	Low  int64
+	High int64
+}
+
+type ReindexJob struct {
+	ID           string
+	ResourceType string
+	Parameters   []string
+	Keys         []int64
+	Ranges       bool
+	Registry     int64
+	Created      time.Time
+	Horizon      pgtype.Uint64
+	Planned      pgtype.Timestamptz
+	Finished     pgtype.Timestamptz
+	Total        int64
+	Done         int64
+	Changed      int64
+	Failed       int64
+	Failure      string
+	FailedKeys   []int64
+}
+
 type Resource struct {
 	Rid         int64
 	Ref         int64
@@ -103,6 +128,28 @@ type ResourceType struct {
 type RidBlock struct {
 	One  bool
 	Next int64
+}
+
+type SearchRegistry struct {
+	One      bool
+	Version  int64
+	Progress int64
+}
+
+type TerminologyAnswer struct {
+	Key     int64
+	Fetched time.Time
+	Body    []byte
+}
+
+type TerminologySet struct {
+	ID   int64
+	Used time.Time
+}
+
+type TerminologySetValue struct {
+	SetID int64
+	Value int64
 }
 
 type TokenText struct {

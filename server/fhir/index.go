@@ -130,6 +130,9 @@ type Index struct {
 	// ResourceType is the type of the resource being indexed; Compartment needs
 	// it. Reset clears it.
 	ResourceType string
+	// Registry is the version of the search parameters that the index was made
+	// by; 0 before any was changed at run time.
+	Registry int64
 
 	composite composite
 }
@@ -185,6 +188,9 @@ type Parameter struct {
 	// Unsupported is why the parameter cannot be searched, "" for nearly all. It
 	// is refused by name and absent from /metadata.
 	Unsupported string
+	// Notice is what a search by the parameter warns of, "" for nearly all: that
+	// its index is being built.
+	Notice string
 }
 
 // Composite is one branch of a composite parameter.

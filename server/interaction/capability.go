@@ -26,6 +26,9 @@ type metadata struct {
 // Spec: https://hl7.org/fhir/R4/http.html#capabilities.
 func (s *Service) Capabilities(_ context.Context) (Response, error) {
 	reg := s.Registry()
+	if err := reg.Err(); err != nil {
+		return Response{}, err
+	}
 	s.metadata.mu.Lock()
 	defer s.metadata.mu.Unlock()
 	if s.metadata.of != reg {

@@ -85,7 +85,8 @@ func (s *Service) changeMeta(ctx context.Context, p MetaParams, change func(to, 
 		if err != nil {
 			return nil, nil, err
 		}
-		return body, s.index(current.ID, r), nil
+		x, err := s.index(current.ID, r)
+		return body, x, err
 	}
 	if err := s.Store.Write(ctx, w); err != nil {
 		return Response{}, err

@@ -113,7 +113,8 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, patch []b
 		if err != nil {
 			return nil, nil, err
 		}
-		return body, s.index(current.ID, r), nil
+		x, err := s.index(current.ID, r)
+		return body, x, err
 	}, nil
 }
 

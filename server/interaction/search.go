@@ -99,7 +99,7 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to f
 	for _, v := range found.Includes {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
 	}
-	if issues := append(q.Ignored, found.Issues...); len(issues) > 0 {
+	if issues := slices.Concat(q.Ignored, q.Notices, found.Issues); len(issues) > 0 {
 		b.Entries = append(b.Entries, Entry{Body: outcome.JSON(issues), Mode: "outcome"})
 	}
 	return Response{Status: http.StatusOK, Bundle: b}, nil

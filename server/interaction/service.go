@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -33,6 +34,9 @@ type Service struct {
 	SearchTimeout time.Duration // 0 means none
 	// Validator judges what is written; nil accepts whatever can be decoded.
 	Validator Validator
+	// CheckParameter judges a SearchParameter before it is stored; nil accepts
+	// whatever can be decoded.
+	CheckParameter func(p *r4.SearchParameter) error
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
 	Terminology *terminology.Service
@@ -96,13 +100,16 @@ func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 	if err != nil {
 		return err
 	}
-	w.Body, w.Index = body, s.index(w.ID, r)
-	return nil
+	w.Body, w.Resource = body, r
+	w.Index, err = s.index(w.ID, r)
+	return err
 }
 
 // index returns what r leaves in the search index under the id it is stored with:
-// a patient is in its own compartment, whatever id the body came with.
-func (s *Service) index(id string, r fhir.Resource) *fhir.Index {
+// a patient is in its own compartment, whatever id the body came with. It fails
+// with invalid, 422, when r breaks the expression of a search parameter, and then
+// returns what the others say.
+func (s *Service) index(id string, r fhir.Resource) (*fhir.Index, error) {
 	r.Header().ID.Text = id
 	x, _ := s.indexes.Get().(*fhir.Index)
 	if x == nil {
@@ -110,9 +117,17 @@ func (s *Service) index(id string, r fhir.Resource) *fhir.Index {
 	}
 	x.BaseURLs = s.BaseURLs
 	s.Extract(x, r)
+	reg := s.Registry()
+	if err := reg.Err(); err != nil {
+		return nil, err
+	}
+	err := reg.Extract(x, r)
 	x.Finish()
-	return x
+	return x, err
 }
+
+// Index is index, for work on what is stored.
+func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) { return s.index(id, r) }
 
 // write stores one draft. Its index goes back to the pool only when the store is
 // surely done with it.

@@ -240,7 +240,10 @@ func (t *plan) ready(ctx context.Context) error {
 		if err != nil {
 			return inEntry(j.i, err)
 		}
-		j.w.Body, j.w.Index = body, t.s.index(j.w.ID, j.entry.Resource)
+		j.w.Body, j.w.Resource = body, j.entry.Resource
+		if j.w.Index, err = t.s.index(j.w.ID, j.entry.Resource); err != nil {
+			return inEntry(j.i, err)
+		}
 	}
 	return nil
 }

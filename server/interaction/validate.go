@@ -3,6 +3,7 @@ package interaction
 import (
 	"context"
 
+	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
@@ -22,8 +23,14 @@ func SkipValidation(ctx context.Context) context.Context {
 }
 
 // validate fails with invalid, 422, when the service has a validator and it finds
-// an error in r.
+// an error in r; with 400 for a SearchParameter that can never work, which has to
+// be known whether it is valid or not.
 func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
+	if p, ok := r.(*r4.SearchParameter); ok && s.CheckParameter != nil {
+		if err := s.CheckParameter(p); err != nil {
+			return err
+		}
+	}
 	if s.Validator == nil || ctx.Value(skip{}) != nil {
 		return nil
 	}

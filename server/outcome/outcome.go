@@ -29,6 +29,7 @@ const (
 	CodeLogin         Code = "login"
 	CodeForbidden     Code = "forbidden"
 	CodeException     Code = "exception"
+	CodeIncomplete    Code = "incomplete" // not everything could be considered
 	CodeInformational Code = "informational"
 )
 

@@ -29,7 +29,7 @@ func translate(err error) error {
 	if _, ok := outcome.From(err); ok {
 		return err
 	}
-	if errors.Is(err, errLostRace) {
+	if errors.Is(err, errLostRace) || outdated(err) {
 		return outcome.Conflict("others kept changing the same resources; try again").Because(err)
 	}
 	var pg *pgconn.PgError
@@ -88,7 +88,7 @@ func lost(err error) bool {
 // retryable reports whether running the transaction again may succeed: nothing
 // of it was committed and the reason has passed.
 func retryable(err error) bool {
-	if errors.Is(err, errLostRace) || pgconn.SafeToRetry(err) {
+	if errors.Is(err, errLostRace) || outdated(err) || pgconn.SafeToRetry(err) {
 		return true
 	}
 	var pg *pgconn.PgError

@@ -275,7 +275,9 @@ func (st *statement) reset() {
 
 // group is the rows of a transaction, column by column. Groups are reused.
 type group struct {
-	insert, move, update, remove, deletion, unindex, date, number, quantity, text, change statement
+	insert, move, update, remove, deletion, unindex, date, number, quantity, text, change, check statement
+
+	registries []int64 // versions that the indexes were made by
 
 	copied  []byte // reused by copyInserts
 	params  [][]byte
@@ -302,19 +304,21 @@ var groups = sync.Pool{New: func() any {
 		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText).
 			withCopy("index_string (key, rid, text)"),
 		change: newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+		check:  newStatement("check", db.CheckRegistry, oidInt8),
 	}
 }}
 
 // statements in the order they are sent: a version moves to history before it
-// is replaced.
-func (g *group) statements() [11]*statement {
+// is replaced, and the check comes when the transaction has its number.
+func (g *group) statements() [12]*statement {
 	return [...]*statement{
 		&g.insert, &g.move, &g.update, &g.remove, &g.deletion, &g.unindex,
-		&g.date, &g.number, &g.quantity, &g.text, &g.change,
+		&g.date, &g.number, &g.quantity, &g.text, &g.change, &g.check,
 	}
 }
 
 func (g *group) reset() {
+	g.registries = g.registries[:0]
 	for _, st := range g.statements() {
 		st.reset()
 	}
@@ -391,6 +395,7 @@ func (g *group) add(e *entry) {
 	c[2].int32(int32(e.version))
 	c[3].char(method)
 	if e.fhirIndex != nil && e.action != deleted {
+		g.checkIndex(e.fhirIndex)
 		g.addIndex(e.rid, e.fhirIndex)
 	}
 }

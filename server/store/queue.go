@@ -205,6 +205,12 @@ func (s *Store) writeUnits(units []*unit) {
 			if attempt == maxAttempts || !retryable(err) || pause(ctx, attempt) != nil {
 				break
 			}
+			if outdated(err) {
+				if err := s.renewUnit(ctx, u); err != nil {
+					u.err = translate(err)
+					break
+				}
+			}
 		}
 	}
 }

@@ -35,6 +35,11 @@ type Config struct {
 // Store is one server's way to the data. It is safe for concurrent use; any
 // number of Stores, in any number of processes, may work on one database.
 type Store struct {
+	// Indexer and Hooks, by resource type, are set before first use; both may be
+	// nil.
+	Indexer Indexer
+	Hooks   map[string]Hook
+
 	pool *pgxpool.Pool
 	// side serves what must not wait for a transaction of the main pool, and what
 	// such a transaction may ask for while it is open: surrogates, resource types

@@ -21,6 +21,9 @@ type Write struct {
 	ResourceType, ID string
 	Body             *fhir.Body  // nil for DELETE
 	Index            *fhir.Index // finished; nil for DELETE
+	// Resource is what Index was made of, for Store.Indexer to do it again should
+	// search parameters change meanwhile; nil for DELETE and with Modify.
+	Resource fhir.Resource
 	// IfMatch is the version that must be current, 0 for any. Another one is a
 	// conflict, an absent resource a failed precondition (412).
 	IfMatch int
@@ -67,7 +70,7 @@ func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	if len(ws) <= maxShared && !modifies(ws) {
+	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) {
 		return s.queue.write(ctx, ws)
 	}
 	return s.InTx(ctx, func(t *Tx) error { return t.Write(ctx, ws) })
@@ -89,6 +92,11 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	terms int // written so far
+	// registry is the version that the transaction has raised the search
+	// parameters to, 0 when it has not.
+	registry int64
+	renew    bool            // make the indexes of writes anew
+	hooks    map[string]Hook // to tell of the commit
 }
 
 const maxAttempts = 10
@@ -98,17 +106,25 @@ const maxAttempts = 10
 // again, so fn must have no effect outside the transaction that it cannot
 // repeat.
 func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
+	renew := false
 	for attempt := 1; ; attempt++ {
-		t := Tx{store: s}
+		t := Tx{store: s, renew: renew}
 		err := s.begin(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
 			return fn(&t)
 		})
 		if err == nil {
 			s.flush.add(t.terms)
+			t.committed(ctx)
 		}
 		if err == nil || attempt == maxAttempts || !retryable(err) || ctx.Err() != nil {
 			return translate(err)
+		}
+		if outdated(err) {
+			if err := s.refresh(ctx); err != nil {
+				return translate(err)
+			}
+			renew = true
 		}
 		if err := pause(ctx, attempt); err != nil {
 			return translate(err)
@@ -147,6 +163,11 @@ func pause(ctx context.Context, attempt int) error {
 // transaction can only be given up.
 func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	seen := make(map[int64]int, len(ws))
+	if t.renew {
+		if err := t.store.renew(ctx, ws...); err != nil {
+			return err
+		}
+	}
 	entries, err := t.store.prepare(ctx, ws)
 	if err != nil {
 		return err
@@ -174,6 +195,11 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 		g.add(e)
 	}
 	t.terms += g.terms()
+	if t.registry != 0 {
+		if err := t.checkOwn(g); err != nil {
+			return err
+		}
+	}
 	if err := g.send(ctx, t.tx.Conn(), true, false); err != nil {
 		return translate(fmt.Errorf("write: %w", err))
 	}
@@ -183,7 +209,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	for _, e := range sorted {
 		e.finish()
 	}
-	return nil
+	return t.runHooks(ctx, sorted)
 }
 
 func writtenTwice(e *entry, first int) error {

@@ -1,0 +1,165 @@
+-- The search parameters in force, and the jobs that bring the index up to them.
+
+-- name: RegistryVersion :one
+SELECT g.version, g.progress
+FROM search_registry g;
+
+-- SearchParameters returns the version of the registry with what it is made of,
+-- in one snapshot: every current SearchParameter, without the body where the
+-- caller knows that version. With none stored there is one row without id.
+-- name: SearchParameters :many
+SELECT g.version AS registry, g.progress, coalesce(r.rid, 0)::bigint AS rid, coalesce(r.id, '')::text AS id,
+    coalesce(r.version, 0)::integer AS version, (CASE WHEN k.rid IS NULL THEN r.body END)::bytea AS body
+FROM search_registry g
+LEFT JOIN resource r ON r.rid >= @low::bigint AND r.rid <= @high::bigint
+LEFT JOIN (SELECT unnest(@known_rids::bigint[]) AS rid, unnest(@known_versions::integer[]) AS version) k
+    ON k.rid = r.rid AND k.version = r.version
+ORDER BY r.rid;
+
+-- CheckRegistry divides by zero when one of the versions that index entries were
+-- made by is not the current one: the cheapest way for a statement of a pipeline
+-- to end the transaction.
+-- name: CheckRegistry :exec
+SELECT 1 / (g.version = ALL (@versions::bigint[]))::integer
+FROM search_registry g;
+
+-- BumpRegistry locks the row until the transaction ends: those who write
+-- SearchParameters come one after the other.
+-- name: BumpRegistry :one
+UPDATE search_registry g
+SET version = g.version + 1
+RETURNING g.version;
+
+-- name: BumpProgress :exec
+UPDATE search_registry g
+SET progress = g.progress + 1;
+
+-- name: AddReindexJob :exec
+INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)
+SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @registry, @created;
+
+-- name: ReindexJobs :many
+SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry, j.created, j.planned, j.finished,
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys
+FROM reindex_job j
+ORDER BY j.id;
+
+-- name: SetReindexHorizons :execrows
+UPDATE reindex_job j
+SET horizon = pg_snapshot_xmax(pg_current_snapshot())
+WHERE j.horizon IS NULL;
+
+-- ClaimReindexPlan locks a job that has no chunks yet and could have them.
+-- name: ClaimReindexPlan :one
+SELECT j.id, j.resource_type
+FROM reindex_job j
+WHERE j.planned IS NULL AND j.horizon <= pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY j.id
+LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+-- PlanReindex cuts the surrogates of a type into chunks.
+-- name: PlanReindex :one
+WITH numbered AS (
+    SELECT r.rid, (row_number() OVER (ORDER BY r.rid) - 1) / @size::bigint AS chunk
+    FROM resource r
+    WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint
+), chunk AS (
+    SELECT min(n.rid) AS low, max(n.rid) AS high, count(*) AS resources
+    FROM numbered n
+    GROUP BY n.chunk
+), added AS (
+    INSERT INTO reindex_chunk (job, low, high)
+    SELECT sqlc.arg(job)::text, c.low, c.high
+    FROM chunk c
+)
+SELECT coalesce(sum(c.resources), 0)::bigint AS total
+FROM chunk c;
+
+-- name: SetReindexPlanned :exec
+UPDATE reindex_job j
+SET planned = @planned::timestamptz, total = @total
+WHERE j.id = @id;
+
+-- name: ClaimReindexChunk :one
+SELECT c.job, c.low, c.high, j.ranges, j.registry
+FROM reindex_chunk c
+JOIN reindex_job j ON j.id = c.job
+ORDER BY c.job, c.low
+LIMIT 1
+FOR UPDATE OF c SKIP LOCKED;
+
+-- name: ReindexResources :many
+SELECT r.rid, r.ref, r.id, r.version, r.terms, r.targets, r.body
+FROM resource r
+WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint;
+
+-- UpdateTerms replaces what a resource is found by. It is no new version.
+-- name: UpdateTerms :exec
+UPDATE resource r
+SET terms = (@terms::bigint[])[u.terms_low:u.terms_high], targets = (@targets::bigint[])[u.targets_low:u.targets_high]
+FROM (
+    SELECT unnest(@refs::bigint[]) AS ref,
+        unnest(@terms_lows::integer[]) AS terms_low, unnest(@terms_highs::integer[]) AS terms_high,
+        unnest(@targets_lows::integer[]) AS targets_low, unnest(@targets_highs::integer[]) AS targets_high
+) u
+WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint;
+
+-- AddIndexChange tells the readers of the change log that what searches find has
+-- changed, and no resource: totals that were counted before no longer hold.
+-- name: AddIndexChange :exec
+INSERT INTO change (shard, rids, refs, versions, methods)
+VALUES (0, '{}', '{}', '{}', '');
+
+-- name: DeleteReindexChunk :exec
+DELETE FROM reindex_chunk c
+WHERE c.job = @job AND c.low = @low;
+
+-- name: AddReindexProgress :exec
+UPDATE reindex_job j
+SET done = j.done + @done, changed = j.changed + @changed, failed = j.failed + @failed,
+    failure = CASE WHEN j.failure = '' THEN sqlc.arg(failure)::text ELSE j.failure END,
+    failed_keys = ARRAY(SELECT DISTINCT unnest(j.failed_keys || sqlc.arg(failed_keys)::bigint[]))
+WHERE j.id = @id;
+
+-- FinishReindexJobs ends the jobs that have nothing left to do and returns them.
+-- name: FinishReindexJobs :many
+UPDATE reindex_job j
+SET finished = @finished::timestamptz
+WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
+RETURNING j.id, j.resource_type;
+
+-- TrimReindexJobs forgets jobs that ended long ago, save the last of each type,
+-- which knows what could not be indexed.
+-- name: TrimReindexJobs :exec
+DELETE FROM reindex_job j
+WHERE j.finished < @before::timestamptz AND EXISTS (
+        SELECT FROM reindex_job l
+        WHERE l.resource_type = j.resource_type AND l.id > j.id AND l.finished IS NOT NULL
+    );
+
+-- name: ReindexWaits :one
+SELECT EXISTS (SELECT FROM reindex_job j WHERE j.finished IS NULL);
+
+-- The rows of the index that resources have, numbers as text without trailing
+-- zeros.
+
+-- name: IndexedDates :many
+SELECT x.rid, x.key, x.low, x.high
+FROM index_date x
+WHERE x.rid = ANY (@rids::bigint[]);
+
+-- name: IndexedNumbers :many
+SELECT x.rid, x.key, trim_scale(x.low)::text AS low, coalesce(trim_scale(x.high)::text, '')::text AS high
+FROM index_number x
+WHERE x.rid = ANY (@rids::bigint[]);
+
+-- name: IndexedQuantities :many
+SELECT x.rid, x.key, x.unit, trim_scale(x.low)::text AS low, coalesce(trim_scale(x.high)::text, '')::text AS high
+FROM index_quantity x
+WHERE x.rid = ANY (@rids::bigint[]);
+
+-- name: IndexedStrings :many
+SELECT x.rid, x.key, x.text
+FROM index_string x
+WHERE x.rid = ANY (@rids::bigint[]);

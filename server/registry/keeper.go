@@ -1,0 +1,488 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// Lease is how long a server may use what it knows of the search parameters
+// without asking, when a Keeper says nothing else.
+const Lease = 300 * time.Millisecond
+
+// Keeper keeps the search parameters in force on one server. Its fields are set
+// before Open and not changed.
+type Keeper struct {
+	Base  *search.Registry // the compiled parameters
+	Value search.Indexer   // gen/index.Value
+	Model *fhir.Model
+	Store *store.Store
+	// MakeIndex returns what a resource leaves in the index, by Current.
+	MakeIndex func(id string, r fhir.Resource) (*fhir.Index, error)
+	NewID     func() string
+	Now       func() time.Time
+	Logger    *slog.Logger
+	// Lease must be the same on all servers of a database; 0 means the constant.
+	Lease time.Duration
+
+	known    atomic.Pointer[known]
+	refresh  sync.Mutex  // one reader of the database at a time
+	renewing atomic.Bool // in the background
+	wake     chan struct{}
+}
+
+// known is what a server knows, as of one moment. It is not changed.
+type known struct {
+	registry          *search.Registry
+	version, progress int64
+	asked             time.Time
+	stored            map[int64]*stored // by surrogate
+}
+
+// stored is a SearchParameter resource, read.
+type stored struct {
+	id         string
+	version    int
+	definition search.Definition
+	retired    bool
+	custom     *search.Custom // nil where it is a compiled one, retired, or err is set
+	err        error
+}
+
+// Open reads the stored SearchParameters and makes the store ask the Keeper.
+func (k *Keeper) Open(ctx context.Context) error {
+	if k.Lease == 0 {
+		k.Lease = Lease
+	}
+	k.wake = make(chan struct{}, 1)
+	k.known.Store(&known{registry: k.Base, version: -1, stored: map[int64]*stored{}})
+	k.Store.Indexer = k
+	if k.Store.Hooks == nil {
+		k.Store.Hooks = make(map[string]store.Hook)
+	}
+	k.Store.Hooks["SearchParameter"] = store.Hook{InTx: k.InTx, Committed: k.Committed}
+	if err := k.Refresh(ctx); err != nil {
+		return fmt.Errorf("read the search parameters: %w", err)
+	}
+	return nil
+}
+
+// Current returns the search parameters in force. When nobody can tell, for the
+// database does not answer, it is a registry that answers nothing
+// (search.Registry.Err).
+func (k *Keeper) Current() *search.Registry {
+	at := k.known.Load()
+	switch age := time.Since(at.asked); {
+	case age < k.Lease/2:
+	case age < k.Lease:
+		if k.renewing.CompareAndSwap(false, true) {
+			go func() {
+				defer k.renewing.Store(false)
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				if err := k.Refresh(ctx); err != nil {
+					k.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
+				}
+			}()
+		}
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := k.Refresh(ctx); err != nil {
+			return at.registry.Unavailable(err)
+		}
+		at = k.known.Load()
+	}
+	return at.registry
+}
+
+// Refresh makes what Current returns as new as the database.
+func (k *Keeper) Refresh(ctx context.Context) error {
+	start := time.Now()
+	k.refresh.Lock()
+	defer k.refresh.Unlock()
+	at := k.known.Load()
+	if at.asked.After(start) {
+		return nil // somebody else asked after this call began
+	}
+	asked := time.Now()
+	version, progress, err := k.Store.RegistryVersion(ctx)
+	if err != nil {
+		return err
+	}
+	next := *at
+	if version != at.version || progress != at.progress {
+		asked = time.Now()
+		var list []store.StoredParameter
+		if next.version, next.progress, list, err = k.Store.StoredParameters(ctx, at.versions()); err != nil {
+			return err
+		}
+		next.stored = k.read(at, list)
+		jobs, err := k.Store.ReindexJobs(ctx)
+		if err != nil {
+			return err
+		}
+		next.registry = k.build(&next, jobs)
+	}
+	next.asked = asked
+	k.known.Store(&next)
+	return nil
+}
+
+// versions are those that need not be read again.
+func (at *known) versions() map[int64]int {
+	out := make(map[int64]int, len(at.stored))
+	for rid, s := range at.stored {
+		out[rid] = s.version
+	}
+	return out
+}
+
+// read compiles what is new in list, and takes the rest from at.
+func (k *Keeper) read(at *known, list []store.StoredParameter) map[int64]*stored {
+	out := make(map[int64]*stored, len(list))
+	var fresh []*stored
+	for _, r := range list {
+		if s := at.stored[r.RID]; s != nil && s.version == r.VersionID {
+			out[r.RID] = s
+			continue
+		}
+		s := &stored{id: r.ID, version: r.VersionID}
+		resource, err := fhir.Decode(k.Model, r.Body)
+		p, ok := resource.(*r4.SearchParameter)
+		if err == nil && !ok {
+			err = errors.New("it is no SearchParameter")
+		}
+		if s.err = err; err == nil {
+			s.definition, s.retired = definition(p), p.Status.Text == "retired"
+		}
+		out[r.RID] = s
+		fresh = append(fresh, s)
+	}
+	// What a composite is made of may have come, changed or gone.
+	for _, s := range out {
+		if s.definition.Type == fhir.SearchComposite && !slices.Contains(fresh, s) && len(fresh) > 0 {
+			again := *s
+			again.err, again.custom = nil, nil
+			fresh = append(fresh, &again)
+		}
+	}
+	for rid, s := range out {
+		if i := slices.IndexFunc(fresh, func(f *stored) bool { return f.id == s.id }); i >= 0 {
+			out[rid] = fresh[i]
+		}
+	}
+	c := search.Compiler{Base: k.Base, Other: lookup(out)}
+	for _, s := range fresh {
+		if s.err != nil || s.retired {
+			continue
+		}
+		if s.custom, s.err = k.compile(&c, s.definition); s.err != nil {
+			k.Logger.Warn("a stored SearchParameter is not in force", slog.String("id", s.id), slog.Any("error", s.err))
+		}
+	}
+	return out
+}
+
+// lookup finds definitions by URL.
+func lookup(list map[int64]*stored) func(url string) (search.Definition, bool) {
+	return func(url string) (search.Definition, bool) {
+		for _, s := range list {
+			if s.definition.URL == url && s.err == nil {
+				return s.definition, true
+			}
+		}
+		return search.Definition{}, false
+	}
+}
+
+// compile compiles a definition; nil is one of a compiled parameter, which stays
+// as it is.
+func (k *Keeper) compile(c *search.Compiler, d search.Definition) (*search.Custom, error) {
+	custom, err := c.Compile(d)
+	if err != nil {
+		if k.compiled(d) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	custom.Parameters = slices.DeleteFunc(custom.Parameters, func(p fhir.Parameter) bool {
+		own, ok := k.Base.Lookup(p.Base, p.Code)
+		same := ok && own.URL == p.URL && own.Type == p.Type && (own.Expression == p.Expression || own.Unsupported != "" && p.Unsupported != "")
+		if same {
+			custom.Drop(p.Base)
+		}
+		return same
+	})
+	if len(custom.Parameters) == 0 {
+		return nil, nil
+	}
+	return custom, nil
+}
+
+// compiled reports whether d names a parameter that the server was compiled with.
+func (k *Keeper) compiled(d search.Definition) bool {
+	for _, typ := range k.Base.Types() {
+		if p, ok := k.Base.Lookup(typ, d.Code); ok && p.URL == d.URL && p.Type == d.Type {
+			return true
+		}
+	}
+	return false
+}
+
+// definition is what a SearchParameter resource defines.
+func definition(p *r4.SearchParameter) search.Definition {
+	d := search.Definition{
+		URL: p.URL.Text, Code: p.Code.Text, Type: fhir.SearchType(p.Type_.Text),
+		Expression: p.Expression.Text, Description: p.Description.Text,
+	}
+	for i := range p.Base {
+		d.Base = append(d.Base, p.Base[i].Text)
+	}
+	for i := range p.Target {
+		d.Targets = append(d.Targets, p.Target[i].Text)
+	}
+	for i := range p.Component {
+		d.Components = append(d.Components, search.Component{Definition: p.Component[i].Definition.Text, Expression: p.Component[i].Expression.Text})
+	}
+	return d
+}
+
+// customs are the parameters in force, by id of their resource.
+func (at *known) customs() []*search.Custom {
+	var list []*stored
+	for _, s := range at.stored {
+		if s.custom != nil {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *stored) int {
+		if a.id < b.id {
+			return -1
+		}
+		return 1
+	})
+	out := make([]*search.Custom, len(list))
+	for i, s := range list {
+		out[i] = s.custom
+	}
+	return out
+}
+
+// build makes the registry of what is stored, with what the jobs let searches warn
+// of.
+func (k *Keeper) build(at *known, jobs []store.ReindexJob) *search.Registry {
+	return k.Base.Extended(at.version, at.customs(), k.Value, func(c *search.Custom, typ string) string {
+		return notice(c, typ, jobs)
+	})
+}
+
+// notice is what a search by c warns of, "" for nothing.
+func notice(c *search.Custom, typ string, jobs []store.ReindexJob) string {
+	keys := c.Keys(typ)
+	in := func(list []fhir.Key) bool {
+		return slices.ContainsFunc(list, func(k fhir.Key) bool { return slices.Contains(keys, k) })
+	}
+	text := ""
+	for _, j := range jobs { // each evaluates every parameter: the last one knows best
+		switch {
+		case j.ResourceType != typ:
+		case j.Finished.IsZero() && in(j.Keys):
+			return fmt.Sprintf("the index of search parameter %s of %s is still being built: resources stored before %s may be missing from the matches; GET /$reindex tells how far it is",
+				c.Code, typ, j.Created.UTC().Format(time.RFC3339))
+		case in(j.FailedKeys):
+			text = fmt.Sprintf("some resources of type %s could not be indexed by search parameter %s and may be missing from the matches; GET /$reindex tells why", typ, c.Code)
+		case !j.Finished.IsZero():
+			text = ""
+		}
+	}
+	return text
+}
+
+// Check tells whether a SearchParameter can be stored: whether its elements are
+// there, its expressions parse and can give what its type needs. It fails with
+// required or invalid, 400. What depends on other SearchParameters is checked
+// again in the transaction.
+func (k *Keeper) Check(p *r4.SearchParameter) error {
+	at := k.known.Load()
+	_, err := k.compile(&search.Compiler{Base: k.Base, Other: lookup(at.stored)}, definition(p))
+	if errors.Is(err, search.ErrComponent) {
+		return nil // it may come in the same transaction
+	}
+	return err
+}
+
+// InTx follows writes of SearchParameters inside their transaction.
+func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) error {
+	before := k.known.Load()
+
+	// 1. One at a time, on top of what this server knows.
+	version, err := t.BumpRegistry(ctx, before.version)
+	if err != nil {
+		return err
+	}
+
+	// 2. What is in force when this commits.
+	after := &known{version: version}
+	_, _, list, err := t.StoredParameters(ctx, before.versions())
+	if err != nil {
+		return err
+	}
+	after.stored = k.read(before, list)
+	for _, w := range ws {
+		if err := k.admit(after, w.ID); err != nil {
+			return err
+		}
+	}
+
+	// 3. A job for each type whose index is to change.
+	return k.plan(ctx, t, before, after)
+}
+
+// admit refuses a written SearchParameter that cannot be in force beside the
+// others.
+func (k *Keeper) admit(at *known, id string) error {
+	var own *stored
+	for _, s := range at.stored {
+		if s.id == id {
+			own = s
+		}
+	}
+	if own == nil {
+		return nil // deleted
+	}
+	if own.err != nil {
+		return own.err
+	}
+	for _, s := range at.stored {
+		if s == own {
+			continue
+		}
+		if s.definition.URL == own.definition.URL {
+			return outcome.New(outcome.CodeDuplicate, "SearchParameter/%s has the url %q already; it must be unique", s.id, own.definition.URL).
+				WithStatus(400).At("SearchParameter.url")
+		}
+		if s.custom == nil || own.custom == nil || s.definition.Code != own.definition.Code {
+			continue
+		}
+		for _, p := range own.custom.Parameters {
+			if slices.ContainsFunc(s.custom.Parameters, func(o fhir.Parameter) bool { return o.Base == p.Base }) {
+				return outcome.New(outcome.CodeDuplicate, "%s has a search parameter %s already, SearchParameter/%s (%s)", p.Base, p.Code, s.id, s.definition.URL).
+					WithStatus(400).At("SearchParameter.code")
+			}
+		}
+	}
+	return nil
+}
+
+// plan adds a job for each resource type whose own keys are others after than
+// before.
+func (k *Keeper) plan(ctx context.Context, t *store.Tx, before, after *known) error {
+	was, is := before.customs(), after.customs()
+	for _, typ := range k.Base.Types() {
+		j := store.ReindexJob{ID: k.NewID(), ResourceType: typ, Registry: after.version, Created: k.Now()}
+		add := func(list, others []*search.Custom) (keys []fhir.Key) {
+			for _, c := range list {
+				for _, key := range c.Keys(typ) {
+					if slices.ContainsFunc(others, func(o *search.Custom) bool { return slices.Contains(o.Keys(typ), key) }) {
+						continue
+					}
+					keys = append(keys, key)
+					j.Ranges = j.Ranges || c.Ordered(typ)
+					if !slices.Contains(j.Parameters, c.URL) {
+						j.Parameters = append(j.Parameters, c.URL)
+					}
+				}
+			}
+			return keys
+		}
+		j.Keys = add(is, was)
+		gone := add(was, is)
+		if len(j.Keys)+len(gone) == 0 {
+			continue
+		}
+		if err := t.AddReindexJob(ctx, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed follows the commit of such a transaction: when it returns, every
+// server knows.
+func (k *Keeper) Committed(ctx context.Context) {
+	wait := time.NewTimer(k.Lease + k.Lease/10) // clocks may run a little apart
+	defer wait.Stop()
+	if err := k.Refresh(ctx); err != nil {
+		k.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
+	}
+	k.Wake()
+	select {
+	case <-wait.C:
+	case <-ctx.Done(): // nobody is told then
+	}
+}
+
+// Decode reads a stored resource.
+func (k *Keeper) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(k.Model, body) }
+
+// Index returns what a resource leaves in the index.
+func (k *Keeper) Index(id string, r fhir.Resource) (*fhir.Index, error) { return k.MakeIndex(id, r) }
+
+// Wake lets Run look for work at once.
+func (k *Keeper) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// How long Run rests: when there is nothing to do, when others do what there is or
+// transactions have to end first, and after an error.
+const (
+	idle    = 5 * time.Second
+	waiting = 50 * time.Millisecond
+	failing = 2 * time.Second
+)
+
+// Run works on the jobs until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	busy := false
+	for ctx.Err() == nil {
+		worked, waits, err := k.Store.Reindex(ctx)
+		rest := idle
+		switch {
+		case err != nil && ctx.Err() == nil:
+			k.Logger.Error("work on the index failed; it is tried again", slog.Any("error", err))
+			rest = failing
+		case worked:
+			busy = true
+			continue
+		case waits:
+			rest = waiting
+		case busy:
+			busy = false
+			if err := k.Refresh(ctx); err != nil {
+				rest = failing
+			}
+		}
+		t := time.NewTimer(rest)
+		select {
+		case <-t.C:
+		case <-k.wake:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}

@@ -1,0 +1,766 @@
+package search
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+	"kiln/server/outcome"
+)
+
+// Definition is a SearchParameter resource, as far as search needs it.
+// Spec: https://hl7.org/fhir/R4/searchparameter.html.
+type Definition struct {
+	URL, Code   string
+	Type        fhir.SearchType
+	Base        []string // resource types; Resource and DomainResource stand for all of theirs
+	Expression  string   // FHIRPath; "" makes a parameter that cannot be searched by
+	Description string
+	Targets     []string
+	Components  []Component // of a composite
+}
+
+// Component is one part of a composite parameter.
+type Component struct {
+	Definition string // canonical of the parameter that says its type
+	Expression string // from the composite's element
+}
+
+// Custom is a Definition that arrived at run time, compiled: what it means for
+// each of its resource types. It is immutable.
+type Custom struct {
+	Definition
+	Parameters []fhir.Parameter // one for each resource type, by type
+	extractors map[string][]*extractor
+}
+
+// Keys are the keys under which the parameter's own values of a resource type are
+// indexed; what it shares with compiled parameters is not among them.
+func (c *Custom) Keys(typ string) []fhir.Key {
+	var keys []fhir.Key
+	for _, e := range c.extractors[typ] {
+		keys = append(keys, e.key)
+	}
+	return keys
+}
+
+// Ordered reports whether the parameter's own values of a resource type include
+// dates, numbers, quantities or strings: rows, and not only terms.
+func (c *Custom) Ordered(typ string) bool {
+	return slices.ContainsFunc(c.extractors[typ], func(e *extractor) bool {
+		return isOrdered(e.typ) || slices.ContainsFunc(e.parts, func(p *extractor) bool { return isOrdered(p.typ) })
+	})
+}
+
+// Drop takes a resource type out of the parameter, before anybody else has it.
+func (c *Custom) Drop(typ string) { delete(c.extractors, typ) }
+
+// ErrComponent is the cause of an error about a composite whose component is
+// defined by an unknown parameter.
+var ErrComponent = errors.New("search: the parameter of a component is not known")
+
+// extractor evaluates one branch of an expression.
+type extractor struct {
+	url     string // of the parameter, for errors
+	typ     fhir.SearchType
+	key     fhir.Key
+	system  string // implicit system of a code element
+	program *fhirpath.Program
+	parts   []*extractor // of a composite, evaluated on each element of program
+}
+
+// MaxSteps bounds the evaluation of one expression on one resource: some
+// milliseconds, a thousand times what an ordinary one takes.
+const MaxSteps = 100_000
+
+var bounded = fhirpath.Context{MaxSteps: MaxSteps}
+
+// Indexer indexes a value of a datatype under a key, see gen/index.Value.
+type Indexer func(x *fhir.Index, t fhir.SearchType, k fhir.Key, e fhir.Element)
+
+// Compiler compiles definitions that arrive at run time.
+type Compiler struct {
+	Base *Registry // the compiled parameters
+	// Other finds a definition that is no compiled one by its URL, for the
+	// components of composites; it may be nil.
+	Other func(url string) (Definition, bool)
+}
+
+// reserved says why a code cannot be a parameter's.
+func reserved(code string) string {
+	if code == "_type" || slices.Contains(commonNames, code) || slices.Contains(resultNames, code) || refusedNames[code] != "" {
+		return "the name has a meaning of its own in every search"
+	}
+	for i := range len(code) {
+		switch c := code[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+		default:
+			return "in a query only letters, digits, - and _ can be a parameter's name: . : , $ | and the like have a meaning there"
+		}
+	}
+	return ""
+}
+
+// Compile checks a definition and compiles it for each of its types. It fails
+// with required or invalid, 400, naming the element and in an expression the
+// position, when the definition can never work. One whose parameter cannot be
+// searched by (type special, no expression) compiles, and is Unsupported.
+func (c *Compiler) Compile(d Definition) (*Custom, error) {
+	for _, e := range []struct{ name, value, what string }{
+		{"code", d.Code, "the name of the parameter in queries"},
+		{"url", d.URL, "the canonical URL of the parameter"},
+		{"type", string(d.Type), "number, date, string, token, reference, composite, quantity, uri or special"},
+		{"base", strings.Join(d.Base, ""), "the resource types that have the parameter"},
+	} {
+		if e.value == "" {
+			return nil, outcome.New(outcome.CodeRequired, "a SearchParameter needs %s: %s", e.name, e.what).At("SearchParameter." + e.name)
+		}
+	}
+	if why := reserved(d.Code); why != "" {
+		return nil, outcome.Invalid("%q cannot be the code of a search parameter: %s", clip(d.Code), why).At("SearchParameter.code")
+	}
+	switch d.Type {
+	case fhir.SearchNumber, fhir.SearchDate, fhir.SearchString, fhir.SearchToken, fhir.SearchReference,
+		fhir.SearchComposite, fhir.SearchQuantity, fhir.SearchURI, fhir.SearchSpecial:
+	default:
+		return nil, outcome.Invalid("%q is no type of search parameter: expected number, date, string, token, reference, composite, quantity, uri or special",
+			clip(string(d.Type))).At("SearchParameter.type")
+	}
+	types, err := c.types(d.Base, "SearchParameter.base")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.types(d.Targets, "SearchParameter.target"); err != nil {
+		return nil, err
+	}
+	out := &Custom{Definition: d, extractors: make(map[string][]*extractor)}
+	expr, err := c.parse(d.Expression, "SearchParameter.expression")
+	if err != nil {
+		return nil, err
+	}
+	for _, typ := range types {
+		p, err := c.parameter(out, expr, typ)
+		if err != nil {
+			return nil, err
+		}
+		out.Parameters = append(out.Parameters, p)
+	}
+	return out, nil
+}
+
+// types are the resource types that names stand for, sorted.
+func (c *Compiler) types(names []string, path string) ([]string, error) {
+	var out []string
+	for i, name := range names {
+		switch {
+		case name == "Resource":
+			out = append(out, c.Base.names...)
+		case name == "DomainResource":
+			for _, typ := range c.Base.names {
+				if c.Base.model.Resources[typ].Type().Base == name {
+					out = append(out, typ)
+				}
+			}
+		case c.Base.Has(name):
+			out = append(out, name)
+		default:
+			return nil, outcome.Invalid("%q is no resource type of FHIR R4%s", clip(name), didYouMean(name, c.Base.names)).
+				At(fmt.Sprintf("%s[%d]", path, i))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func (c *Compiler) parse(text, path string) (*fhirpath.Expr, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	e, err := fhirpath.Parse(text)
+	return e, expressionError(err, path)
+}
+
+// expressionError says where an expression is wrong.
+func expressionError(err error, path string) error {
+	if err == nil {
+		return nil
+	}
+	var e *fhirpath.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	line, column := e.Position()
+	what := "invalid FHIRPath expression"
+	if e.Phase == fhirpath.Limit {
+		what = "FHIRPath expression that costs too much"
+	}
+	return outcome.Invalid("%s: line %d, column %d: %s (%s)", what, line, column, e.Reason, e.Phase).At(path)
+}
+
+// parameter compiles a definition for one resource type.
+func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir.Parameter, error) {
+	d := &out.Definition
+	p := fhir.Parameter{Code: d.Code, Base: typ, URL: d.URL, Type: d.Type, Description: strings.Join(strings.Fields(d.Description), " "),
+		Targets: slices.Sorted(slices.Values(d.Targets))}
+	if slices.Contains(p.Targets, "Resource") {
+		p.Targets = nil
+	}
+	switch {
+	case d.Type == fhir.SearchSpecial:
+		p.Unsupported = "parameters of type special are not supported"
+		return p, nil
+	case expr == nil:
+		p.Unsupported = "its definition has no expression"
+		return p, nil
+	}
+	var texts []string
+	for _, n := range fhirpath.Branches(expr.Root) {
+		root := rootOf(n)
+		if other := c.Base.model.Resources[root]; other != nil && root != typ {
+			continue
+		}
+		texts = append(texts, n.String())
+		if err := c.branch(out, &p, expr.Source, n, typ); err != nil {
+			return p, err
+		}
+	}
+	if len(texts) == 0 {
+		return p, outcome.Invalid("the expression says nothing of %s, which is one of the parameter's base types", typ).At("SearchParameter.expression")
+	}
+	p.Expression = strings.Join(texts, " | ")
+	if why := unsupported(&p); why != "" {
+		return p, outcome.Invalid("%s", why).At("SearchParameter.component")
+	}
+	return p, nil
+}
+
+// branch compiles one branch of an expression and adds it to p.
+func (c *Compiler) branch(out *Custom, p *fhir.Parameter, source string, n fhirpath.Node, typ string) error {
+	model := c.Base.model
+	input := model.Resources[typ].Type()
+	program, err := fhirpath.CompileExpr(&fhirpath.Expr{Source: source, Root: n},
+		fhirpath.Options{Model: model, Input: input, CollectionAs: true, Variables: []string{}})
+	if err != nil {
+		return expressionError(err, "SearchParameter.expression")
+	}
+	// An expression that never ends does so without data, too, or is stopped by
+	// the same bound when data come.
+	if r, ok := input.New().(fhir.Resource); ok {
+		if _, err := program.Eval(&bounded, fhir.NodeOf(r)); isLimit(err) {
+			return expressionError(err, "SearchParameter.expression")
+		}
+	}
+	path := qualified(n, typ)
+	e := &extractor{url: p.URL, typ: p.Type, program: program}
+	if p.Type == fhir.SearchComposite {
+		return c.composite(out, p, e, n, typ, path)
+	}
+	if err := converts(program, p.Type); err != nil {
+		return outcome.Invalid("%s of %s: %v", clip(n.String()), typ, err).At("SearchParameter.expression")
+	}
+	f, _ := terminal(model, input, n)
+	if p.Type == fhir.SearchToken && f != nil {
+		e.system = f.Binding.System
+	}
+	if p.Type == fhir.SearchReference && len(p.Targets) == 0 && f != nil {
+		for _, t := range f.Targets {
+			if model.Resources[t] != nil {
+				p.Targets = append(p.Targets, t)
+			}
+		}
+		slices.Sort(p.Targets)
+	}
+	c.add(out, p, e, n, path)
+	return nil
+}
+
+// add gives the extractor its key. A branch that compiled parameters have, too,
+// shares their entries and needs no extractor.
+func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.Node, path string) {
+	e.key = fhir.KeyOf(p.Type, path)
+	if shared, targets, ok := c.shared(p, n, path); ok {
+		p.Keys = appendKey(p.Keys, shared)
+		if len(targets) > 0 {
+			p.Targets = targets
+		}
+		if len(p.Keys) == 1 {
+			p.System = e.system
+		}
+		return
+	}
+	p.Keys = appendKey(p.Keys, e.key)
+	if len(p.Keys) == 1 {
+		p.System = e.system
+	} else if p.System != e.system {
+		p.System = ""
+	}
+	list := out.extractors[p.Base]
+	if !slices.ContainsFunc(list, func(o *extractor) bool { return o.key == e.key }) {
+		out.extractors[p.Base] = append(list, e)
+	}
+}
+
+// shared finds the key of a compiled branch with the same path. Compiled ones
+// leave out `where(resolve() is Patient)`, and say so in their targets.
+func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (k fhir.Key, targets []string, ok bool) {
+	compiled := func(k fhir.Key) bool {
+		for _, o := range c.Base.sorted[p.Base] {
+			if o.Unsupported == "" && o.Type == p.Type && slices.Contains(o.Keys, k) {
+				return true
+			}
+		}
+		return false
+	}
+	if k = fhir.KeyOf(p.Type, path); compiled(k) {
+		return k, nil, true
+	}
+	call, isCall := n.(*fhirpath.Call)
+	if !isCall || call.Name != "where" || call.Left == nil || len(call.Args) != 1 || p.Type != fhir.SearchReference {
+		return 0, nil, false
+	}
+	is, isType := call.Args[0].(*fhirpath.TypeOp)
+	if !isType || is.Op != "is" || c.Base.model.Resources[is.Type.Name] == nil {
+		return 0, nil, false
+	}
+	if resolve, ok := is.X.(*fhirpath.Call); !ok || resolve.Name != "resolve" || resolve.Left != nil {
+		return 0, nil, false
+	}
+	k = fhir.KeyOf(p.Type, qualified(call.Left, p.Base))
+	return k, []string{is.Type.Name}, compiled(k)
+}
+
+// composite compiles the components of one branch.
+func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.Node, typ, path string) error {
+	model := c.Base.model
+	if len(out.Components) < 2 {
+		return outcome.New(outcome.CodeRequired, "a composite parameter needs two components or more, each with definition and expression").At("SearchParameter.component")
+	}
+	_, element := terminal(model, model.Resources[typ].Type(), n)
+	self := path == typ || path == "%resource"
+	branch := fhir.Composite{}
+	text := path + ":"
+	for i, comp := range out.Components {
+		at := fmt.Sprintf("SearchParameter.component[%d]", i)
+		code, partType, ok := c.defined(comp.Definition, typ)
+		if !ok {
+			return outcome.Invalid("component %d is defined by %q, which is no search parameter of %s", i+1, clip(comp.Definition), typ).
+				At(at + ".definition").Because(ErrComponent)
+		}
+		if partType == fhir.SearchComposite || partType == fhir.SearchSpecial {
+			return outcome.Invalid("component %d is of type %s, which cannot be combined", i+1, partType).At(at + ".definition")
+		}
+		expr, err := c.parse(comp.Expression, at+".expression")
+		if err != nil {
+			return err
+		}
+		if expr == nil {
+			return outcome.New(outcome.CodeRequired, "component %d has no expression", i+1).At(at + ".expression")
+		}
+		part := fhir.Part{Code: code, Type: partType}
+		if i > 0 {
+			text += " &"
+		}
+		text += " " + string(partType) + " " + canonical(expr.Root)
+		if self {
+			// The component is a parameter of its own, of one branch or several.
+			sub := &fhir.Parameter{Code: code, Base: typ, URL: p.URL, Type: partType}
+			for _, m := range fhirpath.Branches(expr.Root) {
+				if err := c.branch(out, sub, expr.Source, m, typ); err != nil {
+					return err
+				}
+			}
+			part.Keys, part.System = sub.Keys, sub.System
+		} else {
+			program, err := fhirpath.CompileExpr(expr, fhirpath.Options{Model: model, Input: element, CollectionAs: true, Variables: []string{}})
+			if err != nil {
+				return expressionError(err, at+".expression")
+			}
+			if err := converts(program, partType); err != nil {
+				return outcome.Invalid("%s: %v", clip(comp.Expression), err).At(at + ".expression")
+			}
+			x := &extractor{url: p.URL, typ: partType, program: program}
+			if f, _ := terminal(model, element, expr.Root); f != nil && partType == fhir.SearchToken {
+				x.system = f.Binding.System
+			}
+			part.System = x.system
+			e.parts = append(e.parts, x)
+		}
+		branch.Parts = append(branch.Parts, part)
+	}
+	if !self {
+		branch.Key = fhir.KeyOf(fhir.SearchComposite, text)
+		e.key = branch.Key
+		out.extractors[typ] = append(out.extractors[typ], e)
+	}
+	p.Composites = append(p.Composites, branch)
+	return nil
+}
+
+// defined finds the code and type of a component's definition.
+func (c *Compiler) defined(canonical, typ string) (code string, t fhir.SearchType, ok bool) {
+	url, _, _ := strings.Cut(canonical, "|")
+	for _, p := range c.Base.sorted[typ] {
+		if p.URL == url {
+			return p.Code, p.Type, true
+		}
+	}
+	if c.Other != nil {
+		if d, ok := c.Other(url); ok {
+			return d.Code, d.Type, true
+		}
+	}
+	return "", "", false
+}
+
+func isLimit(err error) bool {
+	var e *fhirpath.Error
+	return errors.As(err, &e) && e.Phase == fhirpath.Limit
+}
+
+func appendKey(keys []fhir.Key, k fhir.Key) []fhir.Key {
+	if slices.Contains(keys, k) {
+		return keys
+	}
+	return append(keys, k)
+}
+
+// forms are the types that have a form as a search type. Of a choice one is
+// enough. Spec: https://hl7.org/fhir/R4/search.html#ptypes.
+var forms = map[fhir.SearchType][]string{
+	fhir.SearchToken: {"boolean", "code", "string", "markdown", "id", "uri", "url", "oid", "uuid", "canonical", "integer",
+		"positiveInt", "unsignedInt", "Coding", "CodeableConcept", "Identifier", "ContactPoint", "Extension"},
+	fhir.SearchDate:     {"date", "dateTime", "instant", "Period", "Timing", "Extension"},
+	fhir.SearchNumber:   {"integer", "positiveInt", "unsignedInt", "decimal", "Range", "Extension"},
+	fhir.SearchQuantity: {"Quantity", "Age", "Count", "Distance", "Duration", "Money", "Range", "Extension"},
+	fhir.SearchString: {"string", "markdown", "code", "id", "uri", "url", "canonical", "HumanName", "Address", "Annotation",
+		"CodeableConcept", "Coding", "Extension"},
+	fhir.SearchReference: {"uri", "url", "canonical", "oid", "uuid", "Reference", "Extension"},
+	fhir.SearchURI:       {"uri", "url", "canonical", "oid", "uuid", "string", "Extension"},
+}
+
+// systemForms are the FHIR types that System types are indexed as.
+var systemForms = map[string]string{
+	"System.Boolean": "boolean", "System.String": "string", "System.Integer": "integer", "System.Decimal": "decimal",
+	"System.Date": "date", "System.DateTime": "dateTime", "System.Time": "time",
+}
+
+// converts says why no result of the program has a form as t.
+func converts(p *fhirpath.Program, t fhir.SearchType) error {
+	types := p.Types()
+	if len(types) == 0 {
+		return nil // known at evaluation
+	}
+	for _, name := range types {
+		short := strings.TrimPrefix(name, "FHIR.")
+		if s, ok := systemForms[name]; ok {
+			short = s
+		}
+		if slices.Contains(forms[t], short) {
+			return nil
+		}
+	}
+	return fmt.Errorf("it gives %s, which cannot be searched as %s; expected %s", strings.Join(types, " or "), t, strings.Join(forms[t], ", "))
+}
+
+// rootOf is the name that a path starts with, "" if it starts with none.
+func rootOf(n fhirpath.Node) string {
+	for {
+		switch m := n.(type) {
+		case *fhirpath.Member:
+			if m.Left == nil {
+				return m.Name
+			}
+			n = m.Left
+		case *fhirpath.Call:
+			if m.Left == nil {
+				return ""
+			}
+			n = m.Left
+		case *fhirpath.Indexer:
+			n = m.Left
+		case *fhirpath.TypeOp:
+			n = m.X
+		case *fhirpath.Binary:
+			n = m.Left
+		default:
+			return ""
+		}
+	}
+}
+
+// qualified is the canonical text of a branch, starting at the resource type.
+func qualified(n fhirpath.Node, typ string) string {
+	text := canonical(n)
+	switch root := rootOf(n); root {
+	case typ:
+		return text
+	case "Resource", "DomainResource":
+		return typ + strings.TrimPrefix(text, root)
+	}
+	if strings.HasPrefix(text, "%") || strings.HasPrefix(text, "$") {
+		return text
+	}
+	return typ + "." + text
+}
+
+// canonical writes `x as T` and x.as(T) as x.ofType(T), and conditions without
+// blanks, as the keys of compiled parameters are written.
+func canonical(n fhirpath.Node) string {
+	switch n := n.(type) {
+	case *fhirpath.TypeOp:
+		if n.Op == "as" {
+			return canonical(n.X) + ".ofType(" + n.Type.String() + ")"
+		}
+	case *fhirpath.Member:
+		if n.Left != nil {
+			return canonical(n.Left) + "." + n.Name
+		}
+	case *fhirpath.Call:
+		c := *n
+		c.Left = nil
+		if n.Name == "as" {
+			c.Name = "ofType"
+		}
+		if n.Left != nil {
+			text := c.String()
+			if m, ok := condition(n); ok {
+				text = "where(" + m.Left.String() + "=" + m.Right.String() + ")"
+			}
+			return canonical(n.Left) + "." + text
+		}
+	}
+	return n.String()
+}
+
+// condition is the comparison that where() consists of.
+func condition(n *fhirpath.Call) (*fhirpath.Binary, bool) {
+	if n.Name != "where" || len(n.Args) != 1 {
+		return nil, false
+	}
+	b, ok := n.Args[0].(*fhirpath.Binary)
+	return b, ok && b.Op == "="
+}
+
+// terminal follows a path of plain names through the model: the field that it
+// ends in, and the type of its values; nil where that is not so simple.
+func terminal(m *fhir.Model, from *fhir.Type, n fhirpath.Node) (*fhir.Field, *fhir.Type) {
+	switch n := n.(type) {
+	case *fhirpath.Member:
+		t := from
+		if n.Left == nil {
+			if c := n.Name[0]; c >= 'A' && c <= 'Z' {
+				return nil, from
+			}
+		} else {
+			_, t = terminal(m, from, n.Left)
+		}
+		if t == nil {
+			return nil, nil
+		}
+		f := t.Field(n.Name)
+		if f == nil || f.Of == nil {
+			return nil, nil
+		}
+		return f, f.Of.Type()
+	case *fhirpath.TypeOp:
+		if e := m.Datatypes[n.Type.Name]; n.Op == "as" && e != nil {
+			return nil, e.Type()
+		}
+	case *fhirpath.Call:
+		switch n.Name {
+		case "where", "first", "last":
+			if n.Left != nil {
+				return terminal(m, from, n.Left)
+			}
+		}
+	case *fhirpath.Special:
+		if n.Name == "this" {
+			return nil, from
+		}
+	case *fhirpath.Variable:
+		if n.Name == "resource" {
+			return nil, from
+		}
+	}
+	return nil, nil
+}
+
+// Extract adds what the parameters that arrived at run time say of r to x, on
+// which the compiled ones have been. It fails with invalid, 422, when an
+// expression cannot be evaluated on r: a search by it would miss r in silence.
+func (r *Registry) Extract(x *fhir.Index, resource fhir.Resource) error {
+	x.Registry = r.version
+	list := r.extractors[x.ResourceType]
+	if len(list) == 0 {
+		return nil
+	}
+	n := fhir.NodeOf(resource)
+	var failed ExtractError
+	var issues []outcome.Issue
+	for _, e := range list {
+		if err := e.extract(x, n, r.value); err != nil {
+			failed.Keys = append(failed.Keys, e.key)
+			issues = append(issues, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Expression: x.ResourceType,
+				Diagnostics: fmt.Sprintf("the search parameter %s cannot be evaluated on this resource: %v", e.url, err)})
+		}
+	}
+	if issues != nil {
+		return outcome.Unprocessable(issues).Because(&failed)
+	}
+	return nil
+}
+
+// ExtractError is the cause of an error of Extract: the keys of the parameters
+// that could not be evaluated. All others have left their entries.
+type ExtractError struct{ Keys []fhir.Key }
+
+func (e *ExtractError) Error() string {
+	return fmt.Sprintf("search: %d parameters cannot be evaluated", len(e.Keys))
+}
+
+func (e *extractor) extract(x *fhir.Index, n fhir.Node, value Indexer) error {
+	c, err := e.program.Eval(&bounded, n)
+	if err != nil {
+		return err
+	}
+	for _, v := range c {
+		if e.parts == nil {
+			e.index(x, v, value)
+			continue
+		}
+		element, ok := v.Node()
+		if !ok {
+			continue
+		}
+		values := make([]fhirpath.Collection, len(e.parts))
+		for i, part := range e.parts {
+			if values[i], err = part.program.Eval(&fhirpath.Context{MaxSteps: MaxSteps, Resource: n}, element); err != nil {
+				return err
+			}
+		}
+		x.Open(e.key, len(e.parts))
+		for i, part := range e.parts {
+			if i > 0 {
+				x.Next()
+			}
+			for _, v := range values[i] {
+				part.index(x, v, value)
+			}
+		}
+		x.Close()
+	}
+	return nil
+}
+
+func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
+	element := v.Element()
+	if element == nil {
+		return
+	}
+	if code, ok := element.(*fhir.Code); ok && e.system != "" && e.typ == fhir.SearchToken {
+		if code.Text != "" {
+			x.Coding(e.key, e.system, code.Text, "")
+		}
+		return
+	}
+	value(x, e.typ, e.key, element)
+}
+
+// custom is what a Registry knows of parameters that arrived at run time.
+type custom struct {
+	version     int64
+	extractors  map[string][]*extractor // by resource type
+	value       Indexer
+	unavailable error
+}
+
+// Version is the version of the search parameters that the registry was made of;
+// 0 when none ever arrived at run time.
+func (r *Registry) Version() int64 { return r.version }
+
+// Extended returns the registry of version that has the parameters of customs
+// too, in place of compiled ones with the same type and code. notice tells what a
+// search by a parameter of a resource type is to warn of; it may be nil.
+func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, notice func(c *Custom, typ string) string) *Registry {
+	next := *r
+	next.types, next.sorted = maps.Clone(r.types), maps.Clone(r.sorted)
+	next.custom = custom{version: version, value: value, extractors: maps.Clone(r.extractors)}
+	if next.extractors == nil {
+		next.extractors = make(map[string][]*extractor)
+	}
+	changed := make(map[string]bool)
+	for _, c := range customs {
+		for i := range c.Parameters {
+			p := &c.Parameters[i]
+			if notice != nil {
+				if text := notice(c, p.Base); text != "" {
+					warned := *p
+					warned.Notice = text
+					p = &warned
+				}
+			}
+			if !changed[p.Base] {
+				changed[p.Base] = true
+				next.types[p.Base] = maps.Clone(r.types[p.Base])
+			}
+			next.types[p.Base][p.Code] = p
+			own := next.extractors[p.Base]
+			for _, e := range c.extractors[p.Base] {
+				if !slices.ContainsFunc(own, func(o *extractor) bool { return o.key == e.key }) {
+					own = append(own[:len(own):len(own)], e)
+				}
+			}
+			if len(own) > 0 {
+				next.extractors[p.Base] = own
+			}
+		}
+	}
+	for typ := range changed {
+		next.sorted[typ] = slices.SortedFunc(maps.Values(next.types[typ]), func(a, b *fhir.Parameter) int { return strings.Compare(a.Code, b.Code) })
+	}
+	return &next
+}
+
+// Unavailable returns a registry that answers nothing: err says why nobody knows
+// which parameters are in force.
+func (r *Registry) Unavailable(err error) *Registry {
+	next := *r
+	next.unavailable = err
+	return &next
+}
+
+// Err is why the registry answers nothing, nil for nearly all.
+func (r *Registry) Err() error { return r.unavailable }
+
+// Interpret returns the registry with branches of compiled parameters that the
+// FHIRPath engine evaluates: expression, of parameter url of resource type base,
+// under key.
+func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, key fhir.Key, value Indexer) (*Registry, error) {
+	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: r.model, Input: r.model.Resources[base].Type(), CollectionAs: true})
+	if err != nil {
+		return nil, fmt.Errorf("%s of %s: %w", url, base, err)
+	}
+	next := *r
+	next.value = value
+	next.extractors = maps.Clone(r.extractors)
+	if next.extractors == nil {
+		next.extractors = make(map[string][]*extractor)
+	}
+	next.extractors[base] = append(slices.Clone(r.extractors[base]), &extractor{url: url, typ: typ, key: key, program: program})
+	return &next, nil
+}
+
+// notice notes what a search by param is to warn of.
+func (p *parser) notice(param *fhir.Parameter) {
+	if param.Notice == "" {
+		return
+	}
+	issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeIncomplete, Diagnostics: param.Notice}
+	if !slices.Contains(p.notices, issue) {
+		p.notices = append(p.notices, issue)
+	}
+}

@@ -1,0 +1,260 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+)
+
+// Search parameters change while servers run. What keeps the index right is the
+// version of the registry (table search_registry): every index says by which
+// version it was made (fhir.Index.Registry), every transaction that writes index
+// entries ends with a comparison (group.check), and whoever writes a
+// SearchParameter raises the version in the same transaction. So a write by an
+// older registry either committed, or at least had its number, before the new
+// version could be seen — and the job that indexes what is there waits for those
+// (reindex.go) — or it fails, and is done again with an index made anew.
+
+// Indexer makes index entries by the search parameters in force.
+type Indexer interface {
+	// Refresh makes sure that what Index does is as new as the database.
+	Refresh(ctx context.Context) error
+	// Decode reads a stored resource.
+	Decode(body []byte) (fhir.Resource, error)
+	// Index returns what r leaves in the index under the id it is stored with,
+	// finished. An error is one of the client's; with a *search.ExtractError as
+	// its cause, parameters that r breaks, what the others say is returned too.
+	Index(id string, r fhir.Resource) (*fhir.Index, error)
+}
+
+// Hook follows the writes of resources that the service itself depends on.
+type Hook struct {
+	// InTx runs inside the transaction, after the writes; its error undoes them.
+	// What it is given has been written, and DELETE of nothing is left out. It
+	// may run several times before the transaction commits.
+	InTx func(ctx context.Context, t *Tx, ws []*Write) error
+	// Committed runs when the transaction is committed, before anybody is told.
+	Committed func(ctx context.Context)
+}
+
+// outdated reports whether the transaction was ended because an index was made
+// by search parameters that have changed since.
+func outdated(err error) bool {
+	if errors.Is(err, errOutdated) {
+		return true
+	}
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "22012" // CheckRegistry divides by zero
+}
+
+var errOutdated = errors.New("store: the search parameters have changed")
+
+// renew makes the indexes of writes anew, by search parameters that are as new as
+// the database.
+func (s *Store) renew(ctx context.Context, ws ...*Write) error {
+	if s.Indexer == nil {
+		return nil
+	}
+	for i, w := range ws {
+		if w.Index == nil || w.Resource == nil {
+			continue
+		}
+		x, err := s.Indexer.Index(w.ID, w.Resource)
+		if err != nil {
+			return &WriteError{i, err}
+		}
+		w.Index = x
+	}
+	return nil
+}
+
+// refresh is Indexer.Refresh.
+func (s *Store) refresh(ctx context.Context) error {
+	if s.Indexer == nil {
+		return errOutdated
+	}
+	return s.Indexer.Refresh(ctx)
+}
+
+// renewUnit is refresh and renew for the entries of a unit.
+func (s *Store) renewUnit(ctx context.Context, u *unit) error {
+	if err := s.refresh(ctx); err != nil {
+		return err
+	}
+	for i := range u.entries {
+		e := &u.entries[i]
+		if err := s.renew(ctx, e.w); err != nil {
+			var w *WriteError
+			if errors.As(err, &w) {
+				w.Index = e.index
+			}
+			return err
+		}
+		if e.w.Method != fhir.DELETE {
+			e.fhirIndex = e.w.Index
+		}
+		if err := s.learn(ctx, e.fhirIndex); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hooked reports whether one of the writes has a hook, and so needs a transaction
+// of its own.
+func (s *Store) hooked(ws []*Write) bool {
+	if len(s.Hooks) == 0 {
+		return false
+	}
+	for _, w := range ws {
+		if _, ok := s.Hooks[w.ResourceType]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// runHooks runs the hooks of what was written.
+func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
+	if len(t.store.Hooks) == 0 {
+		return nil
+	}
+	var of map[string][]*Write
+	for _, e := range entries {
+		if _, ok := t.store.Hooks[e.w.ResourceType]; ok && e.action != nothing {
+			if of == nil {
+				of = make(map[string][]*Write)
+			}
+			of[e.w.ResourceType] = append(of[e.w.ResourceType], e.w)
+		}
+	}
+	for typ, ws := range of {
+		h := t.store.Hooks[typ]
+		if h.InTx != nil {
+			if err := h.InTx(ctx, t, ws); err != nil {
+				return err
+			}
+		}
+		if t.hooks == nil {
+			t.hooks = make(map[string]Hook)
+		}
+		t.hooks[typ] = h
+	}
+	return nil
+}
+
+// committed tells the hooks of a transaction that it is.
+func (t *Tx) committed(ctx context.Context) {
+	for _, h := range t.hooks {
+		if h.Committed != nil {
+			h.Committed(ctx)
+		}
+	}
+}
+
+// RegistryVersion is the version of the search parameters, and a number that
+// changes when a job on the index ends.
+func (s *Store) RegistryVersion(ctx context.Context) (version, progress int64, err error) {
+	r, err := db.New(s.pool).RegistryVersion(ctx)
+	return r.Version, r.Progress, translate(err)
+}
+
+// StoredParameter is a current SearchParameter resource. Body is nil where the
+// caller knows it.
+type StoredParameter struct {
+	RID       int64
+	ID        string
+	VersionID int
+	Body      []byte
+}
+
+// StoredParameters returns the version of the registry with the resources it is
+// made of, by surrogate, as of one moment. known are versions by surrogate whose
+// bodies need not be read.
+func (s *Store) StoredParameters(ctx context.Context, known map[int64]int) (version, progress int64, list []StoredParameter, err error) {
+	return s.storedParameters(ctx, s.pool, known)
+}
+
+// StoredParameters is Store.StoredParameters inside the transaction.
+func (t *Tx) StoredParameters(ctx context.Context, known map[int64]int) (version, progress int64, list []StoredParameter, err error) {
+	return t.store.storedParameters(ctx, t.tx, known)
+}
+
+func (s *Store) storedParameters(ctx context.Context, conn querier, known map[int64]int) (version, progress int64, list []StoredParameter, err error) {
+	p := db.SearchParametersParams{Low: 1, High: 0}
+	typ, ok, err := s.typeNumber(ctx, "SearchParameter")
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	if ok {
+		p.Low, p.High = int64(typ)<<48, int64(typ)<<48|(1<<48-1)
+	}
+	for rid, version := range known {
+		p.KnownRids = append(p.KnownRids, rid)
+		p.KnownVersions = append(p.KnownVersions, int32(version))
+	}
+	rows, err := db.New(conn).SearchParameters(ctx, p)
+	if err != nil {
+		return 0, 0, nil, translate(err)
+	}
+	if len(rows) == 0 {
+		return 0, 0, nil, errors.New("store: the table search_registry is empty")
+	}
+	for _, r := range rows {
+		if r.Rid == 0 {
+			continue
+		}
+		body, err := decodeBody(r.Body)
+		if err != nil {
+			return 0, 0, nil, fmt.Errorf("SearchParameter/%s: %w", r.ID, err)
+		}
+		list = append(list, StoredParameter{RID: r.Rid, ID: r.ID, VersionID: int(r.Version), Body: body})
+	}
+	return rows[0].Registry, rows[0].Progress, list, nil
+}
+
+// BumpRegistry raises the version of the search parameters: other transactions
+// that want to wait for this one. current is the version that the caller knows;
+// where the database has another one the transaction is run again after a
+// Refresh.
+func (t *Tx) BumpRegistry(ctx context.Context, current int64) (version int64, err error) {
+	if t.registry != 0 {
+		return t.registry, nil
+	}
+	version, err = db.New(t.tx).BumpRegistry(ctx)
+	if err != nil {
+		return 0, translate(err)
+	}
+	if version != current+1 {
+		return 0, errOutdated
+	}
+	t.registry = version
+	return version, nil
+}
+
+// checkOwn compares the indexes of a transaction that has raised the version
+// itself: they were made by the version before. What they lack is the business
+// of the job that this transaction leaves, which sees them.
+func (t *Tx) checkOwn(g *group) error {
+	for _, v := range g.registries {
+		if v != t.registry-1 && v != t.registry {
+			return errOutdated
+		}
+	}
+	g.check.cols[0].reset()
+	return nil
+}
+
+// checkIndex notes the version that an index was made by.
+func (g *group) checkIndex(x *fhir.Index) {
+	if n := len(g.registries); n > 0 && g.registries[n-1] == x.Registry {
+		return
+	}
+	g.registries = append(g.registries, x.Registry)
+	g.check.cols[0].int64(x.Registry)
+}

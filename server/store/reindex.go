@@ -1,0 +1,445 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cockroachdb/apd/v3"
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/search"
+)
+
+// ReindexJob is work on the index of the stored resources of one type: to make
+// it what the search parameters in force say. Jobs survive their server, and any
+// number of servers work on one together.
+type ReindexJob struct {
+	ID           string // ascends with time
+	ResourceType string
+	// Parameters are the URLs of the SearchParameters that are the reason, none
+	// when somebody asked for the job. Keys are those that searches by them use:
+	// they may miss something until the job is done.
+	Parameters []string
+	Keys       []fhir.Key
+	// Ranges compares dates, numbers, quantities and strings too, and not only
+	// terms.
+	Ranges   bool
+	Registry int64 // version of the search parameters that the index is brought up to
+	Created  time.Time
+	Planned  time.Time // when work began; zero before
+	Finished time.Time // zero until then
+	// Total, Done, Changed and Failed count resources.
+	Total, Done, Changed, Failed int64
+	Failure                      string     // what was wrong with one that failed
+	FailedKeys                   []fhir.Key // of parameters that could not be evaluated on some
+}
+
+// chunkSize is the number of resources that are worked on in one transaction:
+// some tens of milliseconds, which is how long a write of one of them may wait.
+const chunkSize = 500
+
+// keepJobs is how long jobs that ended well are told of.
+const keepJobs = 7 * 24 * time.Hour
+
+// AddReindexJob adds a job that others see when the transaction is committed.
+func (t *Tx) AddReindexJob(ctx context.Context, j ReindexJob) error {
+	return addReindexJob(ctx, t.tx, j)
+}
+
+// AddReindexJob adds a job.
+func (s *Store) AddReindexJob(ctx context.Context, j ReindexJob) error {
+	return addReindexJob(ctx, s.pool, j)
+}
+
+func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
+	keys := make([]int64, len(j.Keys))
+	for i, k := range j.Keys {
+		keys[i] = int64(k)
+	}
+	return translate(db.New(conn).AddReindexJob(ctx, db.AddReindexJobParams{
+		ID: j.ID, ResourceType: j.ResourceType, Parameters: append([]string{}, j.Parameters...), Keys: keys,
+		Ranges: j.Ranges, Registry: j.Registry, Created: j.Created,
+	}))
+}
+
+// ReindexJobs returns the jobs, oldest first: those under way, those that ended
+// within a week, and the last one of each type.
+func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
+	rows, err := db.New(s.pool).ReindexJobs(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	jobs := make([]ReindexJob, len(rows))
+	for i, r := range rows {
+		j := ReindexJob{
+			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, Registry: r.Registry,
+			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure,
+		}
+		for _, k := range r.Keys {
+			j.Keys = append(j.Keys, fhir.Key(k))
+		}
+		for _, k := range r.FailedKeys {
+			j.FailedKeys = append(j.FailedKeys, fhir.Key(k))
+		}
+		if r.Planned.Valid {
+			j.Planned = r.Planned.Time.UTC()
+		}
+		if r.Finished.Valid {
+			j.Finished = r.Finished.Time.UTC()
+		}
+		jobs[i] = j
+	}
+	return jobs, nil
+}
+
+// Reindex does the next step of any job: it cuts one into chunks, works on a
+// chunk, or ends what has no chunk left. Steps of different servers run side by
+// side. worked is false where there was nothing to do; waits is true where a job
+// is there all the same, that others work on or that waits for transactions to
+// end.
+//
+// A chunk is read without locks. What differs from what the search parameters say
+// is written under the lock of its resource, unless that has a new version by
+// then: whoever wrote it did so by the same search parameters.
+func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
+	q := db.New(s.pool)
+	if waits, err = q.ReindexWaits(ctx); err != nil || !waits {
+		return false, false, translate(err)
+	}
+	if _, err := q.SetReindexHorizons(ctx); err != nil {
+		return false, true, translate(err)
+	}
+	for _, step := range []func(context.Context) (bool, error){s.planReindex, s.reindexChunk, s.finishReindex} {
+		if worked, err = step(ctx); worked || err != nil {
+			return worked, true, translate(err)
+		}
+	}
+	return false, true, nil
+}
+
+func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
+	err = s.InTx(ctx, func(t *Tx) error {
+		q := db.New(t.tx)
+		planned = false
+		j, err := q.ClaimReindexPlan(ctx)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("claim a job: %w", err)
+		}
+		done := db.SetReindexPlannedParams{ID: j.ID, Planned: s.now()}
+		typ, ok, err := s.typeNumber(ctx, j.ResourceType)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p := db.PlanReindexParams{Size: chunkSize, Low: int64(typ) << 48, High: int64(typ)<<48 | (1<<48 - 1), Job: j.ID}
+			if done.Total, err = q.PlanReindex(ctx, p); err != nil {
+				return fmt.Errorf("plan a job: %w", err)
+			}
+		}
+		planned = true
+		return q.SetReindexPlanned(ctx, done)
+	})
+	return planned, err
+}
+
+// finishReindex ends the jobs that have no chunks left.
+func (s *Store) finishReindex(ctx context.Context) (finished bool, err error) {
+	err = s.InTx(ctx, func(t *Tx) error {
+		q := db.New(t.tx)
+		jobs, err := q.FinishReindexJobs(ctx, s.now())
+		if finished = len(jobs) > 0; err != nil || !finished {
+			return err
+		}
+		if err := q.TrimReindexJobs(ctx, s.now().Add(-keepJobs)); err != nil {
+			return err
+		}
+		return q.BumpProgress(ctx)
+	})
+	return finished, err
+}
+
+// stale is a resource whose index is not what it should be.
+type stale struct {
+	rid, ref int64
+	version  int32
+	index    *fhir.Index
+	terms    bool // they differ
+	ranges   bool // rows differ
+}
+
+func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
+	if s.Indexer == nil {
+		return false, nil
+	}
+	err = s.InTx(ctx, func(t *Tx) error {
+		q := db.New(t.tx)
+		c, err := q.ClaimReindexChunk(ctx)
+		if found = err == nil; !found {
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return fmt.Errorf("claim a chunk: %w", err)
+		}
+		all, progress, err := s.compareChunk(ctx, t, c)
+		if err != nil {
+			return err
+		}
+		if c.Ranges {
+			if err := compareRanges(ctx, q, all); err != nil {
+				return err
+			}
+		}
+		all = slices.DeleteFunc(all, func(x *stale) bool { return !x.terms && !x.ranges })
+		if err := s.repair(ctx, t, all); err != nil {
+			return err
+		}
+		progress.ID, progress.Changed = c.Job, int64(len(all))
+		if err := q.DeleteReindexChunk(ctx, db.DeleteReindexChunkParams{Job: c.Job, Low: c.Low}); err != nil {
+			return err
+		}
+		return q.AddReindexProgress(ctx, progress)
+	})
+	return found, err
+}
+
+// compareChunk reads the resources of a chunk and makes their indexes. With
+// ranges all are returned, for their rows to be compared too.
+func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkRow) ([]*stale, db.AddReindexProgressParams, error) {
+	progress := db.AddReindexProgressParams{FailedKeys: []int64{}}
+	var all []*stale
+	rows, err := t.tx.Query(ctx, db.ReindexResources, c.Low, c.High)
+	if err != nil {
+		return nil, progress, err
+	}
+	defer rows.Close()
+	for rows.Next() { // one body in memory at a time
+		var r db.ReindexResourcesRow
+		if err := rows.Scan(&r.Rid, &r.Ref, &r.ID, &r.Version, &r.Terms, &r.Targets, &r.Body); err != nil {
+			return nil, progress, err
+		}
+		progress.Done++
+		x, err := s.indexStored(r)
+		if err != nil {
+			progress.Failed++
+			if progress.Failure == "" {
+				progress.Failure = r.ID + ": " + err.Error()
+			}
+			var failed *search.ExtractError
+			if !errors.As(err, &failed) {
+				continue
+			}
+			for _, k := range failed.Keys { // the others can be indexed all the same
+				if !slices.Contains(progress.FailedKeys, int64(k)) {
+					progress.FailedKeys = append(progress.FailedKeys, int64(k))
+				}
+			}
+		}
+		if x.Registry < c.Registry {
+			return nil, progress, errOutdated
+		}
+		terms := !slices.Equal(x.Terms, r.Terms) || !slices.Equal(x.Targets, r.Targets)
+		if terms || c.Ranges {
+			all = append(all, &stale{rid: r.Rid, ref: r.Ref, version: r.Version, index: x, terms: terms})
+		}
+	}
+	return all, progress, rows.Err()
+}
+
+func (s *Store) indexStored(r db.ReindexResourcesRow) (*fhir.Index, error) {
+	body, err := decodeBody(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	resource, err := s.Indexer.Decode(body)
+	if err != nil {
+		return nil, err
+	}
+	return s.Indexer.Index(r.ID, resource)
+}
+
+// repair writes the indexes of resources that still have the version they were
+// read in.
+func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
+	if len(all) == 0 {
+		return nil
+	}
+	q := db.New(t.tx)
+	refs := make([]int64, len(all))
+	byRef := make(map[int64]*stale, len(all))
+	indexes := make([]*fhir.Index, len(all))
+	for i, x := range all {
+		refs[i], byRef[x.ref], indexes[i] = x.ref, x, x.index
+	}
+	if err := s.learn(ctx, indexes...); err != nil {
+		return err
+	}
+	slices.Sort(refs)
+	current, err := q.LockResources(ctx, db.LockResourcesParams{Refs: refs})
+	if err != nil {
+		return fmt.Errorf("lock resources: %w", err)
+	}
+	g := groups.Get().(*group)
+	defer g.release()
+	g.reset()
+	p := db.UpdateTermsParams{Terms: []int64{}, Targets: []int64{}} // not NULL when all are empty
+	var unindexed []int64
+	for _, r := range current {
+		x := byRef[r.Ref]
+		if x.version != r.Version {
+			continue
+		}
+		g.checkIndex(x.index)
+		if x.terms {
+			p.Refs = append(p.Refs, x.ref)
+			p.Terms, p.TermsLows, p.TermsHighs = appendSlice(p.Terms, p.TermsLows, p.TermsHighs, x.index.Terms)
+			p.Targets, p.TargetsLows, p.TargetsHighs = appendSlice(p.Targets, p.TargetsLows, p.TargetsHighs, x.index.Targets)
+		}
+		if x.ranges {
+			unindexed = append(unindexed, x.rid)
+			g.addIndex(x.rid, x.index)
+		}
+	}
+	if len(g.registries) == 0 {
+		return nil
+	}
+	if len(p.Refs) > 0 {
+		if err := q.UpdateTerms(ctx, p); err != nil {
+			return fmt.Errorf("update terms: %w", err)
+		}
+		t.terms += len(p.Terms)
+	}
+	if len(unindexed) > 0 {
+		if err := q.DeleteIndex(ctx, unindexed); err != nil {
+			return fmt.Errorf("delete index rows: %w", err)
+		}
+	}
+	if err := q.AddIndexChange(ctx); err != nil {
+		return err
+	}
+	return g.send(ctx, t.tx.Conn(), true, false)
+}
+
+// appendSlice is addSlice for plain slices.
+func appendSlice(all []int64, lows, highs []int32, vs []int64) ([]int64, []int32, []int32) {
+	lows = append(lows, int32(len(all))+1)
+	all = append(all, vs...)
+	return all, lows, append(highs, int32(len(all)))
+}
+
+// rangeRow is a row of any of the typed tables, comparable.
+type rangeRow struct {
+	kind      byte
+	rid, key  int64
+	unit      int64 // of a quantity, or the lower end of a date
+	high      int64 // of a date
+	low, text string
+}
+
+// compareRanges finds out whose rows differ from their index.
+func compareRanges(ctx context.Context, q *db.Queries, all []*stale) error {
+	rids := make([]int64, len(all))
+	for i, x := range all {
+		rids[i] = x.rid
+	}
+	stored := make(map[rangeRow]int)
+	count := make(map[int64]int)
+	add := func(r rangeRow) {
+		stored[r]++
+		count[r.rid]++
+	}
+	dates, err := q.IndexedDates(ctx, rids)
+	if err != nil {
+		return err
+	}
+	for _, r := range dates {
+		add(rangeRow{kind: 'd', rid: r.Rid, key: r.Key, unit: r.Low, high: r.High})
+	}
+	numbers, err := q.IndexedNumbers(ctx, rids)
+	if err != nil {
+		return err
+	}
+	for _, r := range numbers {
+		add(rangeRow{kind: 'n', rid: r.Rid, key: r.Key, low: r.Low, text: r.High})
+	}
+	quantities, err := q.IndexedQuantities(ctx, rids)
+	if err != nil {
+		return err
+	}
+	for _, r := range quantities {
+		add(rangeRow{kind: 'q', rid: r.Rid, key: r.Key, unit: r.Unit, low: r.Low, text: r.High})
+	}
+	texts, err := q.IndexedStrings(ctx, rids)
+	if err != nil {
+		return err
+	}
+	for _, r := range texts {
+		add(rangeRow{kind: 's', rid: r.Rid, key: r.Key, text: r.Text})
+	}
+	for _, x := range all {
+		n := 0
+		for _, r := range rangeRows(x.rid, x.index) {
+			n++
+			if stored[r]--; stored[r] < 0 {
+				x.ranges = true
+			}
+		}
+		x.ranges = x.ranges || n != count[x.rid]
+	}
+	return nil
+}
+
+// rangeRows are the rows that an index makes.
+func rangeRows(rid int64, x *fhir.Index) []rangeRow {
+	var rows []rangeRow
+	for _, e := range x.Dates {
+		rows = append(rows, rangeRow{kind: 'd', rid: rid, key: int64(e.Key), unit: e.Low, high: e.High})
+	}
+	for _, e := range x.Numbers {
+		low, high := ends(e.Low, e.High)
+		rows = append(rows, rangeRow{kind: 'n', rid: rid, key: int64(e.Key), low: low, text: high})
+	}
+	for _, e := range x.Quantities {
+		low, high := ends(e.Low, e.High)
+		rows = append(rows, rangeRow{kind: 'q', rid: rid, key: int64(e.Key), unit: fhir.UnitID(e.System, e.Code, e.Unit), low: low, text: high})
+	}
+	for _, e := range x.Strings {
+		rows = append(rows, rangeRow{kind: 's', rid: rid, key: int64(e.Key), text: e.Text})
+	}
+	return rows
+}
+
+// ends writes a range as PostgreSQL does: addRange says what is stored.
+func ends(from, to string) (low, high string) {
+	low = numericText(from, "-Infinity")
+	if to != from {
+		high = numericText(to, "Infinity")
+	}
+	return low, high
+}
+
+func numericText(decimal, absent string) string {
+	if decimal == "" {
+		return absent
+	}
+	d, _, err := apd.NewFromString(decimal)
+	if err != nil {
+		return decimal
+	}
+	d.Reduce(d)
+	if d.IsZero() {
+		return "0"
+	}
+	if d.Exponent > 100_000 {
+		return strconv.Quote(decimal) // no number is written so: it is written anew
+	}
+	return d.Text('f')
+}
