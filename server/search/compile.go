@@ -407,6 +407,19 @@ func (p *pred) hasUpdated() bool {
 	return slices.ContainsFunc(p.any, func(m Match) bool { _, ok := m.(Updated); return ok })
 }
 
+// everyType writes the types even where they are all, because the index of
+// last_updated begins with them. A type may have been stored a moment ago by
+// another server, so all of them are read.
+func (w *writer) everyType(r string, types []int16) {
+	w.s(r, ".typ = ANY (")
+	if len(types) == 0 {
+		w.s("ARRAY(SELECT typ FROM resource_type))")
+		return
+	}
+	w.p(types)
+	w.s("::smallint[])")
+}
+
 // found writes the conditions of c on r that indexes of resource answer: terms and
 // ids; and the type where neither says it.
 func (w *writer) found(r string, c *conj, types []int16, and *conditions) {
@@ -431,15 +444,15 @@ func (w *writer) found(r string, c *conj, types []int16, and *conditions) {
 			w.s(r, ".terms && ")
 			w.terms(any)
 		}
-		if len(c.all)+len(c.any) == 0 && len(types) > 0 {
+		updated := slices.ContainsFunc(c.preds, func(p pred) bool { return p.hasUpdated() })
+		switch {
+		case len(c.all)+len(c.any) > 0:
+		case updated:
 			and.next()
-			if slices.ContainsFunc(c.preds, func(p pred) bool { return p.hasUpdated() }) {
-				w.s(r, ".typ = ANY (") // the index of last_updated begins with it
-				w.p(types)
-				w.s("::smallint[])")
-			} else {
-				w.typed(r, types)
-			}
+			w.everyType(r, types)
+		case len(types) > 0:
+			and.next()
+			w.typed(r, types)
 		}
 	}
 	w.probing(r, &conj{none: c.none}, and, -1)

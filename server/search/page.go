@@ -309,11 +309,8 @@ func (p *Plan) orderedDriver(w *writer, d Driver) {
 	w.s("d AS MATERIALIZED (")
 	if pr.hasUpdated() {
 		w.s("SELECT r.rid FROM resource r WHERE ")
-		if len(p.types) > 0 {
-			w.s("r.typ = ANY (")
-			w.p(p.types)
-			w.s("::smallint[]) AND ")
-		}
+		w.everyType("r", p.types)
+		w.s(" AND ")
 		w.probe("r", pr.any)
 	} else {
 		w.s("SELECT o.rid FROM (")

@@ -815,7 +815,7 @@ func TestNoSequentialScan(t *testing.T) {
 			"Observation?value-quantity=ap5", "Observation?_sort=value-quantity", "Observation?code-value-quantity=8302-2$gt5", "Observation?component-code-value-quantity=8480-6$gt5",
 			"Observation?combo-code-value-quantity=8480-6$gt5", "Observation?subject=Patient/p1", "Observation?subject:Patient.gender=male", "Observation?patient.organization.name=clinic",
 			"Observation?patient.birthdate=gt1970&code=8302-2", "Patient?_has:Observation:patient:code=8302-2", "Patient?_has:Observation:patient:date=gt2020&gender=male",
-			"Observation?_profile:below=http://acme.org", "Observation?subject:Patient.gender:not=male", "?_type=Patient,Observation&_lastUpdated=gt2020", "?_tag=a",
+			"Observation?_profile:below=http://acme.org", "Observation?subject:Patient.gender:not=male", "?_type=Patient,Observation&_lastUpdated=gt2020", "?_tag=a", "?_lastUpdated=gt2020", "?_lastUpdated=gt2020&_tag=a",
 			"Observation?_include=Observation:subject&_count=5", "Patient?_revinclude=Observation:patient&_count=5",
 		} {
 			typ, query, _ := strings.Cut(text, "?")
