@@ -74,10 +74,10 @@ func (s *Store) TerminologyAnswer(ctx context.Context, key int64) (body []byte, 
 }
 
 // answerLife is how long answers are kept that nobody has asked for anew.
-const answerLife = 30 * 24 * time.Hour
+const answerLife = 7 * 24 * time.Hour
 
 // PutTerminologyAnswer keeps an answer, unless a newer one is there, and drops
-// those of a month ago.
+// those of a week ago.
 func (s *Store) PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error {
 	q := db.New(s.pool)
 	if err := q.PutTerminologyAnswer(ctx, db.PutTerminologyAnswerParams{Key: key, Fetched: fetched, Body: body}); err != nil {

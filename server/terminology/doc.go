@@ -2,13 +2,13 @@
 // whether a code is in it, what a code means, which code is the more general one,
 // and what it is in another system.
 //
-//	          Service: Expand, ValidateCode, Lookup, Subsumes, Translate,
+//	          Service: Expand, ValidateCode, Lookup, SubsumesOutcome, Translate,
 //	                   SearchCodes (:in, :below, …), Contains, MemberOf
 //	              |
 //	          generation      what is resolved and compiled, valid while the
 //	         /     |    \     stored resources do not change
-//	 library   Resources   server ── Cache
-//	(packages)  (REST)    (external) (PostgreSQL)
+//	 packages  Resources   server ── Answers
+//	             (REST)  (external) (PostgreSQL)
 //
 // # Where answers come from
 //
@@ -29,10 +29,10 @@
 //
 // # Nothing at start, little at rest
 //
-// The library reads the packages at first use, once, in one pass: it keeps each
-// CodeSystem, ValueSet and ConceptMap compressed (about 1 MB for all of R4) and
-// parses the one that is asked for. Parsed resources, expansions and code sets are
-// in caches of bounded size.
+// The packages are opened at first use, and of them a CodeSystem, ValueSet or
+// ConceptMap is read when somebody asks for it. Parsed resources, expansions and
+// code sets are in caches of bounded size: after every value set of R4 has been
+// expanded they hold 16 MB.
 //
 // No answer depends on what this process has done before. Resources has a stamp
 // that changes with every write of a terminology resource, by whichever server.
@@ -42,12 +42,13 @@
 //
 // # The external server
 //
-// Answers are kept in memory and in PostgreSQL under a hash of server and question,
-// shared by all servers, fresh for terminology.cache_ttl_secs. Later they are
-// asked for again, and kept for when that fails. Five failures in a row open the
-// circuit breaker: then the server is left alone for some seconds, and what has no
-// kept answer fails at once. Large expansions are fetched in pages; what is larger
-// than 64 MiB or 250,000 codes is too-costly, and nothing of it is kept.
+// Answers are kept in memory, whole expansions in PostgreSQL too, under a hash of
+// server and question, shared by all instances and fresh for
+// terminology.cache_ttl_secs. Later they are asked for again, and kept for when that
+// fails. Five failures in a row open the circuit breaker: then the server is left
+// alone for some seconds, and what has no kept answer fails at once. Large
+// expansions are fetched in pages; what is larger than 64 MiB or 250,000 codes is
+// too-costly, and nothing of it is kept.
 //
 // # Search
 //

@@ -123,7 +123,8 @@ func (s *server) expand(ctx context.Context, q question) (*expansion, error) {
 	if err != nil {
 		return nil, fmt.Errorf("terminology question: %w", err)
 	}
-	a, stale, err := s.ask(ctx, "expand "+string(name), func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
+	whole := q.Count == nil && q.Filter == ""
+	a, stale, err := s.ask(ctx, "expand "+string(name), whole, func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +243,7 @@ func (s *server) operation(ctx context.Context, path string, in parametersIn) (*
 	if err != nil {
 		return nil, "", fmt.Errorf("terminology question: %w", err)
 	}
-	a, stale, err := s.ask(ctx, path+" "+string(name), func(ctx context.Context) ([]byte, error) {
+	a, stale, err := s.ask(ctx, path+" "+string(name), false, func(ctx context.Context) ([]byte, error) {
 		budget := int64(maxAnswer)
 		return s.call(ctx, path, in, &budget)
 	})
@@ -261,8 +262,9 @@ func (s *server) operation(ctx context.Context, path string, in parametersIn) (*
 }
 
 // ask returns the answer kept under name, or a new one. When none can be had, an
-// old one does, with a warning.
-func (s *server) ask(ctx context.Context, name string, fetch func(context.Context) ([]byte, error)) (a *answer, warning string, err error) {
+// old one does, with a warning. Whole expansions are shared with other instances;
+// answers about single codes and pages of what somebody types are too many to be.
+func (s *server) ask(ctx context.Context, name string, shared bool, fetch func(context.Context) ([]byte, error)) (a *answer, warning string, err error) {
 	sum := sha256.Sum256([]byte(s.base + "\x00" + name))
 	key := int64(binary.BigEndian.Uint64(sum[:]))
 
@@ -276,7 +278,7 @@ func (s *server) ask(ctx context.Context, name string, fetch func(context.Contex
 	result := s.flights.DoChan(strconv.FormatInt(key, 16), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
 		defer cancel()
-		if kept := s.kept(ctx, key); kept != nil {
+		if kept := s.kept(ctx, key, shared); kept != nil {
 			old = kept
 			if s.fresh(kept) {
 				s.memory.Set(key, kept)
@@ -289,7 +291,7 @@ func (s *server) ask(ctx context.Context, name string, fetch func(context.Contex
 		}
 		a := &answer{fetched: s.now(), packed: s2.Encode(nil, body)}
 		s.memory.Set(key, a)
-		if s.shared != nil {
+		if shared && s.shared != nil {
 			if err := s.shared.PutTerminologyAnswer(ctx, key, a.packed, a.fetched); err != nil {
 				s.log.WarnContext(ctx, "terminology answer is not shared", "error", err)
 			}
@@ -312,7 +314,7 @@ func (s *server) ask(ctx context.Context, name string, fetch func(context.Contex
 		return nil, "", got.Err
 	}
 	if old == nil {
-		old = s.kept(ctx, key)
+		old = s.kept(ctx, key, shared)
 	}
 	if old == nil {
 		return nil, "", got.Err
@@ -324,8 +326,8 @@ func (s *server) ask(ctx context.Context, name string, fetch func(context.Contex
 func (s *server) fresh(a *answer) bool { return s.now().Sub(a.fetched) < s.config.CacheTTL }
 
 // kept returns the shared answer, nil when there is none.
-func (s *server) kept(ctx context.Context, key int64) *answer {
-	if s.shared == nil {
+func (s *server) kept(ctx context.Context, key int64, shared bool) *answer {
+	if !shared || s.shared == nil {
 		return nil
 	}
 	body, fetched, err := s.shared.TerminologyAnswer(ctx, key)
