@@ -45,6 +45,9 @@ func (s *Server) validation() {
 
 // exists reports whether a reference has a target on this server.
 func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
+	if exists, known := interaction.Promised(ctx, typ, id); known {
+		return exists, nil
+	}
 	_, err := s.Store.Read(ctx, typ, id)
 	if e, ok := outcome.From(err); ok && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
 		return false, nil

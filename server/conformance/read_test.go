@@ -232,8 +232,11 @@ func TestHTTP(t *testing.T) {
 		for _, path := range []string{"/health", "/health/live", "/health/ready"} {
 			s.in(t).get(path).want(200).equal("status", "ok")
 		}
-		if a := s.in(t).get("/metrics").want(200); !strings.Contains(string(a.body), "service_requests_total") {
-			t.Error("no service_requests_total in /metrics")
+		a := s.in(t).get("/metrics").want(200)
+		for _, name := range []string{"service_requests_total", "service_request_duration_seconds", "service_database_connections_open"} {
+			if !strings.Contains(string(a.body), name) {
+				t.Errorf("no %s in /metrics", name)
+			}
 		}
 		s.in(t).get("/debug/pprof/").issue(404, "not-supported")
 	})

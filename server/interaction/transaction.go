@@ -112,11 +112,14 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle) (*plan, error) {
 // before its condition is answered.
 func (t *plan) subject(ctx context.Context, j *job) error {
 	s, q := t.s, j.entry.Request
+	if j.to.operation != "" {
+		return t.operation(j)
+	}
 	var kind access.Interaction
 	var what, criteria string
 	switch j.method {
 	case "POST":
-		kind, what, criteria = access.Create, "ifNoneExist", strings.TrimPrefix(q.IfNoneExist.Text, "?")
+		kind, what, criteria = access.Create, "ifNoneExist", j.ifNoneExist()
 		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.typ, ID: s.NewID()}
 	case "PUT":
 		kind, what, criteria = access.Update, "a conditional update", j.to.query
@@ -164,6 +167,16 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 			return err
 		}
 		j.cond = c
+	}
+	return nil
+}
+
+// operation refuses an operation that could not be undone with the transaction.
+func (t *plan) operation(j *job) error {
+	for _, o := range t.s.operations[j.to.operation] {
+		if o.Affects {
+			return outcome.NotSupported("%s changes something and is not served inside a transaction; a batch serves it", j.to.operation)
+		}
 	}
 	return nil
 }
@@ -228,6 +241,7 @@ func (t *plan) ready(ctx context.Context) error {
 		}
 	}
 	t.linker.targets = targets
+	ctx = t.promise(ctx)
 	for _, j := range t.writes {
 		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil {
 			continue
@@ -246,6 +260,27 @@ func (t *plan) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// promise returns a context in which what the transaction will have stored exists.
+func (t *plan) promise(ctx context.Context) context.Context {
+	will := make(map[string]bool, len(t.writes))
+	for _, j := range t.writes {
+		if !j.gone {
+			will[j.w.ResourceType+"/"+j.w.ID] = j.w.Method != fhir.DELETE
+		}
+	}
+	return context.WithValue(ctx, promised{}, will)
+}
+
+type promised struct{}
+
+// Promised reports whether the transaction at work creates, changes or deletes a
+// resource, and whether the resource will exist when it is done.
+func Promised(ctx context.Context, typ, id string) (exists, known bool) {
+	will, _ := ctx.Value(promised{}).(map[string]bool)
+	exists, known = will[typ+"/"+id]
+	return exists, known
 }
 
 // run is everything between BEGIN and COMMIT.
