@@ -10,7 +10,8 @@ import (
 )
 
 // Joint is a search for terms and one comparison, each of which matches many
-// resources: `code=X&date=ge2010`, `code-value-quantity=X$gt5`. Intersecting the
+// resources: `code=X&date=ge2010`, `code-value-quantity=X$gt5`; or for a
+// comparison in a unit. Intersecting the
 // two lists in the database fetches every resource with the terms, and the next
 // search for the same terms with another value does it again. A Column holds the
 // values of the resources with the terms, and answers all of them.
@@ -21,12 +22,25 @@ type Joint struct {
 	m       Match
 	byUnit  bool
 	isDates bool
+	alone   bool // without terms
 }
+
+// Alone reports whether the search is a comparison in a unit, without terms: then
+// a column is better than looking for candidates.
+func (j *Joint) Alone() bool { return j.alone }
 
 // Joint returns the query as a Joint, or nil.
 func (p *Plan) Joint() *Joint {
 	c := &p.where
-	if len(c.preds) != 1 || len(c.all)+len(c.any) == 0 || c.byID || len(p.q.Sort) > 0 {
+	if len(c.preds) != 1 || c.byID || len(p.q.Sort) > 0 {
+		return nil
+	}
+	if len(c.all)+len(c.any) == 0 {
+		// The index of quantities has the unit after the value, so a comparison in
+		// one unit reads the values in all of them.
+		if m, ok := c.preds[0].only().(Quantities); ok && m.Single && (m.System != "" || m.Code != "") && len(c.none) == 0 {
+			return &Joint{plan: p, table: "index_quantity", keys: m.Keys, m: m, byUnit: true, alone: true}
+		}
 		return nil
 	}
 	switch m := c.preds[0].only().(type) {
@@ -62,6 +76,19 @@ func (j *Joint) Build() Statement {
 	}
 	if !j.isDates {
 		high = "nullif(x.high, x.low)"
+	}
+	if j.alone {
+		m := j.m.(Quantities)
+		units, _ := w.inUnits(&m)
+		slices.Sort(units)
+		w.s("SELECT x.unit, x.low::text, ", high, "::text, x.rid, pg_current_snapshot()::text FROM index_quantity x WHERE ")
+		w.keys("x", j.keys)
+		w.s(" AND x.unit = ANY (")
+		w.terms(units)
+		w.s(") LIMIT ")
+		w.p(int64(MaxColumn + 1))
+		w.s("::bigint")
+		return w.statement()
 	}
 	w.s("SELECT ", unit, ", x.low::text, ", high, "::text, x.rid, pg_current_snapshot()::text FROM (SELECT r.rid FROM resource r")
 	c := j.plan.where

@@ -140,14 +140,10 @@ type column struct {
 const maxCells = 400_000
 
 // byColumn answers a search for terms and one comparison from memory; nil where
-// it is another kind of search, or there is no column that still holds. A column
+// there is no column that still holds. A column
 // is made, like a histogram, when it is wanted for the second time.
-func (x *searching) byColumn(ctx context.Context) (*pageRows, error) {
+func (x *searching) byColumn(ctx context.Context, j *search.Joint) (*pageRows, error) {
 	if x.private {
-		return nil, nil
-	}
-	j := x.plan.Joint()
-	if j == nil {
 		return nil, nil
 	}
 	key := keyOf(j.Build())

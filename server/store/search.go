@@ -152,7 +152,12 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	key := keyOf(count)
 	memory := &x.s.searches
 
-	// 1. Only the total.
+	// 1. Only the total, and what is a look into memory.
+	if j := x.plan.Joint(); j != nil && j.Alone() && x.q.Count > 0 {
+		if p, err := x.byColumn(ctx, j); p != nil || err != nil {
+			return p, true, err
+		}
+	}
 	var total int64
 	known, err := x.countByHistogram(ctx, &total)
 	if err != nil {
@@ -165,7 +170,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		return &pageRows{total: total}, true, err
 	}
 
-	// 2. A comparison whose total is a look into memory: a large one needs no
+	// 2. A comparison whose total a histogram tells: a large one needs no
 	// candidates.
 	if known && total >= int64(x.plan.Limit) {
 		return x.common(ctx, total)
@@ -192,8 +197,10 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 4. A common search.
-	if p, err := x.byColumn(ctx); p != nil || err != nil {
-		return p, true, err
+	if j := x.plan.Joint(); j != nil && !j.Alone() {
+		if p, err := x.byColumn(ctx, j); p != nil || err != nil {
+			return p, true, err
+		}
 	}
 	if !x.plan.Walkable() {
 		p, err := x.gather(ctx)
