@@ -31,7 +31,8 @@ type Change struct {
 
 // Changes returns up to count changes behind a position. It stops before the
 // oldest transaction that is still running, so what it has passed is complete:
-// a reader that goes on from the last position skips nothing.
+// a reader that goes on from the last position skips nothing. A long transaction
+// anywhere on the PostgreSQL server, in another database too, holds it back.
 func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([]Change, error) {
 	rows, err := db.New(s.pool).Changes(ctx, db.ChangesParams{
 		AfterXid: strconv.FormatInt(after.XID, 10), AfterRid: after.RID, AfterVersion: int32(after.Version), Count: int32(count),
