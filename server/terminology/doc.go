@@ -2,13 +2,13 @@
 // whether a code is in it, what a code means, which code is the more general one,
 // and what it is in another system.
 //
-//	          Service: Expand, ValidateCode, Lookup, SubsumesOutcome, Translate,
-//	                   SearchCodes (:in, :below, …), Contains, MemberOf
-//	              |
-//	          generation      what is resolved and compiled, valid while the
-//	         /     |    \     stored resources do not change
-//	 packages  Resources   server ── Answers
-//	             (REST)  (external) (PostgreSQL)
+//	         Service: Expand, ValidateCode, Lookup, SubsumesOutcome, Translate,
+//	                  SearchCodes (:in, :below, …), Contains, MemberOf
+//	             |
+//	         generation      what is resolved and compiled, valid while the
+//	        /     |    \     stored resources do not change
+//	packages  Resources   server ── Answers
+//	            (REST)  (external) (PostgreSQL)
 //
 // # Where answers come from
 //

@@ -132,15 +132,14 @@ type conceptJSON struct {
 }
 
 type propertyJSON struct {
-	Code          string          `json:"code"`
-	ValueCode     *string         `json:"valueCode"`
-	ValueString   *string         `json:"valueString"`
-	ValueBoolean  *bool           `json:"valueBoolean"`
-	ValueInteger  *json.Number    `json:"valueInteger"`
-	ValueDecimal  *json.Number    `json:"valueDecimal"`
-	ValueDateTime *string         `json:"valueDateTime"`
-	ValueCoding   *Coding         `json:"valueCoding"`
-	Raw           json.RawMessage `json:"-"`
+	Code          string       `json:"code"`
+	ValueCode     *string      `json:"valueCode"`
+	ValueString   *string      `json:"valueString"`
+	ValueBoolean  *bool        `json:"valueBoolean"`
+	ValueInteger  *json.Number `json:"valueInteger"`
+	ValueDecimal  *json.Number `json:"valueDecimal"`
+	ValueDateTime *string      `json:"valueDateTime"`
+	ValueCoding   *Coding      `json:"valueCoding"`
 }
 
 // value returns the property as text, and the name of its element.
