@@ -79,7 +79,7 @@ func (j *Joint) Build() Statement {
 	}
 	if j.alone {
 		m := j.m.(Quantities)
-		units, _ := w.inUnits(&m)
+		units := slices.Clone(w.unitRanges(&m).units)
 		slices.Sort(units)
 		w.s("SELECT x.unit, x.low::text, ", high, "::text, x.rid, pg_current_snapshot()::text FROM index_quantity x WHERE ")
 		w.keys("x", j.keys)
@@ -181,9 +181,9 @@ func (j *Joint) Matches(c *Column) []int64 {
 			break
 		}
 		w := &writer{env: j.plan.env}
-		units, each := w.inUnits(&m)
-		for i, unit := range units {
-			rids = matchNumbers(rids, c.units[unit], each[i])
+		r := w.unitRanges(&m)
+		for i, unit := range r.units {
+			rids = matchNumbers(rids, c.units[unit], r.each[i])
 		}
 	}
 	slices.Sort(rids)

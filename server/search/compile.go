@@ -6,15 +6,19 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+
+	"github.com/cockroachdb/apd/v3"
 )
 
-// Env is what a statement depends on beside the query.
+// Env is what a statement depends on beside the query. It serves one search.
 type Env struct {
 	// Type returns the number of a resource type, false for one that has never
 	// been stored.
 	Type func(typ string) (int16, bool)
 	// Units are the units in use, needed when Query.NeedsUnits.
-	Units []Unit
+	Units     []Unit
+	converted map[*apd.Decimal]unitRanges // by the value of a quantity
+
 	// Limit bounds what a driver may find, 0 means DefaultLimit: a search that
 	// stays below is answered from its candidates.
 	Limit int

@@ -146,8 +146,8 @@ func (h *HalfAxis) Count(env *Env, g *Histogram) (st Statement, base int64) {
 			base = h.countNumbers(w, g, &m.Numbers, nil, []*Numbers{&m.Numbers})
 			break
 		}
-		units, each := w.inUnits(&m)
-		base = h.countNumbers(w, g, &m.Numbers, units, each)
+		r := w.unitRanges(&m)
+		base = h.countNumbers(w, g, &m.Numbers, r.units, r.each)
 	}
 	return w.statement(), base
 }
@@ -243,26 +243,6 @@ func (w *writer) across(keys []fhir.Key, from, before, end int64) {
 	w.s("::bigint AND ")
 	w.s(x, ".high > ", e)
 	w.s(")")
-}
-
-// inUnits is the comparison in each of the units in use.
-func (w *writer) inUnits(m *Quantities) (units []int64, each []*Numbers) {
-	ids, value, low, high := w.unitRanges(m)
-	for i, id := range ids {
-		n := m.Numbers
-		n.Value, n.Low, n.High = mustDecimal(value[i]), mustDecimal(low[i]), mustDecimal(high[i])
-		units, each = append(units, id), append(each, &n)
-	}
-	return units, each
-}
-
-// mustDecimal reads what Text has written.
-func mustDecimal(s string) *apd.Decimal {
-	d, _, err := apd.NewFromString(s)
-	if err != nil {
-		panic(err)
-	}
-	return d
 }
 
 // countNumbers follows numberCondition. units is nil where they do not matter.

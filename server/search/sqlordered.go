@@ -245,8 +245,20 @@ func (w *writer) probeNumbers(r string, m *Numbers) {
 	w.s(" OFFSET 0)")
 }
 
-// unitRanges converts a comparison to every unit in use that it can be asked in.
-func (w *writer) unitRanges(m *Quantities) (units []int64, value, low, high []string) {
+// unitRanges is a comparison in each of the units in use that it can be asked in:
+// the ids of the units and the comparison itself, and its numbers as text.
+type unitRanges struct {
+	units            []int64
+	each             []*Numbers
+	value, low, high []string
+}
+
+// unitRanges converts a comparison, once for each search.
+func (w *writer) unitRanges(m *Quantities) unitRanges {
+	if r, ok := w.env.converted[m.Value]; ok {
+		return r
+	}
+	var r unitRanges
 	for _, u := range w.env.Units {
 		n := m.Numbers
 		switch {
@@ -260,21 +272,25 @@ func (w *writer) unitRanges(m *Quantities) (units []int64, value, low, high []st
 		default:
 			continue
 		}
-		units = append(units, u.ID)
-		value = append(value, n.Value.Text('f'))
-		low = append(low, n.Low.Text('f'))
-		high = append(high, n.High.Text('f'))
+		r.units, r.each = append(r.units, u.ID), append(r.each, &n)
+		r.value = append(r.value, n.Value.Text('f'))
+		r.low = append(r.low, n.Low.Text('f'))
+		r.high = append(r.high, n.High.Text('f'))
 	}
-	return units, value, low, high
+	if w.env.converted == nil {
+		w.env.converted = make(map[*apd.Decimal]unitRanges)
+	}
+	w.env.converted[m.Value] = r
+	return r
 }
 
 // unitTable writes the units with their ranges as a table n.
 func (w *writer) unitTable(n string, m *Quantities) {
-	units, value, low, high := w.unitRanges(m)
+	r := w.unitRanges(m)
 	w.s("unnest(")
-	w.p(units)
+	w.p(r.units)
 	w.s("::bigint[], ")
-	for i, list := range [][]string{value, low, high} {
+	for i, list := range [][]string{r.value, r.low, r.high} {
 		if i > 0 {
 			w.s(", ")
 		}

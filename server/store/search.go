@@ -148,16 +148,15 @@ func (s *Store) unitsInUse(ctx context.Context, conn querier) ([]search.Unit, er
 // run finds the page, and the total unless the query wants none. exact is false
 // where the total is not known.
 func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
-	count := x.plan.Count()
-	key := keyOf(count)
-	memory := &x.s.searches
-
-	// 1. Only the total, and what is a look into memory.
+	// 1. What is a look into memory, and only the total.
 	if j := x.plan.Joint(); j != nil && j.Alone() && x.q.Count > 0 {
 		if p, err := x.byColumn(ctx, j); p != nil || err != nil {
 			return p, true, err
 		}
 	}
+	count := x.plan.Count()
+	key := keyOf(count)
+	memory := &x.s.searches
 	var total int64
 	known, err := x.countByHistogram(ctx, &total)
 	if err != nil {
