@@ -183,7 +183,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		ReadTimeout:       5 * time.Minute,
 		WriteTimeout:      10 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    256 << 10,
 		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)

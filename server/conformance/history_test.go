@@ -66,6 +66,15 @@ func TestHistory(t *testing.T) {
 		}
 		s.get("/Patient/"+id+"/_history?_since=yesterday").issue(400, "invalid", "_since", "yesterday")
 	})
+	t.Run("_at a period: what was current at some time in it", func(t *testing.T) {
+		s := s.in(t)
+		year := s.get("/Patient/" + id + "/_history/2").want(200).str("meta.lastUpdated")[:4]
+		s.get("/Patient/"+id+"/_history?_at="+year).want(200).equal("total", "4")
+		s.get("/Patient/"+id+"/_history?_at=2999").want(200).equal("total", "1").equal("entry.0.resource.meta.versionId", "4")
+	})
+	t.Run("a time zone with an unescaped plus", func(t *testing.T) {
+		s.in(t).get("/Patient/"+id+"/_history?_since=2001-01-01T00:00:00+01:00").want(200).equal("total", "4")
+	})
 	t.Run("what never existed has none: 404", func(t *testing.T) {
 		s.in(t).get("/Patient/nobody/_history").issue(404, "not-found")
 	})

@@ -44,7 +44,42 @@ func TestEverything(t *testing.T) {
 			t.Errorf("%d resources on all pages, want 6", len(seen))
 		}
 		s.get("/Patient/p1/$everything?_type=Patent").issue(400, "invalid", "Patent")
-		s.get("/Patient/p1/$everything?bogus=1").issue(400, "not-supported", "bogus")
+		s.get("/Patient/p1/$everything?bogus=1").issue(400, "invalid", "bogus")
+	})
+	t.Run("_type of what is only referred to", func(t *testing.T) {
+		a := s.in(t).get("/Patient/p1/$everything?_type=Practitioner").want(200)
+		if got := fmt.Sprint(a.ids()); got != "[dr]" {
+			t.Errorf("practitioners of p1: %s", got)
+		}
+	})
+	t.Run("start and end of care; what has no date stays", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/p3", `{"resourceType":"Patient","id":"p3","birthDate":"1950-01-01"}`).want(201)
+		for i := range 5 {
+			s.put(fmt.Sprintf("/Observation/d%d", i), fmt.Sprintf(`{"resourceType":"Observation","id":"d%d","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p3"},"effectiveDateTime":"200%[1]d-05-05"}`, i)).want(201)
+		}
+		s.put("/Encounter/d5", `{"resourceType":"Encounter","id":"d5","status":"finished","class":{"code":"AMB"},"subject":{"reference":"Patient/p3"},"period":{"start":"2000-01-01","end":"2002-06-01"}}`).want(201)
+		s.put("/Condition/d6", `{"resourceType":"Condition","id":"d6","subject":{"reference":"Patient/p3"}}`).want(201)
+		for query, want := range map[string]string{
+			"start=2002-05-05":                "d2 d3 d4 d5 d6 p3",
+			"end=2001":                        "d0 d1 d5 d6 p3",
+			"start=2002-06-02&end=2003-12-31": "d3 d6 p3",
+			"start=2010":                      "d6 p3",
+		} {
+			ids := s.get("/Patient/p3/$everything?" + query).want(200).ids()
+			slices.Sort(ids)
+			if got := strings.Join(ids, " "); got != want {
+				t.Errorf("%s: %s, want %s", query, got, want)
+			}
+		}
+		s.get("/Patient/p3/$everything?start=soon").issue(400, "invalid", "soon")
+	})
+	t.Run("by POST, the inputs are in Parameters (operations.html#executing)", func(t *testing.T) {
+		s := s.in(t)
+		in := func(parameter string) string { return `{"resourceType":"Parameters","parameter":[` + parameter + `]}` }
+		s.post("/Patient/p1/$everything", in(`{"name":"_type","valueCode":"Observation"},{"name":"_count","valueInteger":2}`)).want(200).equal("total", "5").equal("entry.1.resource.resourceType", "Observation").equal("entry.2.resource.id", "")
+		s.post("/Patient/p1/$everything", in(`{"name":"bogus","valueCode":"x"}`)).issue(400, "invalid", "bogus")
+		s.post("/Patient/p1/$everything", ``).want(200).equal("total", "7")
 	})
 	t.Run("of nobody", func(t *testing.T) {
 		s := s.in(t)
@@ -95,6 +130,9 @@ func TestCapabilities(t *testing.T) {
 	a.equal(at+"conditionalCreate", "true").equal(at+"conditionalDelete", "single").equal(at+"versioning", "versioned")
 	params := make(map[string]string)
 	for i := range a.len(at + "searchParam") {
+		if name := a.str(fmt.Sprintf("%ssearchParam.%d.name", at, i)); params[name] != "" {
+			t.Errorf("parameter %s is there twice (cpb-12)", name)
+		}
 		params[a.str(fmt.Sprintf("%ssearchParam.%d.name", at, i))] = a.str(fmt.Sprintf("%ssearchParam.%d.type", at, i))
 	}
 	for name, typ := range map[string]string{"_id": "token", "_lastUpdated": "date", "family": "string", "birthdate": "date", "organization": "reference", "identifier": "token"} {

@@ -205,6 +205,35 @@ func TestHTTP(t *testing.T) {
 		s.in(t).post("/Patient/"+id, `{"resourceType":"Patient"}`).issue(405, "not-supported")
 		s.in(t).put("/Patient", `{"resourceType":"Patient"}`).issue(405, "not-supported")
 	})
+	t.Run("OPTIONS says what a path takes", func(t *testing.T) {
+		for path, want := range map[string]string{
+			"/Patient/" + id: "GET, HEAD, PUT, PATCH, DELETE",
+			"/Patient":       "GET, HEAD, POST",
+			"/metadata":      "GET, HEAD, OPTIONS",
+			"/":              "GET, HEAD, POST, OPTIONS",
+		} {
+			a := s.in(t).do("OPTIONS", path, "").want(204)
+			for m := range strings.SplitSeq(want, ", ") {
+				if !strings.Contains(a.header.Get("Allow"), m) {
+					t.Errorf("OPTIONS %s: Allow is %q, want %s", path, a.header.Get("Allow"), want)
+				}
+			}
+		}
+		s.in(t).do("OPTIONS", "/Patent", "").issue(404, "not-supported", "Patent")
+	})
+	t.Run("a URL that is too long is 414", func(t *testing.T) {
+		s.in(t).get("/Patient?name="+strings.Repeat("x", 100_000)).issue(414, "too-long", "_search")
+		s.in(t).get("/Patient?name=" + strings.Repeat("x", 50_000)).want(200)
+	})
+	t.Run("what cannot be answered is not done", func(t *testing.T) {
+		s := s.in(t)
+		xml := "application/fhir+xml"
+		s.post("/", bundle("transaction", entry("PUT", "Basic/b", "", `{"resourceType":"Basic","id":"b","code":{"text":"x"}}`)), "Accept", xml).issue(406, "not-supported")
+		s.put("/Basic/b", `{"resourceType":"Basic","id":"b","code":{"text":"x"}}`, "Accept", xml).issue(406, "not-supported")
+		s.get("/Basic/b").want(404)
+		s.do("PATCH", "/Patient/"+id, `[{"op":"add","path":"/active","value":true}]`, "Content-Type", "application/json-patch+json", "Accept", xml).issue(406, "not-supported")
+		s.get("/Patient/"+id).want(200).equal("meta.versionId", "1")
+	})
 	t.Run("404 on every other path is an OperationOutcome", func(t *testing.T) {
 		for _, path := range []string{"/nowhere", "/Patient/" + id + "/nowhere", "/Patient/" + id + "/_history/1/2", "//Patient", "/Patient/../metadata", "/$nothing", "/Patient/$nothing", "/Patient/" + id + "/$nothing"} {
 			s.in(t).get(path).issue(404, "not-supported")

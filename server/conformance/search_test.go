@@ -137,6 +137,19 @@ func TestSearch(t *testing.T) {
 	})
 }
 
+// In a form, _format and _pretty count like in a URL (http.html#parameters).
+func TestSearchForm(t *testing.T) {
+	s := start(t)
+	form := func(body string) *answer {
+		return s.do("POST", "/Patient/_search", body, "Content-Type", "application/x-www-form-urlencoded")
+	}
+	form("_format=xml").issue(406, "not-supported", "xml")
+	form("_format=application/json").want(200).has("Content-Type", "application/json; charset=utf-8")
+	if a := form("_pretty=true").want(200); !strings.Contains(string(a.body), "\n  ") {
+		t.Errorf("not indented: %s", a.body)
+	}
+}
+
 // contract: search.default_count and search.max_count
 func TestSearchPageSizes(t *testing.T) {
 	s := start(t, func(c *server.Config) { c.Search.DefaultCount, c.Search.MaxCount = 2, 3 })

@@ -311,3 +311,91 @@ func TestBatch(t *testing.T) {
 		s.get("/Basic/same").want(200).equal("code.text", "9")
 	})
 }
+
+// Entries whose conditions are the same are about the same resource
+// (http.html#trules).
+func TestTransactionSameCondition(t *testing.T) {
+	patient := `{"resourceType":"Patient","identifier":[{"system":"http://example.org/mrn","value":"1"}]}`
+	observation := func(subject string) string {
+		return `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"` + subject + `"}}`
+	}
+	const criteria = `identifier=http://example.org/mrn|1`
+	ifNoneExist := `,"ifNoneExist":"` + criteria + `"`
+
+	t.Run("two conditional creates make one resource", func(t *testing.T) {
+		s := start(t)
+		a := s.post("/", bundle("transaction",
+			entry("POST", "Patient", "urn:uuid:05efabf0-4be2-4561-91ce-51548425acb9", patient, ifNoneExist),
+			entry("POST", "Patient", "urn:uuid:05efabf0-4be2-4561-91ce-51548425acba", patient, ifNoneExist),
+			entry("POST", "Observation", "", observation("urn:uuid:05efabf0-4be2-4561-91ce-51548425acba")),
+		)).want(200)
+		a.equal("entry.0.response.status", "201 Created").equal("entry.1.response.status", "200 OK")
+		a.equal("entry.1.response.location", a.str("entry.0.response.location"))
+		s.get("/Patient?"+criteria).want(200).equal("total", "1")
+		s.get("/Observation").want(200).equal("entry.0.resource.subject.reference", strings.TrimSuffix(a.str("entry.0.response.location"), "/_history/1"))
+	})
+	t.Run("a conditional reference finds what the transaction itself makes", func(t *testing.T) {
+		s := start(t)
+		b := bundle("transaction",
+			entry("POST", "Observation", "", observation("Patient?"+criteria)),
+			entry("POST", "Patient", "", patient, ifNoneExist))
+		for range 2 {
+			s.post("/", b).want(200)
+		}
+		id := s.get("/Patient?"+criteria).want(200).equal("total", "1").str("entry.0.resource.id")
+		s.get("/Observation?subject=Patient/"+id).want(200).equal("total", "2")
+	})
+	t.Run("two conditional updates of one resource are refused, whether it exists or not", func(t *testing.T) {
+		s := start(t)
+		b := bundle("transaction", entry("PUT", "Patient?"+criteria, "", patient), entry("PUT", "Patient?"+criteria, "", patient))
+		s.post("/", b).issue(400, "invalid", "entries 0 and 1")
+		s.create(patient)
+		s.post("/", b).issue(400, "invalid", "entries 0 and 1")
+	})
+}
+
+// Operations and searches by POST inside a Bundle (http.html#transaction).
+func TestBundleOperations(t *testing.T) {
+	s := start(t)
+	s.put("/Patient/there", `{"resourceType":"Patient","id":"there","identifier":[{"system":"http://example.org/mrn","value":"1"}]}`).want(201)
+	add := `{"resourceType":"Parameters","parameter":[{"name":"meta","valueMeta":{"tag":[{"code":"t"}]}}]}`
+	entries := []string{
+		entry("GET", "Patient?identifier=http://example.org/mrn|1", "", ""),
+		entry("POST", "Patient/_search?identifier=http://example.org/mrn|1", "", ""),
+		entry("GET", "Patient/there/$everything", "", ""),
+		entry("GET", "Patient/there/$meta", "", ""),
+		entry("POST", "Patient/there/$everything", "", `{"resourceType":"Parameters","parameter":[{"name":"_type","valueCode":"Observation"}]}`),
+	}
+	for _, typ := range []string{"batch", "transaction"} {
+		a := s.in(t).post("/", bundle(typ, entries...)).want(200)
+		a.equal("entry.0.resource.total", "1").equal("entry.1.resource.total", "1").equal("entry.2.resource.total", "1")
+		a.equal("entry.3.resource.resourceType", "Parameters").equal("entry.4.resource.total", "0")
+	}
+	s.post("/", bundle("transaction", entry("POST", "Patient/there/$meta-add", "", add))).issue(404, "not-supported", "$meta-add")
+	s.post("/", bundle("batch", entry("POST", "Patient/there/$meta-add", "", add))).want(200).equal("entry.0.response.status", "200 OK")
+	s.get("/Patient/there").want(200).equal("meta.tag.0.code", "t")
+
+	t.Run("a transaction reads what it wrote", func(t *testing.T) {
+		a := s.in(t).post("/", bundle("transaction",
+			entry("GET", "Patient/there/$meta", "", ""),
+			entry("PUT", "Patient/there", "", `{"resourceType":"Patient","id":"there"}`))).want(200)
+		a.equal("entry.0.resource.parameter.0.valueMeta.versionId", "3")
+	})
+}
+
+// However many transactions run at once, what they read beside themselves is read.
+func TestManyTransactionsWithHistory(t *testing.T) {
+	s := start(t)
+	s.put("/Patient/there", `{"resourceType":"Patient","id":"there"}`).want(201)
+	b := bundle("transaction", entry("POST", "Basic", "", `{"resourceType":"Basic","code":{"text":"x"}}`), entry("GET", "Patient/there/_history", "", ""))
+	status := parallel(60, func(int) int {
+		a, err := s.try("POST", "/", b)
+		if err != nil {
+			return -1
+		}
+		return a.status
+	})
+	if status[200] != 60 {
+		t.Errorf("statuses %v, want 60 of 200", status)
+	}
+}

@@ -34,6 +34,8 @@ func TestUpdate(t *testing.T) {
 		s.put("/Patient/m", patient("m", "C"), "If-Match", `W/"7"`).issue(409, "conflict")
 		s.put("/Patient/m", patient("m", "C"), "If-Match", `bogus`).issue(400, "invalid", "bogus")
 		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `W/"1"`).want(412)
+		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `*`).issue(412, "conflict", "absent")
+		s.put("/Patient/m", patient("m", "D"), "If-Match", `*`).want(200).equal("meta.versionId", "3")
 		s.get("/Patient/absent").want(404)
 	})
 	t.Run("If-None-Match: * creates only (http.html#concurrency)", func(t *testing.T) {

@@ -27,6 +27,9 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 			var j *job
 			if j, err = s.job(i, part.entry); err == nil {
 				n := phase(j.method)
+				if j.to.search || j.to.operation != "" && !s.affects(j.to.operation) {
+					n = 3 // a POST that reads
+				}
 				phases[n] = append(phases[n], j)
 				continue
 			}
@@ -79,7 +82,7 @@ func bySubject(jobs []*job) [][]*job {
 	for _, j := range jobs {
 		subject := ""
 		switch {
-		case j.method == "GET" || j.method == "HEAD":
+		case j.method == "GET" || j.method == "HEAD" || j.to.search:
 		case j.to.id != "":
 			subject = j.to.typ + "/" + j.to.id
 		case j.entry.Request.IfNoneExist.Text != "":
@@ -105,7 +108,7 @@ func bySubject(jobs []*job) [][]*job {
 // one carries out an entry of a batch.
 func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, error) {
 	q := j.entry.Request
-	if j.to.operation != "" {
+	if j.to.operation != "" || j.to.search {
 		return s.get(ctx, s.Store, j, p.Lenient)
 	}
 	switch j.method {

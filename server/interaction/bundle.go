@@ -139,6 +139,7 @@ type job struct {
 	w        *store.Write
 	cond     *condition
 	existing *fhir.Version // what If-None-Exist matched
+	twin     *job          // the entry before with the same If-None-Exist, which creates
 	gone     bool          // a conditional delete that matched nothing
 }
 
@@ -163,11 +164,8 @@ func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
 	case "GET", "HEAD":
 		return j, nil
 	case "POST":
-		if j.to.operation != "" {
+		if j.to.operation != "" || j.to.search {
 			return j, nil
-		}
-		if j.to.search {
-			return nil, outcome.NotSupported("POST %s is not served inside a Bundle; GET %s?… is", clip(e.Request.URL.Text), j.to.typ).At(entryPath(i) + ".request.url")
 		}
 		plain = plain && j.to.typ != "" && j.to.id == ""
 	case "PUT", "PATCH", "DELETE":
@@ -217,7 +215,8 @@ func dropSpace(r rune) rune {
 	return r
 }
 
-// get carries out a GET entry, or an operation, on from.
+// get carries out an entry that is no write of one resource on from: a GET, an
+// operation, or a search by POST, whose parameters are those of its URL.
 func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (Response, error) {
 	q := j.entry.Request
 	values, err := parseQuery(j.to.query)
@@ -234,16 +233,18 @@ func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (R
 	switch {
 	case t.operation == "metadata":
 		return s.Capabilities(ctx)
-	case t.operation == "$everything" && t.id != "":
+	case t.operation == "$everything" && t.id != "" && j.method != "POST":
 		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
+	case t.operation == "$meta" && t.id != "":
+		return s.meta(ctx, from, MetaParams{ResourceType: t.typ, ID: t.id})
 	case t.operation != "":
 		p := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}
 		if j.entry.Resource != nil {
 			p.Body = j.entry.Resource.Header().Raw
 		}
 		return s.Operation(ctx, p)
-	case t.search:
-		return Response{}, outcome.NotSupported("GET %s is not served inside a Bundle", clip(q.URL.Text))
+	case t.search && j.method != "POST":
+		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", clip(q.URL.Text))
 	case t.version != "":
 		return s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
 	case t.history:

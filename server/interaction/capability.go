@@ -163,7 +163,7 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []s
 		SearchParam:      slices.Clone(common),
 	}
 	for _, p := range reg.Parameters(typ) {
-		if !search.Supported(p) {
+		if !search.Supported(p) || slices.ContainsFunc(common, func(c capParameter) bool { return c.Name == p.Code }) {
 			continue
 		}
 		r.SearchParam = append(r.SearchParam, capParameter{p.Code, p.URL, string(p.Type), p.Description})

@@ -26,7 +26,7 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.DELETE, ResourceType: p.ResourceType, ID: p.ID}
-	if p.IfMatch != "" {
+	if p.IfMatch != "" && p.IfMatch != "*" {
 		n, err := ParseETag(p.IfMatch)
 		if err != nil {
 			return Response{}, err

@@ -18,12 +18,19 @@ const everythingCount = 1000
 
 // EverythingParams are the inputs of $everything.
 type EverythingParams struct {
-	ResourceType, ID string     // Patient or Encounter
-	Values           url.Values // _since, _type, _count, and _offset, _cursor of a page
+	ResourceType, ID string // Patient or Encounter
+	// Values are _since, _type, _count, start and end (dates of care), and _offset
+	// and _cursor of a page.
+	Values url.Values
 }
 
+// everythingInputs are the names of Values.
+var everythingInputs = []string{"_since", "_type", "_count", "start", "end", "_offset", "_cursor"}
+
 // Everything returns the resources of a compartment, the one it is named after
-// included, and what these refer to.
+// included, and what these refer to. start and end leave out what is dated before
+// or after them; what has no date stays. With _type, the types outside the
+// compartment are looked for among the references, and total is left out.
 // Spec: https://hl7.org/fhir/R4/operation-patient-everything.html.
 func (s *Service) Everything(ctx context.Context, p EverythingParams) (Response, error) {
 	return s.everything(ctx, s.Store, p)
@@ -49,6 +56,8 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	if !slices.Contains(types, p.ResourceType) {
 		types = append(types, p.ResourceType)
 	}
+	var asked []string // by _type
+	var dated []search.Clause
 	values := url.Values{"_count": {"1000"}}
 	kept := url.Values{}
 	for name, v := range p.Values {
@@ -60,19 +69,28 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 			}
 			values.Set("_lastUpdated", "ge"+last)
 		case "_type":
-			asked := strings.Split(strings.Join(v, ","), ",")
+			asked = strings.Split(strings.Join(v, ","), ",")
 			for _, t := range asked {
 				if s.Model.Resources[t] == nil {
 					return Response{}, outcome.Invalid("_type names %q, which is no resource type", clip(t))
 				}
 			}
-			types = slices.DeleteFunc(types, func(t string) bool { return !slices.Contains(asked, t) })
+		case "start", "end":
+			low, high, err := parseDate(name, last)
+			if err != nil {
+				return Response{}, err
+			}
+			outside := search.Dates{Keys: s.careDates(types), Op: search.EB, Low: low, High: high}
+			if name == "end" {
+				outside.Op = search.SA
+			}
+			dated = append(dated, search.Clause{Name: name, Value: last, Any: []search.Match{outside}, Not: true})
 		case "_count", "_offset", "_cursor":
 			values.Set(name, last)
 		case "_format", "_pretty":
 			continue
 		default:
-			return Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type and _count", clip(name)).
+			return Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", clip(name)).
 				WithStatus(http.StatusBadRequest)
 		}
 		if name != "_offset" && name != "_cursor" {
@@ -80,11 +98,13 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 		}
 	}
 	path := p.ResourceType + "/" + p.ID + "/$everything"
-	if len(types) == 0 {
-		return Response{Status: http.StatusOK, Bundle: &Bundle{Type: "searchset", Links: []Link{{"self", withQuery(path, kept)}}}}, nil
+	inside := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return asked != nil && !slices.Contains(asked, t) })
+	beside := slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(inside, t) })
+	if !beside {
+		types = inside
 	}
 	values.Set("_type", strings.Join(types, ","))
-	if _, only := p.Values["_type"]; !only {
+	if asked == nil || beside {
 		values.Set("_include", "*")
 	}
 	options := s.searchOptions(ctx, false, nil)
@@ -94,9 +114,12 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 		return Response{}, err
 	}
 	q.And(search.InCompartment(types, p.ResourceType, p.ID))
+	for _, c := range dated {
+		q.And(c)
+	}
 
 	// 2. Its result, with links of its own.
-	return s.page(ctx, from, q, func(offset int, cursor string) string {
+	answer, err := s.page(ctx, from, q, func(offset int, cursor string) string {
 		v := url.Values{}
 		for name, value := range kept {
 			v[name] = value
@@ -108,4 +131,33 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 		}
 		return withQuery(path, v)
 	})
+	if err != nil || !beside {
+		return answer, err
+	}
+	answer.Bundle.Total = -1
+	answer.Bundle.Entries = slices.DeleteFunc(answer.Bundle.Entries, func(e Entry) bool {
+		return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
+	})
+	return answer, nil
+}
+
+// careDateCodes are the search parameters that say when care took place, the
+// first one that a type has.
+var careDateCodes = []string{"date", "onset-date", "effective-time", "effective", "whenhandedover", "occurrence",
+	"authoredon", "authored-on", "authored", "created", "sent", "started", "start-date", "datetime", "collected",
+	"event-date", "recorded"}
+
+// careDates are the keys of the index entries that say when care took place, for
+// the types that have any.
+func (s *Service) careDates(types []string) []fhir.Key {
+	var keys []fhir.Key
+	for _, t := range types {
+		for _, code := range careDateCodes {
+			if p, ok := s.Registry().Lookup(t, code); ok && p.Type == fhir.SearchDate {
+				keys = append(keys, p.Keys...)
+				break
+			}
+		}
+	}
+	return keys
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"kiln/server/access"
@@ -50,7 +51,7 @@ func (s *Service) history(ctx context.Context, from reader, p HistoryParams) (Re
 		case "_since":
 			q.Since, err = instant(name, value)
 		case "_at":
-			q.At, err = instantEnd(name, value)
+			q.At, q.AtEnd, err = period(name, value)
 		case "_total":
 			q.NoTotal = value == "none"
 		case "_cursor":
@@ -153,13 +154,17 @@ func instant(name, text string) (time.Time, error) {
 	return time.UnixMicro(low), err
 }
 
-// instantEnd is the last moment of what a date text means.
-func instantEnd(name, text string) (time.Time, error) {
-	_, high, err := parseDate(name, text)
-	return time.UnixMicro(high - 1), err
+// period is what a date text means, to its end.
+func period(name, text string) (from, to time.Time, err error) {
+	low, high, err := parseDate(name, text)
+	return time.UnixMicro(low), time.UnixMicro(high), err
 }
 
 func parseDate(name, text string) (low, high int64, err error) {
+	// A plus sign of a time zone that was not percent-encoded arrives as a space.
+	if i := strings.LastIndexByte(text, ' '); i > 10 {
+		text = text[:i] + "+" + text[i+1:]
+	}
 	low, high, err = fhir.ParseDate(text)
 	if err != nil {
 		return 0, 0, outcome.Invalid("%s is %q: expected an instant such as 2024-05-06T07:08:09Z", name, clip(text))

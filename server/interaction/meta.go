@@ -21,7 +21,11 @@ type MetaParams struct {
 // Meta returns the profiles, tags and security labels of a resource.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
 func (s *Service) Meta(ctx context.Context, p MetaParams) (Response, error) {
-	answer, err := s.Read(ctx, ReadParams{ResourceType: p.ResourceType, ID: p.ID})
+	return s.meta(ctx, s.Store, p)
+}
+
+func (s *Service) meta(ctx context.Context, from reader, p MetaParams) (Response, error) {
+	answer, err := s.read(ctx, from, ReadParams{ResourceType: p.ResourceType, ID: p.ID})
 	if err != nil {
 		return Response{}, err
 	}

@@ -43,6 +43,11 @@ func (o Operation) on(p OperationParams) bool {
 	return o.Instance
 }
 
+// affects reports whether the operation called name changes something.
+func (s *Service) affects(name string) bool {
+	return slices.ContainsFunc(s.operations[name], func(o Operation) bool { return o.Affects })
+}
+
 // AddOperation makes an operation known under name, which starts with $. It is
 // called before the service is used; a later one of the same name and types
 // replaces an earlier one.
@@ -60,7 +65,11 @@ func (s *Service) AddOwnOperations() {
 		Types: []string{"Patient", "Encounter"}, Instance: true,
 		Definition: "http://hl7.org/fhir/OperationDefinition/{type}-everything",
 		Run: func(ctx context.Context, p OperationParams) (Response, error) {
-			return s.Everything(ctx, EverythingParams{ResourceType: p.ResourceType, ID: p.ID, Values: p.Values})
+			in, err := s.inputs(p, "", "", everythingInputs...)
+			if err != nil {
+				return Response{}, err
+			}
+			return s.Everything(ctx, EverythingParams{ResourceType: p.ResourceType, ID: p.ID, Values: in.text})
 		},
 	})
 	s.AddOperation("$meta", Operation{

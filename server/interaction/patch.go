@@ -38,7 +38,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.PATCH, ResourceType: p.ResourceType, ID: p.ID, MustExist: true}
-	if p.IfMatch != "" {
+	if p.IfMatch != "" && p.IfMatch != "*" {
 		n, err := ParseETag(p.IfMatch)
 		if err != nil {
 			return Response{}, err

@@ -66,6 +66,10 @@ type plan struct {
 	gets        []*job
 	conditional bool // an entry waits for the answer to its condition
 	linker      linker
+	// about: the key of a condition -> the entry that makes what it is to match.
+	about map[int64]*job
+	// pending: a conditional reference -> the entry with the same condition.
+	pending map[string]*job
 }
 
 // plan is steps 1 to 3.
@@ -115,6 +119,9 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	if j.to.operation != "" {
 		return t.operation(j)
 	}
+	if j.to.search {
+		return nil
+	}
 	var kind access.Interaction
 	var what, criteria string
 	switch j.method {
@@ -151,7 +158,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	default:
 		return nil
 	}
-	if j.method != "PUT" && q.IfMatch.Text != "" {
+	if j.method != "PUT" && q.IfMatch.Text != "" && q.IfMatch.Text != "*" {
 		n, err := ParseETag(q.IfMatch.Text)
 		if err != nil {
 			return err
@@ -185,7 +192,7 @@ func (t *plan) operation(j *job) error {
 func (t *plan) distinct() error {
 	seen := make(map[string]int, len(t.writes))
 	for _, j := range t.writes {
-		if j.w.ID == "" || j.existing != nil || j.gone {
+		if j.w.ID == "" || j.existing != nil || j.twin != nil || j.gone {
 			continue
 		}
 		key := j.w.ResourceType + "/" + j.w.ID
@@ -198,8 +205,16 @@ func (t *plan) distinct() error {
 	return nil
 }
 
-// resolveReferences answers the conditional references of all resources.
+// resolveReferences answers the conditional references of all resources. One that
+// asks what an entry asks of its own resource means that entry.
 func (t *plan) resolveReferences(ctx context.Context) error {
+	entries := make(map[int64]*job)
+	for _, j := range t.writes {
+		if j.cond != nil && (j.w.Method == fhir.POST || j.w.Method == fhir.PUT) {
+			entries[j.cond.key] = j
+		}
+	}
+	t.pending = make(map[string]*job)
 	var texts []string
 	for _, j := range t.writes {
 		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT {
@@ -214,6 +229,10 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 			c, err := t.s.condition(ctx, typ, criteria, "a conditional reference")
 			if err != nil {
 				return inEntry(j.i, err)
+			}
+			if entry, ok := entries[c.key]; ok {
+				t.pending[strings.Clone(text)] = entry
+				continue
 			}
 			match, err := c.match(ctx, t.s.Store)
 			if err != nil {
@@ -241,9 +260,15 @@ func (t *plan) ready(ctx context.Context) error {
 		}
 	}
 	t.linker.targets = targets
+	for text, j := range t.pending {
+		if t.linker.conditional == nil {
+			t.linker.conditional = make(map[string]string)
+		}
+		t.linker.conditional[text] = j.w.ResourceType + "/" + j.w.ID
+	}
 	ctx = t.promise(ctx)
 	for _, j := range t.writes {
-		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil {
+		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil || j.twin != nil {
 			continue
 		}
 		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
@@ -360,7 +385,15 @@ func (t *plan) answer(ctx context.Context, tx *store.Tx, jobs []*job) error {
 }
 
 func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
+	if t.about == nil {
+		t.about = make(map[int64]*job)
+	}
+	other := t.about[j.cond.key]
 	if j.method == "PUT" {
+		if other != nil {
+			return outcome.Invalid("entries %d and %d are both about %s; a transaction changes a resource once", min(other.i, j.i), max(other.i, j.i), j.cond)
+		}
+		t.about[j.cond.key] = j
 		return t.s.resolveUpdate(ctx, tx, j.cond, j.w, j.entry.Resource)
 	}
 	match, err := j.cond.match(ctx, tx)
@@ -368,6 +401,11 @@ func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
 		return err
 	}
 	switch {
+	case j.method == "POST" && match == nil && other != nil:
+		// As if one were carried out after the other.
+		j.twin, j.w.ID = other, other.w.ID
+	case j.method == "POST" && match == nil:
+		t.about[j.cond.key] = j
 	case j.method == "POST" && match != nil:
 		j.existing = match
 		j.w.ID = match.ID // what links to the entry mean
@@ -386,7 +424,7 @@ func (t *plan) write(ctx context.Context, tx *store.Tx, jobs []*job) error {
 	ws := make([]*store.Write, 0, len(jobs))
 	of := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
-		if j.existing != nil || j.gone || j.w.Method == fhir.DELETE && !fhir.ValidID(j.w.ID) {
+		if j.existing != nil || j.twin != nil || j.gone || j.w.Method == fhir.DELETE && !fhir.ValidID(j.w.ID) {
 			continue
 		}
 		ws, of = append(ws, j.w), append(of, j)
@@ -410,6 +448,8 @@ func (j *job) response() Response {
 	switch {
 	case j.existing != nil:
 		return Response{Status: http.StatusOK, Version: *j.existing, Written: true}
+	case j.twin != nil:
+		return Response{Status: http.StatusOK, Version: j.twin.w.Result, Written: true}
 	case j.method == "DELETE":
 		return deleted(j.w)
 	}

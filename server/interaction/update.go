@@ -72,7 +72,11 @@ func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (
 func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
 	w.MustExist = s.RefuseUpdateCreate
 	w.IfNoneMatch = ifNoneMatch == "*"
-	if ifMatch == "" {
+	switch ifMatch {
+	case "":
+		return nil
+	case "*":
+		w.MustExist = true
 		return nil
 	}
 	n, err := ParseETag(ifMatch)
@@ -80,9 +84,13 @@ func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) err
 	return err
 }
 
-// updateCreateError turns "does not exist" into 405 where update must not create.
+// updateCreateError turns "does not exist" into 405 where update must not create,
+// and into 412 where If-Match is *.
 func (s *Service) updateCreateError(w *store.Write, err error) error {
-	if e, ok := outcome.From(err); ok && s.RefuseUpdateCreate && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+	if e, ok := outcome.From(err); ok && w.Method == fhir.PUT && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+		if !s.RefuseUpdateCreate {
+			return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
+		}
 		return outcome.NotSupported("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",
 			w.ResourceType, w.ID, w.ResourceType).WithStatus(http.StatusMethodNotAllowed)
 	}

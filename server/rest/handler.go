@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -57,6 +58,10 @@ const (
 	slow           = time.Second
 )
 
+// maxURL is the longest URL taken, in bytes. What is longer is answered like any
+// other error as long as net/http reads it.
+const maxURL = 64 << 10
+
 const systemOperation = "/{operation}"
 
 // Mount sets up the routes: the FHIR ones, and extra ones (health, metrics) by
@@ -89,7 +94,8 @@ type call struct {
 	interaction string // as in the metrics
 	status      int
 	bytes       int
-	leave       func() // gives back the body's room at the gate
+	values      url.Values // of a search by POST: _format and _pretty can stand there
+	leave       func()     // gives back the body's room at the gate
 }
 
 // WriteHeader notes the status.
@@ -150,6 +156,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ctx = access.With(c.ctx, principal)
 	if h.AllowSkipValidation && r.Header.Get("X-Skip-Validation") == "true" {
 		c.ctx = interaction.SkipValidation(c.ctx)
+	}
+	if len(r.RequestURI) > maxURL {
+		c.fail(r, outcome.New(outcome.CodeTooLong, "the URL is longer than %d bytes; a search can be a POST to _search", maxURL).
+			WithStatus(http.StatusRequestURITooLong))
+		return
 	}
 	if unclean(r.URL.Path) {
 		// The router would redirect to what it takes for the meaning.
@@ -225,20 +236,26 @@ func printable(s string) bool {
 	return true
 }
 
-// unrouted answers what no route matches: 405 with Allow when the path exists
-// with another method, else 404.
+// unrouted answers what no route matches: OPTIONS, and 405 where the path exists
+// with another method, with Allow; else 404.
 func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	c := w.(*call)
 	var allowed []string
 	if !unclean(r.URL.Path) {
-		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
 			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 			if _, pattern := h.mux.Handler(probe); pattern != "/" && pattern != "" && !strings.HasSuffix(pattern, " "+systemOperation) {
 				allowed = append(allowed, method)
 			}
 		}
 	}
-	if len(allowed) > 0 {
+	switch {
+	case len(allowed) > 0 && r.Method == http.MethodOptions:
+		c.interaction = "options"
+		c.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+		c.WriteHeader(http.StatusNoContent)
+		return
+	case len(allowed) > 0:
 		c.methodNotAllowed(r, allowed...)
 		return
 	}
@@ -255,7 +272,7 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 func (c *call) methodNotAllowed(r *http.Request, allowed ...string) {
 	list := strings.Join(allowed, ", ")
 	c.Header().Set("Allow", list)
-	c.fail(r, outcome.NotSupported("%s is not allowed here; %s is", clip(r.Method), list).WithStatus(http.StatusMethodNotAllowed))
+	c.fail(r, outcome.NotSupported("%s is not allowed here; allowed: %s", clip(r.Method), list).WithStatus(http.StatusMethodNotAllowed))
 }
 
 // clip bounds what an error repeats of its input.

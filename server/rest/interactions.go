@@ -76,7 +76,7 @@ func (h *Handler) ConditionalPatch(w http.ResponseWriter, r *http.Request, typ s
 }
 
 func (c *call) patch(r *http.Request, p interaction.PatchParams) {
-	pref, err := preferences(r)
+	pref, err := c.asked(r)
 	if err != nil {
 		c.fail(r, err)
 		return
@@ -160,6 +160,7 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 	pref, err := preferences(r)
 	if err == nil && r.Method == http.MethodPost {
 		p.Values, err = c.form(r)
+		c.values = p.Values
 	} else if err == nil {
 		p.Values, err = query(r)
 	}
@@ -174,7 +175,7 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 
 func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 	c := start(w, "bundle")
-	pref, err := preferences(r)
+	pref, err := c.asked(r)
 	if err != nil {
 		c.fail(r, err)
 		return
@@ -219,8 +220,11 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		return
 	}
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Read: r.Method != http.MethodPost}
-	var err error
-	if p.Values, err = query(r); err == nil && !p.Read {
+	_, err := c.asked(r)
+	if err == nil {
+		p.Values, err = query(r)
+	}
+	if err == nil && !p.Read {
 		p.Body, err = c.resourceBody(r)
 	}
 	if err != nil {
@@ -241,13 +245,8 @@ func start(w http.ResponseWriter, name string) *call {
 // write reads what a write with a body has in common with the others, and
 // answers.
 func (c *call) write(r *http.Request, do func(body []byte) (interaction.Response, error)) {
-	pref, err := preferences(r)
+	pref, err := c.asked(r)
 	if err != nil {
-		c.fail(r, err)
-		return
-	}
-	// An answer that cannot be given is refused before anything is written.
-	if _, err := format(r, formatOf(r)); err != nil {
 		c.fail(r, err)
 		return
 	}
@@ -258,6 +257,16 @@ func (c *call) write(r *http.Request, do func(body []byte) (interaction.Response
 	}
 	resp, err := do(body)
 	c.answer(r, pref, resp, err)
+}
+
+// asked reads how the client wants the answer of a write. An answer that cannot be
+// given is refused before anything is written.
+func (c *call) asked(r *http.Request) (prefer, error) {
+	pref, err := preferences(r)
+	if err == nil {
+		_, err = format(r, formatOf(r))
+	}
+	return pref, err
 }
 
 func formatOf(r *http.Request) string {

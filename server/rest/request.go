@@ -18,6 +18,9 @@ import (
 	"kiln/server/outcome"
 )
 
+// maxDrain is how long a body that is too long is read for the client's sake.
+const maxDrain = 5 * time.Second
+
 // body reads the request's body, unpacked. It fails with too-long, 413, above
 // the limit, and with not-supported, 415, for encodings other than gzip.
 func (c *call) body(r *http.Request) ([]byte, error) {
@@ -26,6 +29,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		limit = defaultMaxBody
 	}
 	if r.ContentLength > limit {
+		c.drain(r, limit)
 		return nil, tooLong(limit)
 	}
 	packed := r.Header.Get("Content-Encoding")
@@ -59,9 +63,22 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		return nil, unreadable(err)
 	}
 	if n > limit {
+		c.drain(r, limit)
 		return nil, tooLong(limit)
 	}
 	return buf.Bytes(), nil
+}
+
+// drain reads what a client still sends of a body that is too long, up to another
+// limit of it, and not for long: many clients read no answer before they have sent
+// everything, and one that waits for leave to send is told at once.
+func (c *call) drain(r *http.Request, limit int64) {
+	if r.Header.Get("Expect") != "" {
+		return
+	}
+	// Where there is no deadline to set, the server's own holds.
+	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(maxDrain))
+	_, _ = io.CopyN(io.Discard, r.Body, limit)
 }
 
 func tooLong(limit int64) error {

@@ -42,8 +42,10 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 	}
 	var formatParam string
 	pretty := false
-	if r.URL.RawQuery != "" && strings.Contains(r.URL.RawQuery, "_") {
-		q := r.URL.Query()
+	if q := c.values; q != nil || strings.Contains(r.URL.RawQuery, "_") {
+		if q == nil {
+			q = r.URL.Query()
+		}
 		formatParam = q.Get("_format")
 		pretty = q.Get("_pretty") == "true"
 	}

@@ -21,7 +21,7 @@ import (
 type Config struct {
 	URL string // of the database, as pgx reads it
 	// MaxConns bounds the connections of this server; 0 means 4 for each CPU, at
-	// least 8. Three more serve dictionaries, surrogates and the flush of new terms.
+	// least 8. Fewer than 4 are 4. Three more serve dictionaries, surrogates and the flush of new terms.
 	MaxConns int
 	// StatementTimeout ends a statement that takes longer, in PostgreSQL; 0 means
 	// two minutes, negative none.
@@ -84,6 +84,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if maxConns == 0 {
 		maxConns = max(8, 4*runtime.NumCPU())
 	}
+	workers := min(4, max(2, maxConns/4))
+	maxConns = max(maxConns, workers+2)
 	timeout := c.StatementTimeout
 	if timeout == 0 {
 		timeout = 2 * time.Minute
@@ -104,14 +106,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
-	s.transactions = make(chan struct{}, max(1, maxConns-max(2, maxConns/4)))
+	// The queue's workers hold connections as well.
+	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))
 	keep := c.KeepChanges
 	if keep == 0 {
 		keep = 30 * 24 * time.Hour
 	}
 	s.trim.start(s, keep)
-	s.queue.start(s, min(4, max(2, maxConns/4)))
+	s.queue.start(s, workers)
 	return s, nil
 }
 
