@@ -81,7 +81,7 @@ func (j *Joint) Build() Statement {
 		m := j.m.(Quantities)
 		units := slices.Clone(w.unitRanges(&m).units)
 		slices.Sort(units)
-		w.s("SELECT x.unit, x.low::text, ", high, "::text, x.rid, pg_current_snapshot()::text FROM index_quantity x WHERE ")
+		w.s("SELECT x.unit, x.low::text, ", high, "::text, x.rid, ", Now, " FROM index_quantity x WHERE ")
 		w.keys("x", j.keys)
 		w.s(" AND x.unit = ANY (")
 		w.terms(units)
@@ -90,7 +90,7 @@ func (j *Joint) Build() Statement {
 		w.s("::bigint")
 		return w.statement()
 	}
-	w.s("SELECT ", unit, ", x.low::text, ", high, "::text, x.rid, pg_current_snapshot()::text FROM (SELECT r.rid FROM resource r")
+	w.s("SELECT ", unit, ", x.low::text, ", high, "::text, x.rid, ", Now, " FROM (SELECT r.rid FROM resource r")
 	c := j.plan.where
 	c.preds = nil
 	w.found("r", &c, j.plan.types, &conditions{w: w, lead: " WHERE "})

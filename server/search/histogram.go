@@ -31,6 +31,35 @@ type histogramPart struct {
 // histogramStep is the number of entries between two bounds.
 const histogramStep = 256
 
+// registryState changes when search parameters do, and when stored resources have
+// been brought up to them.
+const registryState = "(SELECT g.version || '.' || g.progress FROM search_registry g WHERE g.one)"
+
+// Now is the expression, a text, for the state that a statement sees: what was
+// counted in it holds as long as Unchanged says so.
+const Now = "pg_current_snapshot()::text || ' ' || " + registryState
+
+// Unchanged is two expressions: whether nothing that the query depends on has
+// changed since a state, and the present state. Changes of resources are in the
+// change log; those of search parameters concern every search.
+func (p *Plan) Unchanged(since string) Statement {
+	w := &writer{env: p.env}
+	snapshot, registry, _ := strings.Cut(since, " ")
+	w.s(registryState, " = ")
+	w.p(registry)
+	at := w.param(snapshot) + "::text::pg_snapshot"
+	w.s("::text AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
+	if from, to, ok := p.scope(); ok {
+		w.s(" AND EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
+		w.p(from)
+		w.s("::bigint AND r.rid < ")
+		w.p(to)
+		w.s("::bigint)")
+	}
+	w.s("), ", Now)
+	return w.statement()
+}
+
 // HalfAxis is a comparison that a Histogram can count.
 type HalfAxis struct {
 	table string
@@ -88,7 +117,7 @@ func (h *HalfAxis) Build(env *Env) Statement {
 	if h.units != nil {
 		unit, partition = "x.unit", "PARTITION BY x.unit "
 	}
-	w.s("SELECT unit, low::text, below, n, pg_current_snapshot()::text FROM (SELECT ", unit, " AS unit, x.low, rank() OVER u - 1 AS below, row_number() OVER u AS place, count(*) OVER (", partition, ") AS n FROM ", h.table, " x WHERE ")
+	w.s("SELECT unit, low::text, below, n, ", Now, " FROM (SELECT ", unit, " AS unit, x.low, rank() OVER u - 1 AS below, row_number() OVER u AS place, count(*) OVER (", partition, ") AS n FROM ", h.table, " x WHERE ")
 	w.keys("x", h.keys)
 	w.s(" WINDOW u AS (", partition, "ORDER BY x.low)) s WHERE place % ", strconv.Itoa(histogramStep), " = 1 ORDER BY 1, below")
 	return w.statement()
@@ -320,9 +349,9 @@ func (h *HalfAxis) countNumbers(w *writer, g *Histogram, m *Numbers, units []int
 	return base
 }
 
-// Scope is the range of surrogates that a change must lie in to concern the
+// scope is the range of surrogates that a change must lie in to concern the
 // query; false where any change may.
-func (p *Plan) Scope() (from, to int64, ok bool) {
+func (p *Plan) scope() (from, to int64, ok bool) {
 	if len(p.types) != 1 || slices.ContainsFunc(p.where.preds, func(p pred) bool { return reachesOut(p.any) }) {
 		return 0, 0, false
 	}

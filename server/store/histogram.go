@@ -49,7 +49,7 @@ func (x *searching) countByHistogram(ctx context.Context, n *int64) (bool, error
 		}
 	}
 	st, base := h.Count(x.plan.Env(), g)
-	check := x.unchanged(snapshot)
+	check := x.plan.Unchanged(snapshot)
 	st = st.With(check)
 	var unchanged bool
 	if err := x.one(ctx, "count by histogram", st, n, &unchanged, &snapshot); err != nil {
@@ -164,7 +164,7 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint) (*pageRows, e
 		return nil, err
 	}
 	// The rows and the proof that nothing has changed come from one snapshot.
-	st := x.plan.Rows(of).Beside(x.unchanged(snapshot))
+	st := x.plan.Rows(of).Beside(x.plan.Unchanged(snapshot))
 	p, unchanged, now, err := x.rowsIfUnchanged(ctx, st)
 	if err != nil {
 		return nil, err

@@ -291,7 +291,7 @@ func (x *searching) total(ctx context.Context, count search.Statement, key total
 	if t, ok := x.s.searches.total(key, x.s.now()); ok {
 		var unchanged bool
 		var snapshot string
-		st := x.unchanged(t.snapshot)
+		st := x.plan.Unchanged(t.snapshot)
 		if err := x.conn.QueryRow(ctx, "SELECT "+st.SQL, st.Args...).Scan(&unchanged, &snapshot); err != nil {
 			return 0, err
 		}
@@ -301,27 +301,13 @@ func (x *searching) total(ctx context.Context, count search.Statement, key total
 		}
 	}
 	var t total
-	count.SQL = "SELECT (" + count.SQL + "), pg_current_snapshot()::text"
+	count.SQL = "SELECT (" + count.SQL + "), " + search.Now
 	if err := x.one(ctx, "count", count, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
 	t.at = x.s.now()
 	x.s.searches.keep(key, t)
 	return t.n, nil
-}
-
-// unchanged is two expressions: whether nothing that the query depends on has
-// changed since a snapshot, and the present snapshot.
-func (x *searching) unchanged(snapshot string) search.Statement {
-	const since = `NOT EXISTS (SELECT 1 FROM change c
-		WHERE c.xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, $1::text::pg_snapshot)`
-	if from, to, ok := x.plan.Scope(); ok {
-		return search.Statement{
-			SQL:  since + ` AND EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= $2::bigint AND r.rid < $3::bigint)), pg_current_snapshot()::text`,
-			Args: []any{snapshot, from, to},
-		}
-	}
-	return search.Statement{SQL: since + `), pg_current_snapshot()::text`, Args: []any{snapshot}}
 }
 
 // totalOfType is about how many resources of the types searched there are. Being
