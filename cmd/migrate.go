@@ -27,6 +27,9 @@ func migrate() *cobra.Command {
 				if err := store.Migrate(c.Context(), url); err != nil {
 					return err
 				}
+				for i := range plan {
+					plan[i].Applied = time.Now()
+				}
 				return tellMigrations(c, plan, "the schema was up to date already")
 			}),
 		},

@@ -19,7 +19,7 @@ func root() *cobra.Command {
 		Short:         "A FHIR R4 server, compiled from its definitions",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Version:       softwareVersion(),
 	}
 	f := c.PersistentFlags()
 	f.String("config", "", "configuration file (default kiln.yaml where there is one)")
@@ -29,6 +29,12 @@ func root() *cobra.Command {
 	f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
 	f.Bool("json", false, "answer in JSON where that makes sense")
 	c.AddCommand(serve(), migrate(), load(), pack(), path(), config(), doctor(), version())
+	for _, sub := range c.Commands() {
+		if sub.HasSubCommands() {
+			// What is no subcommand is an error; nothing is a question.
+			sub.Args, sub.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 	return c
 }
 

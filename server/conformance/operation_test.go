@@ -126,6 +126,12 @@ func TestCapabilities(t *testing.T) {
 	if len(types) < 145 {
 		t.Errorf("%d resource types, want all of R4", len(types))
 	}
+	t.Run("it is a valid CapabilityStatement, and speaks of the types that are no FHIR", func(t *testing.T) {
+		s.in(t).post("/CapabilityStatement/$validate", string(a.body)).want(200).equal("issue.0.severity", "information")
+		if text := a.str("rest.0.documentation"); !strings.Contains(text, "App") || !strings.Contains(text, "SubscriptionStatus") {
+			t.Errorf("rest.documentation is %q", text)
+		}
+	})
 	at := fmt.Sprintf("rest.0.resource.%d.", types["Patient"])
 	a.equal(at+"conditionalCreate", "true").equal(at+"conditionalDelete", "single").equal(at+"versioning", "versioned")
 	params := make(map[string]string)

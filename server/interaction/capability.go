@@ -64,12 +64,13 @@ type (
 		URL         string `json:"url,omitempty"`
 	}
 	capRest struct {
-		Mode        string         `json:"mode"`
-		Resource    []capResource  `json:"resource"`
-		Interaction []capCode      `json:"interaction"`
-		SearchParam []capParameter `json:"searchParam"`
-		Operation   []capOperation `json:"operation,omitempty"`
-		Compartment []string       `json:"compartment,omitempty"`
+		Mode          string         `json:"mode"`
+		Documentation string         `json:"documentation,omitempty"`
+		Resource      []capResource  `json:"resource"`
+		Interaction   []capCode      `json:"interaction"`
+		SearchParam   []capParameter `json:"searchParam"`
+		Operation     []capOperation `json:"operation,omitempty"`
+		Compartment   []string       `json:"compartment,omitempty"`
 	}
 	capCode struct {
 		Code string `json:"code"`
@@ -138,13 +139,23 @@ func (s *Service) capabilityStatement(reg *search.Registry) capabilityStatement 
 	rest := &c.Rest[0]
 	for _, code := range []string{"Device", "Encounter", "Patient", "Practitioner", "RelatedPerson"} {
 		if _, ok := reg.Compartment(code); ok {
-			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code))
+			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code[:1])+code[1:])
 		}
 	}
 	rest.Operation = s.operationsOf(func(o Operation) bool { return o.System }, "")
 	pointers := pointersTo(reg)
+	var own []string
 	for _, typ := range reg.Types() {
-		rest.Resource = append(rest.Resource, s.capabilities(reg, typ, pointers[typ]))
+		r := s.capabilities(reg, typ, pointers[typ])
+		if !strings.HasPrefix(r.Profile, "http://hl7.org/fhir/") {
+			// The binding of rest.resource.type leaves no room for a type of our own.
+			own = append(own, fmt.Sprintf("%s (%s)", typ, r.Profile))
+			continue
+		}
+		rest.Resource = append(rest.Resource, r)
+	}
+	if own != nil {
+		rest.Documentation = "Served like the resource types of FHIR: " + strings.Join(own, ", ") + "."
 	}
 	return c
 }
@@ -174,8 +185,8 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []s
 	r.Operation = s.operationsOf(func(o Operation) bool {
 		return (o.Type || o.Instance) && (o.Types == nil || slices.Contains(o.Types, typ))
 	}, typ)
-	if profiles := s.Facts.Profiles[typ]; len(profiles) > 1 {
-		r.SupportedProfile = profiles[1:]
+	if profiles := s.Facts.Profiles[typ]; len(profiles) > 0 {
+		r.Profile, r.SupportedProfile = profiles[0], profiles[1:]
 	}
 	return r
 }
