@@ -163,3 +163,11 @@ WHERE x.rid = ANY (@rids::bigint[]);
 SELECT x.rid, x.key, x.text
 FROM index_string x
 WHERE x.rid = ANY (@rids::bigint[]);
+
+-- ResourcesByTerms are the current resources of a range of surrogates that have
+-- one of the terms.
+-- name: ResourcesByTerms :many
+SELECT r.id, r.version, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.terms && @terms::bigint[] AND r.rid >= @low::bigint AND r.rid <= @high::bigint
+ORDER BY r.rid;

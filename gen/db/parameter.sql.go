@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"kiln/server/fhir"
 )
 
 const AddIndexChange = `-- name: AddIndexChange :exec
@@ -546,6 +547,55 @@ func (q *Queries) ReindexWaits(ctx context.Context) (bool, error) {
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
+}
+
+const ResourcesByTerms = `-- name: ResourcesByTerms :many
+SELECT r.id, r.version, r.last_updated, r.method, r.body
+FROM resource r
+WHERE r.terms && $1::bigint[] AND r.rid >= $2::bigint AND r.rid <= $3::bigint
+ORDER BY r.rid
+`
+
+type ResourcesByTermsParams struct {
+	Terms []int64
+	Low   int64
+	High  int64
+}
+
+type ResourcesByTermsRow struct {
+	ID          string
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+}
+
+// ResourcesByTerms are the current resources of a range of surrogates that have
+// one of the terms.
+func (q *Queries) ResourcesByTerms(ctx context.Context, arg ResourcesByTermsParams) ([]ResourcesByTermsRow, error) {
+	rows, err := q.db.Query(ctx, ResourcesByTerms, arg.Terms, arg.Low, arg.High)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ResourcesByTermsRow
+	for rows.Next() {
+		var i ResourcesByTermsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const SearchParameters = `-- name: SearchParameters :many

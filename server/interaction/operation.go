@@ -27,7 +27,9 @@ type Operation struct {
 	// the resource type.
 	Definition string
 	Affects    bool // it changes something, and so cannot be a GET
-	Run        func(ctx context.Context, p OperationParams) (Response, error)
+	// Accepts are the content types of its body where that is no resource.
+	Accepts []string
+	Run     func(ctx context.Context, p OperationParams) (Response, error)
 }
 
 // on reports whether the operation can be called where p calls it.
@@ -93,6 +95,17 @@ func (s *Service) AddOwnOperations() {
 			return s.MetaDelete(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID, Body: p.Body})
 		},
 	})
+}
+
+// OperationAccepts are the content types of an operation's body, nil where it is a
+// resource.
+func (s *Service) OperationAccepts(name string) []string {
+	for _, o := range s.operations[name] {
+		if o.Accepts != nil {
+			return o.Accepts
+		}
+	}
+	return nil
 }
 
 // Operation runs a $operation. One that does not exist there is not-supported,

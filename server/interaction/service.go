@@ -37,6 +37,9 @@ type Service struct {
 	// CheckParameter judges a SearchParameter before it is stored; nil accepts
 	// whatever can be decoded.
 	CheckParameter func(p *r4.SearchParameter) error
+	// WakeReindex tells whoever works on the index that there is a new job; may be
+	// nil.
+	WakeReindex func()
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
 	Terminology *terminology.Service

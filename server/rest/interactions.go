@@ -224,7 +224,9 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 	if err == nil {
 		p.Values, err = query(r)
 	}
-	if err == nil && !p.Read {
+	if accepts := h.Service.OperationAccepts(name); err == nil && !p.Read && accepts != nil {
+		p.Body, err = c.bodyOf(r, accepts)
+	} else if err == nil && !p.Read {
 		p.Body, err = c.resourceBody(r)
 	}
 	if err != nil {

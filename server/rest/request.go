@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -97,6 +98,17 @@ func unreadable(err error) error {
 func (c *call) resourceBody(r *http.Request) ([]byte, error) {
 	if err := checkJSON(r); err != nil {
 		return nil, err
+	}
+	return c.body(r)
+}
+
+// bodyOf is body for content of one of some types.
+func (c *call) bodyOf(r *http.Request, types []string) ([]byte, error) {
+	text := r.Header.Get("Content-Type")
+	typ, _, err := mime.ParseMediaType(text)
+	if err != nil || !slices.Contains(types, typ) {
+		return nil, outcome.NotSupported("Content-Type %q is not served here; %s is", clip(text), strings.Join(types, ", ")).
+			WithStatus(http.StatusUnsupportedMediaType)
 	}
 	return c.body(r)
 }

@@ -1,0 +1,169 @@
+package definitions
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Archive is a FHIR package as it is published, read for a running server:
+// nothing of it is condensed.
+type Archive struct {
+	Name, Version string
+	Integrity     string // digest of the archive as npm writes it, "sha512-…"
+	License       string
+	Files         []File // by resource type and URL
+}
+
+// File is one definition of an Archive.
+type File struct {
+	Name     string // in the archive: package/SearchParameter-x.json
+	Type, ID string
+	URL      string // canonical
+	Version  string // business version
+	Body     []byte
+}
+
+// installed are the resource types that an Archive is read for: what has a
+// canonical URL and says how other resources are to be understood.
+var installed = map[string]bool{
+	"ActivityDefinition": true, "CapabilityStatement": true, "CodeSystem": true, "CompartmentDefinition": true,
+	"ConceptMap": true, "GraphDefinition": true, "ImplementationGuide": true, "Library": true, "Measure": true,
+	"MessageDefinition": true, "OperationDefinition": true, "PlanDefinition": true,
+	"Questionnaire": true, "SearchParameter": true, "StructureDefinition": true, "StructureMap": true,
+	"TerminologyCapabilities": true, "ValueSet": true,
+}
+
+// Limits of an archive that a running server takes, in bytes: it is held in
+// memory.
+const (
+	maxInstalled = 512 << 20
+	maxFile      = 64 << 20
+)
+
+// ReadArchive reads a .tgz of a FHIR package: the definitions in its folder
+// package. want is the digest that it must have ("sha512-…", in base64), or "" when
+// nobody said. An archive with a path that leads out of it, with links in place of
+// definitions, for another FHIR version, or with two definitions of one type and
+// URL is refused as a whole.
+func ReadArchive(archive []byte, want string) (*Archive, error) {
+	a := &Archive{Integrity: integrity(archive)}
+	if want != "" && want != a.Integrity {
+		return nil, fmt.Errorf("digest is %s, expected %s", a.Integrity, want)
+	}
+	var manifest []byte
+	err := eachFile(archive, func(name string, body []byte) error {
+		switch {
+		case name == "package/package.json":
+			manifest = body
+		case path.Dir(name) == "package" && path.Ext(name) == ".json" && path.Base(name) != ".index.json":
+			f := File{Name: name, Body: body}
+			var head struct{ ResourceType, ID, URL, Version string }
+			if err := json.Unmarshal(body, &head); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if f.Type, f.ID, f.URL, f.Version = head.ResourceType, head.ID, head.URL, head.Version; installed[f.Type] && f.URL != "" {
+				a.Files = append(a.Files, f)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if manifest == nil {
+		return nil, errors.New("it has no package/package.json: this is no FHIR package")
+	}
+	if err := a.describe(manifest); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(a.Files, func(x, y File) int {
+		return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.URL, y.URL), cmp.Compare(x.Name, y.Name))
+	})
+	for i := 1; i < len(a.Files); i++ {
+		if f, g := a.Files[i-1], a.Files[i]; f.Type == g.Type && f.URL == g.URL {
+			return nil, fmt.Errorf("%s and %s both define %s", f.Name, g.Name, f.URL)
+		}
+	}
+	if len(a.Files) == 0 {
+		return nil, fmt.Errorf("%s@%s has no definitions", a.Name, a.Version)
+	}
+	return a, nil
+}
+
+// describe takes what package.json says.
+func (a *Archive) describe(manifest []byte) error {
+	var meta struct {
+		Name         string   `json:"name"`
+		Version      string   `json:"version"`
+		License      string   `json:"license"`
+		FHIRVersions []string `json:"fhirVersions"`
+		FHIRList     []string `json:"fhir-version-list"`
+	}
+	if err := json.Unmarshal(manifest, &meta); err != nil {
+		return fmt.Errorf("package.json: %w", err)
+	}
+	if !namePattern.MatchString(meta.Name) || !versionPattern.MatchString(meta.Version) {
+		return fmt.Errorf("package.json names %.80q, version %.80q", meta.Name, meta.Version)
+	}
+	if v := append(meta.FHIRVersions, meta.FHIRList...); len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return strings.HasPrefix(s, "4.0") }) {
+		return fmt.Errorf("%s@%s is for FHIR %s; this server is R4 (4.0.1)", meta.Name, meta.Version, strings.Join(v, ", "))
+	}
+	a.Name, a.Version, a.License = meta.Name, meta.Version, meta.License
+	return nil
+}
+
+// eachFile walks the regular files of a .tgz within the limits.
+func eachFile(archive []byte, do func(name string, body []byte) error) error {
+	zr, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		return fmt.Errorf("it is not a .tgz: %w", err)
+	}
+	unpacked := &io.LimitedReader{R: zr, N: maxInstalled}
+	tr := tar.NewReader(unpacked)
+	for n := 0; ; n++ {
+		h, err := tr.Next()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && unpacked.N == 0:
+			return fmt.Errorf("it unpacks to more than %d bytes", maxInstalled)
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		case n >= maxEntries:
+			return fmt.Errorf("it has more than %d files", maxEntries)
+		}
+		name := path.Clean(h.Name)
+		if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(h.Name, `\`) {
+			return fmt.Errorf("the path %.100q leads out of the archive", h.Name)
+		}
+		switch h.Typeflag {
+		case tar.TypeReg:
+		case tar.TypeSymlink, tar.TypeLink:
+			return fmt.Errorf("%.100s is a link", name)
+		default:
+			continue
+		}
+		if path.Ext(name) != ".json" {
+			continue
+		}
+		body, err := readAll(tr, maxFile)
+		if err != nil && unpacked.N == 0 {
+			return fmt.Errorf("it unpacks to more than %d bytes", maxInstalled)
+		}
+		if err != nil {
+			return fmt.Errorf("%.100s: %w", name, err)
+		}
+		if err := do(name, body); err != nil {
+			return err
+		}
+	}
+}

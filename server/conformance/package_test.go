@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// packed makes a .tgz of names and contents in turn.
+func packed(t testing.TB, files ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	zw := gzip.NewWriter(&b)
+	tw := tar.NewWriter(zw)
+	for i := 0; i < len(files); i += 2 {
+		h := &tar.Header{Name: files[i], Typeflag: tar.TypeReg, Size: int64(len(files[i+1])), Mode: 0o644}
+		if target, ok := strings.CutPrefix(files[i+1], "-> "); ok {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, target, 0
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := tw.Write([]byte(files[i+1])); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func (s *service) install(archive, query string) *answer {
+	s.t.Helper()
+	return s.post("/$install-package"+query, archive, "Content-Type", "application/gzip")
+}
+
+const (
+	packageJSON    = `{"name":"example.ig","version":"1.0.0","fhirVersions":["4.0.1"]}`
+	packageCodes   = `{"resourceType":"CodeSystem","id":"colours","url":"http://example.org/CodeSystem/colours","version":"%s","status":"active","content":"complete","concept":[{"code":"red"},{"code":"%s"}]}`
+	packageCodeSet = `{"resourceType":"ValueSet","id":"colours","url":"http://example.org/ValueSet/colours","status":"active","compose":{"include":[{"system":"http://example.org/CodeSystem/colours"}]}}`
+)
+
+func TestInstallPackage(t *testing.T) {
+	a, b := pair(t)
+	a.put("/Patient/p", fmt.Sprintf(patientWithBoth, "p", "1970-01-01", "M", 1, "de", "Kin")).want(201)
+	a.put("/ValueSet/colours", `{"resourceType":"ValueSet","id":"colours","url":"http://example.org/ValueSet/other","status":"active"}`).want(201)
+	archive := packed(t, "package/package.json", packageJSON, "package/.index.json", "{}",
+		"package/SearchParameter-kin.json", parameter("kin", "kin", "string", "Patient", "Patient.contact.name.family"),
+		"package/CodeSystem-colours.json", fmt.Sprintf(packageCodes, "1", "green"), "package/ValueSet-colours.json", packageCodeSet,
+		"package/example/Patient-x.json", `{"resourceType":"Patient","id":"not-taken"}`)
+
+	t.Run("a dry run shows the plan and changes nothing", func(t *testing.T) {
+		s := a.in(t)
+		s.install(archive, "?dry-run=true").want(200).equal("resourceType", "Parameters").
+			equal("parameter.0.valueString", "example.ig").equal("parameter.3.valueBoolean", "true").equal("parameter.4.valueInteger", "3")
+		s.get("/CodeSystem/colours").want(404)
+		s.get("/Patient?kin=kin").issue(400, "not-supported")
+	})
+	t.Run("a package is installed, on every server", func(t *testing.T) {
+		s := a.in(t)
+		sum := sha512.Sum512([]byte(archive))
+		s.install(archive, "?integrity="+url.QueryEscape("sha512-"+base64.StdEncoding.EncodeToString(sum[:]))).want(200).
+			equal("parameter.4.name", "create").equal("parameter.4.valueInteger", "3")
+		for _, s := range []*service{b.in(t), s} {
+			s.get("/CodeSystem/colours").want(200).equal("meta.versionId", "1")
+			s.indexed("/Patient?kin=kin")
+			s.finds("/Patient?kin=kin", "p")
+		}
+		s.get("/ValueSet/colours").want(200).equal("url", "http://example.org/ValueSet/other") // the id was taken
+		s.finds("/ValueSet?url="+url.QueryEscape("http://example.org/ValueSet/colours")+"&_count=0").equal("total", "1")
+		s.get("/Patient/not-taken").want(404)
+	})
+	t.Run("the same again changes nothing", func(t *testing.T) {
+		s := a.in(t)
+		s.install(archive, "").want(200).equal("parameter.6.name", "unchanged").equal("parameter.6.valueInteger", "3")
+		s.get("/CodeSystem/colours").want(200).equal("meta.versionId", "1")
+	})
+	t.Run("a new version updates what differs, by URL", func(t *testing.T) {
+		s := a.in(t)
+		next := packed(t, "package/package.json", strings.Replace(packageJSON, "1.0.0", "1.1.0", 1),
+			"package/CodeSystem-hues.json", strings.Replace(fmt.Sprintf(packageCodes, "2", "blue"), `"id":"colours"`, `"id":"hues"`, 1), "package/ValueSet-colours.json", packageCodeSet)
+		s.install(next, "").want(200).equal("parameter.5.name", "update").equal("parameter.5.valueInteger", "1").equal("parameter.6.valueInteger", "1")
+		s.get("/CodeSystem/colours").want(200).equal("meta.versionId", "2").equal("version", "2").equal("concept.1.code", "blue")
+		s.get("/CodeSystem/hues").want(404)
+		b.finds("/Patient?kin=kin", "p")
+	})
+}
+
+func TestInstallPackageRefuses(t *testing.T) {
+	s := start(t)
+	good := "package/CodeSystem-colours.json"
+	content := fmt.Sprintf(packageCodes, "1", "green")
+	bomb := packed(t, "package/package.json", packageJSON, good, content, "package/big.json", `{"x":"`+strings.Repeat("a", 65<<20)+`"}`)
+	for _, c := range []struct {
+		name, archive, query string
+		status               int
+		word                 string
+	}{
+		{"not an archive", "hello", "", 400, "not a .tgz"},
+		{"another digest", packed(t, "package/package.json", packageJSON, good, content), "?integrity=sha512-AAAA", 400, "digest is sha512-"},
+		{"a path out of the archive", packed(t, "package/package.json", packageJSON, good, content, "package/../../etc/passwd", "x"), "", 400, "leads out of the archive"},
+		{"an absolute path", packed(t, "package/package.json", packageJSON, good, content, "/etc/x.json", "{}"), "", 400, "leads out of the archive"},
+		{"a link", packed(t, "package/package.json", packageJSON, good, content, "package/x.json", "-> /etc/passwd"), "", 400, "is a link"},
+		{"no manifest", packed(t, good, content), "", 400, "package.json"},
+		{"another FHIR version", packed(t, "package/package.json", strings.Replace(packageJSON, "4.0.1", "5.0.0", 1), good, content), "", 400, "5.0.0"},
+		{"a file that unpacks to too much", bomb, "", 400, "larger than"},
+		{"a definition that is no R4", packed(t, "package/package.json", packageJSON, good, content, "package/ValueSet-x.json", `{"resourceType":"ValueSet","url":"http://example.org/x","status":"active","colour":1}`), "", 422, "package/ValueSet-x.json"},
+		{"a parameter that cannot work", packed(t, "package/package.json", packageJSON, good, content, "package/SearchParameter-x.json", parameter("x", "x", "string", "Patient", "Patient.nickname")), "", 422, "nickname"},
+		{"two of one URL", packed(t, "package/package.json", packageJSON, good, content, "package/CodeSystem-y.json", content), "", 400, "both define"},
+		{"a bad value of dry-run", packed(t, "package/package.json", packageJSON, good, content), "?dry-run=maybe", 400, "dry-run"},
+		{"damaged", packed(t, "package/package.json", packageJSON, good, content)[:150], "", 400, "cannot be installed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := s.in(t)
+			a := s.install(c.archive, c.query).want(c.status)
+			if !strings.Contains(string(a.body), c.word) {
+				t.Errorf("the outcome does not say %q: %s", c.word, clip(a.body))
+			}
+			s.get("/CodeSystem/colours").want(404)
+		})
+	}
+	s.post("/$install-package", "{}").issue(415, "not-supported", "application/gzip")
+	s.get("/$install-package").want(405)
+}
+
+func TestReindexOnDemand(t *testing.T) {
+	s := start(t)
+	for i := range 3 {
+		s.put(fmt.Sprintf("/Patient/r%d", i), fmt.Sprintf(patientWithBoth, fmt.Sprintf("r%d", i), "1970-01-01", "M", 1, "de", "Kin")).want(201)
+	}
+	s.post("/$reindex?type=Patent", "").issue(400, "invalid", "Patent")
+	s.post("/$reindex?type=Patient&parameter=none", "").issue(400, "invalid", "none")
+	s.post("/$reindex?type=Patient&parameter=birthdate", "").want(202).equal("parameter.0.part.1.valueCode", "Patient")
+	s.post("/$reindex", `{"resourceType":"Parameters","parameter":[{"name":"type","valueCode":"Patient"}]}`).want(202)
+	eventually(t, "the jobs are done", func() bool {
+		a := s.get("/$reindex").want(200)
+		return a.len("parameter") == 2 && a.str("parameter.0.part.2.valueCode") == "done" && a.str("parameter.1.part.2.valueCode") == "done"
+	})
+	body := string(s.get("/$reindex").body)
+	for _, want := range []string{`"name":"total","valueDecimal":3`, `"name":"done","valueDecimal":3`, `"name":"changed","valueDecimal":0`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the state does not say %s: %s", want, body)
+		}
+	}
+	s.finds("/Patient?birthdate=1970-01-01", "r0", "r1", "r2")
+	s.get("/Patient/r0").want(200).equal("meta.versionId", "1")
+}
+
+// A SearchParameter needs what the contract says, and no more.
+func TestSearchParameterLeast(t *testing.T) {
+	s := start(t)
+	s.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://example.org/least","code":"least","type":"string","base":["Patient"],"expression":"Patient.contact.name.family"}`).want(201)
+	s.put("/Patient/p", fmt.Sprintf(patientWithBoth, "p", "1970-01-01", "M", 1, "de", "Kin")).want(201)
+	s.finds("/Patient?least=kin", "p")
+	s.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://example.org/none","code":"none","type":"string","base":["Patient"]}`).want(201)
+	s.get("/Patient?none=x").issue(400, "not-supported", "no expression")
+}

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"context"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+)
+
+// ByCanonical returns the current resources of a type that have one of the
+// canonical URLs, oldest first. Spec: https://hl7.org/fhir/R4/references.html#canonical.
+func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir.Version, error) {
+	key := fhir.KeyOf(fhir.SearchURI, typ+".url")
+	p := db.ResourcesByTermsParams{}
+	for _, u := range urls {
+		p.Terms = append(p.Terms, key.Term(fhir.ValueURI(u)))
+	}
+	number, ok, err := t.store.typeNumber(ctx, typ)
+	if err != nil || !ok {
+		return nil, err
+	}
+	p.Low, p.High = int64(number)<<48, int64(number)<<48|(1<<48-1)
+	rows, err := db.New(t.tx).ResourcesByTerms(ctx, p)
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]fhir.Version, len(rows))
+	for i, r := range rows {
+		if out[i], err = t.store.version(ctx, number, r.ID, r.Version, r.LastUpdated, r.Method, r.Body); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Taken reports which of the ids of a type belong to current resources, and locks
+// those.
+func (t *Tx) Taken(ctx context.Context, typ string, ids []string) (map[string]bool, error) {
+	refs := make([]int64, len(ids))
+	of := make(map[int64]string, len(ids))
+	for i, id := range ids {
+		refs[i], _ = place(typ, id)
+		of[refs[i]] = id
+	}
+	rows, err := db.New(t.tx).LockResources(ctx, db.LockResourcesParams{Refs: refs})
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make(map[string]bool, len(rows))
+	for _, r := range rows {
+		out[of[r.Ref]] = true
+	}
+	return out, nil
+}
+
+// ResourceTypes are the types of which resources have ever been stored.
+func (s *Store) ResourceTypes(ctx context.Context) ([]string, error) {
+	rows, err := db.New(s.side).ResourceTypes(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = r.Name
+	}
+	return out, nil
+}
