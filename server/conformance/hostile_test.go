@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"io"
+	"net"
 	"net/url"
 	"regexp"
 	"strings"
@@ -92,6 +94,27 @@ func TestHostileBodies(t *testing.T) {
 		s.in(t).get("/health/ready").want(200)
 		s.in(t).get("/Patient?_summary=count").want(200)
 	})
+}
+
+// Clients that stop in the middle of large bodies do not hold up the others.
+func TestStalledUploads(t *testing.T) {
+	s := start(t)
+	host := strings.TrimSuffix(strings.TrimPrefix(s.base, "http://"), "/fhir")
+	for range 5 {
+		c, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "POST /Patient HTTP/1.1\r\nHost: x\r\nContent-Type: application/fhir+json\r\nContent-Length: 20000000\r\n\r\n"+
+			`{"resourceType":"Patient","name":[{"family":"`+strings.Repeat("x", 400_000))
+	}
+	var entries []string
+	for range 2000 {
+		entries = append(entries, entry("POST", "Patient", "", `{"resourceType":"Patient","name":[{"family":"`+strings.Repeat("x", 100)+`"}]}`))
+	}
+	// Were they in the way, this would wait until they are given up.
+	s.post("/", bundle("transaction", entries...)).want(200)
 }
 
 // A number is kept as written, however large, or refused by name.

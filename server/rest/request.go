@@ -38,15 +38,26 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 	if packed != "" {
 		size = -1
 	}
+	var raw io.Reader = r.Body
+	if size < 0 || size > smallBody {
+		a, err := arrive(r.Body, limit)
+		if err != nil {
+			return nil, err
+		}
+		defer a.close()
+		if raw = a; packed == "" {
+			size = a.size
+		}
+	}
 	var err error
 	if c.leave, err = c.h.gate.enter(c.ctx, size); err != nil {
 		return nil, err
 	}
-	var in io.Reader = r.Body
+	in := raw
 	switch encoding := strings.ToLower(packed); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		z, err := gzip.NewReader(r.Body)
+		z, err := gzip.NewReader(raw)
 		if err != nil {
 			return nil, outcome.New(outcome.CodeStructure, "the body is not gzip, as Content-Encoding says it is").Because(err)
 		}
