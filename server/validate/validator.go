@@ -371,7 +371,10 @@ func (u *run) extension(n fhir.Node) {
 		return
 	}
 	if !u.inContext(p) {
-		u.report(outcome.Failure, n, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
+		// HL7's own definitions of R4 carry hundreds of extensions outside the
+		// context that these name, structuredefinition-normative-version on a
+		// CodeSystem first of all: it cannot be a reason to refuse.
+		u.report(outcome.Warning, n, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
 	}
 	if modifier := u.path[len(u.path)-1].name == "modifierExtension"; modifier != p.modifier {
 		if modifier {
