@@ -92,8 +92,8 @@ type Compiler struct {
 
 // reserved says why a code cannot be a parameter's.
 func reserved(code string) string {
-	if code == "_type" || slices.Contains(commonNames, code) || slices.Contains(resultNames, code) || refusedNames[code] != "" {
-		return "the name has a meaning of its own in every search"
+	if slices.Contains(resultNames, code) {
+		return "the name shapes the result of every search"
 	}
 	for i := range len(code) {
 		switch c := code[i]; {
@@ -105,10 +105,18 @@ func reserved(code string) string {
 	return ""
 }
 
+// own reports whether a code has a meaning of its own in every search, with or
+// without a SearchParameter: R4 defines some of them, and one of its examples
+// defines _id once more.
+func own(code string) bool {
+	return code == "_type" || slices.Contains(commonNames, code) || refusedNames[code] != ""
+}
+
 // Compile checks a definition and compiles it for each of its types. It fails
 // with required or invalid, 400, naming the element and in an expression the
 // position, when the definition can never work. One whose parameter cannot be
-// searched by (type special, no expression) compiles, and is Unsupported.
+// searched by (type special, no expression) compiles, and is Unsupported; one of
+// _id and the like has no Parameters and changes nothing.
 func (c *Compiler) Compile(d Definition) (*Custom, error) {
 	for _, e := range []struct{ name, value, what string }{
 		{"code", d.Code, "the name of the parameter in queries"},
@@ -141,6 +149,9 @@ func (c *Compiler) Compile(d Definition) (*Custom, error) {
 	expr, err := c.parse(d.Expression, "SearchParameter.expression")
 	if err != nil {
 		return nil, err
+	}
+	if own(d.Code) {
+		return out, nil
 	}
 	for _, typ := range types {
 		p, err := c.parameter(out, expr, typ)
@@ -665,6 +676,10 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 		if code.Text != "" {
 			x.Coding(e.key, e.system, code.Text, "")
 		}
+		return
+	}
+	if text, ok := element.(*fhir.String); ok && e.typ == fhir.SearchURI {
+		x.URI(e.key, text.Text) // what an expression made of strings
 		return
 	}
 	value(x, e.typ, e.key, element)
