@@ -324,30 +324,33 @@ func (k *Keeper) Check(p *r4.SearchParameter) error {
 }
 
 // InTx follows writes of SearchParameters inside their transaction.
-func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) error {
+func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
 	before := k.known.Load()
 
 	// 1. One at a time, on top of what this server knows.
 	version, err := t.BumpRegistry(ctx, before.version)
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	// 2. What is in force when this commits.
 	after := &known{version: version}
 	_, _, list, err := t.StoredParameters(ctx, before.versions())
 	if err != nil {
-		return err
+		return false, err
 	}
 	after.stored = k.read(before, list)
 	for _, w := range ws {
 		if err := k.admit(after, w.ID); err != nil {
-			return err
+			return false, err
 		}
 	}
 
 	// 3. A job for each type whose index is to change.
-	return k.plan(ctx, t, before, after)
+	if slices.Equal(before.customs(), after.customs()) {
+		return false, nil // a definition of what is compiled: nobody need know
+	}
+	return true, k.plan(ctx, t, before, after)
 }
 
 // admit refuses a written SearchParameter that cannot be in force beside the
@@ -420,12 +423,15 @@ func (k *Keeper) plan(ctx context.Context, t *store.Tx, before, after *known) er
 }
 
 // Committed follows the commit of such a transaction: when it returns, every
-// server knows.
-func (k *Keeper) Committed(ctx context.Context) {
+// server knows what changed.
+func (k *Keeper) Committed(ctx context.Context, changed bool) {
 	wait := time.NewTimer(k.Lease + k.Lease/10) // clocks may run a little apart
 	defer wait.Stop()
 	if err := k.Refresh(ctx); err != nil {
 		k.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
+	}
+	if !changed {
+		return
 	}
 	k.Wake()
 	select {

@@ -36,10 +36,11 @@ type Indexer interface {
 type Hook struct {
 	// InTx runs inside the transaction, after the writes; its error undoes them.
 	// What it is given has been written, and DELETE of nothing is left out. It
-	// may run several times before the transaction commits.
-	InTx func(ctx context.Context, t *Tx, ws []*Write) error
+	// may run several times before the transaction commits, and says whether
+	// anything changes by them.
+	InTx func(ctx context.Context, t *Tx, ws []*Write) (changed bool, err error)
 	// Committed runs when the transaction is committed, before anybody is told.
-	Committed func(ctx context.Context)
+	Committed func(ctx context.Context, changed bool)
 }
 
 // outdated reports whether the transaction was ended because an index was made
@@ -135,25 +136,22 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	}
 	for typ, ws := range of {
 		h := t.store.Hooks[typ]
-		if h.InTx != nil {
-			if err := h.InTx(ctx, t, ws); err != nil {
-				return err
-			}
+		changed, err := h.InTx(ctx, t, ws)
+		if err != nil {
+			return err
 		}
 		if t.hooks == nil {
-			t.hooks = make(map[string]Hook)
+			t.hooks = make(map[string]bool)
 		}
-		t.hooks[typ] = h
+		t.hooks[typ] = t.hooks[typ] || changed
 	}
 	return nil
 }
 
 // committed tells the hooks of a transaction that it is.
 func (t *Tx) committed(ctx context.Context) {
-	for _, h := range t.hooks {
-		if h.Committed != nil {
-			h.Committed(ctx)
-		}
+	for typ, changed := range t.hooks {
+		t.store.Hooks[typ].Committed(ctx, changed)
 	}
 }
 

@@ -96,7 +96,7 @@ type Tx struct {
 	// parameters to, 0 when it has not.
 	registry int64
 	renew    bool            // make the indexes of writes anew
-	hooks    map[string]Hook // to tell of the commit
+	hooks    map[string]bool // to tell of the commit
 }
 
 const maxAttempts = 10
