@@ -23,8 +23,13 @@ ORDER BY r.rid;
 SELECT 1 / (g.version = ALL (@versions::bigint[]))::integer
 FROM search_registry g;
 
--- BumpRegistry locks the row until the transaction ends: those who write
+-- LockRegistry locks the row until the transaction ends: those who write
 -- SearchParameters come one after the other.
+-- name: LockRegistry :one
+SELECT g.version
+FROM search_registry g
+FOR UPDATE;
+
 -- name: BumpRegistry :one
 UPDATE search_registry g
 SET version = g.version + 1

@@ -98,8 +98,6 @@ SET version = g.version + 1
 RETURNING g.version
 `
 
-// BumpRegistry locks the row until the transaction ends: those who write
-// SearchParameters come one after the other.
 func (q *Queries) BumpRegistry(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, BumpRegistry)
 	var version int64
@@ -369,6 +367,21 @@ func (q *Queries) IndexedStrings(ctx context.Context, rids []int64) ([]IndexedSt
 		return nil, err
 	}
 	return items, nil
+}
+
+const LockRegistry = `-- name: LockRegistry :one
+SELECT g.version
+FROM search_registry g
+FOR UPDATE
+`
+
+// LockRegistry locks the row until the transaction ends: those who write
+// SearchParameters come one after the other.
+func (q *Queries) LockRegistry(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, LockRegistry)
+	var version int64
+	err := row.Scan(&version)
+	return version, err
 }
 
 const PlanReindex = `-- name: PlanReindex :one

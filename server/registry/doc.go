@@ -4,7 +4,7 @@
 // and sees that the index of stored resources follows.
 //
 //	SearchParameter written --Check--> expression parsed and type-checked (400)
-//	   in its transaction  --InTx--->  version + 1, uniqueness, jobs for the index
+//	   in its transaction  --InTx--->  uniqueness, version + 1, jobs for the index
 //	   after its commit    --Committed-> this server reads anew, waits out the lease
 //	search, write          --Current-> *search.Registry, no older than the lease
 //	background             --Run---->  steps of the jobs, beside other servers

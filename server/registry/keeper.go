@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,6 +130,11 @@ func (k *Keeper) Refresh(ctx context.Context) error {
 			return err
 		}
 		next.stored = k.read(at, list)
+		for rid, s := range next.stored {
+			if s.err != nil && at.stored[rid] != s {
+				k.Logger.Warn("a stored SearchParameter is not in force", slog.String("id", s.id), slog.Any("error", s.err))
+			}
+		}
 		jobs, err := k.Store.ReindexJobs(ctx)
 		if err != nil {
 			return err
@@ -171,35 +177,35 @@ func (k *Keeper) read(at *known, list []store.StoredParameter) map[int64]*stored
 		fresh = append(fresh, s)
 	}
 	// What a composite is made of may have come, changed or gone.
-	for _, s := range out {
-		if s.definition.Type == fhir.SearchComposite && !slices.Contains(fresh, s) && len(fresh) > 0 {
+	was, is := lookup(at.stored), lookup(out)
+	for rid, s := range out {
+		if at.stored[rid] == s && slices.ContainsFunc(s.definition.Components, func(c search.Component) bool {
+			x, had := was(c.Definition)
+			y, has := is(c.Definition)
+			return had != has || x.Code != y.Code || x.Type != y.Type
+		}) {
 			again := *s
 			again.err, again.custom = nil, nil
+			out[rid] = &again
 			fresh = append(fresh, &again)
 		}
 	}
-	for rid, s := range out {
-		if i := slices.IndexFunc(fresh, func(f *stored) bool { return f.id == s.id }); i >= 0 {
-			out[rid] = fresh[i]
-		}
-	}
-	c := search.Compiler{Base: k.Base, Other: lookup(out)}
+	c := search.Compiler{Base: k.Base, Other: is}
 	for _, s := range fresh {
 		if s.err != nil || s.retired {
 			continue
 		}
-		if s.custom, s.err = k.compile(&c, s.definition); s.err != nil {
-			k.Logger.Warn("a stored SearchParameter is not in force", slog.String("id", s.id), slog.Any("error", s.err))
-		}
+		s.custom, s.err = k.compile(&c, s.definition)
 	}
 	return out
 }
 
 // lookup finds definitions by URL.
 func lookup(list map[int64]*stored) func(url string) (search.Definition, bool) {
-	return func(url string) (search.Definition, bool) {
+	return func(canonical string) (search.Definition, bool) {
+		url, _, _ := strings.Cut(canonical, "|")
 		for _, s := range list {
-			if s.definition.URL == url && s.err == nil {
+			if s.definition.URL != "" && s.definition.URL == url {
 				return s.definition, true
 			}
 		}
@@ -328,13 +334,12 @@ func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (chan
 	before := k.known.Load()
 
 	// 1. One at a time, on top of what this server knows.
-	version, err := t.BumpRegistry(ctx, before.version)
-	if err != nil {
+	if err := t.LockRegistry(ctx, before.version); err != nil {
 		return false, err
 	}
 
 	// 2. What is in force when this commits.
-	after := &known{version: version}
+	after := &known{}
 	_, _, list, err := t.StoredParameters(ctx, before.versions())
 	if err != nil {
 		return false, err
@@ -349,6 +354,9 @@ func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (chan
 	// 3. A job for each type whose index is to change.
 	if slices.Equal(before.customs(), after.customs()) {
 		return false, nil // a definition of what is compiled: nobody need know
+	}
+	if after.version, err = t.BumpRegistry(ctx); err != nil {
+		return false, err
 	}
 	return true, k.plan(ctx, t, before, after)
 }
@@ -425,13 +433,13 @@ func (k *Keeper) plan(ctx context.Context, t *store.Tx, before, after *known) er
 // Committed follows the commit of such a transaction: when it returns, every
 // server knows what changed.
 func (k *Keeper) Committed(ctx context.Context, changed bool) {
+	if !changed {
+		return
+	}
 	wait := time.NewTimer(k.Lease + k.Lease/10) // clocks may run a little apart
 	defer wait.Stop()
 	if err := k.Refresh(ctx); err != nil {
 		k.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
-	}
-	if !changed {
-		return
 	}
 	k.Wake()
 	select {

@@ -216,23 +216,32 @@ func (s *Store) storedParameters(ctx context.Context, conn querier, known map[in
 	return rows[0].Registry, rows[0].Progress, list, nil
 }
 
-// BumpRegistry raises the version of the search parameters: other transactions
-// that want to wait for this one. current is the version that the caller knows;
-// where the database has another one the transaction is run again after a
-// Refresh.
-func (t *Tx) BumpRegistry(ctx context.Context, current int64) (version int64, err error) {
+// LockRegistry lets no other transaction change the search parameters before this
+// one ends. current is the version that the caller knows; where the database has
+// another one the transaction is run again after a Refresh.
+func (t *Tx) LockRegistry(ctx context.Context, current int64) error {
 	if t.registry != 0 {
-		return t.registry, nil
+		return nil
 	}
-	version, err = db.New(t.tx).BumpRegistry(ctx)
+	version, err := db.New(t.tx).LockRegistry(ctx)
 	if err != nil {
-		return 0, translate(err)
+		return translate(err)
 	}
-	if version != current+1 {
-		return 0, errOutdated
+	if version != current {
+		return errOutdated
 	}
-	t.registry = version
-	return version, nil
+	return nil
+}
+
+// BumpRegistry raises the version of the search parameters, once in a
+// transaction, and returns it. The registry must be locked.
+func (t *Tx) BumpRegistry(ctx context.Context) (version int64, err error) {
+	if t.registry == 0 {
+		if t.registry, err = db.New(t.tx).BumpRegistry(ctx); err != nil {
+			return 0, translate(err)
+		}
+	}
+	return t.registry, nil
 }
 
 // checkOwn compares the indexes of a transaction that has raised the version

@@ -70,7 +70,10 @@ func (x *indexer) write(t testing.TB, typ, id, text string) *store.Write {
 func bump(t testing.TB, s *store.Store, current int64) {
 	t.Helper()
 	err := s.InTx(context.Background(), func(tx *store.Tx) error {
-		v, err := tx.BumpRegistry(context.Background(), current)
+		if err := tx.LockRegistry(context.Background(), current); err != nil {
+			return err
+		}
+		v, err := tx.BumpRegistry(context.Background())
 		if err != nil {
 			return err
 		}
