@@ -232,7 +232,6 @@ func (d *decoder) enter() bool {
 
 // resource reads an object that says what it is in resourceType.
 func (d *decoder) resource() Resource {
-	start := d.pos
 	if d.next() != '{' {
 		if d.pos == len(d.data) {
 			d.syntax("expected a resource, the body is empty or ends")
@@ -241,7 +240,7 @@ func (d *decoder) resource() Resource {
 		}
 		return nil
 	}
-	start = d.pos
+	start := d.pos
 	typ, ok := d.resourceType()
 	if d.err != nil {
 		return nil

@@ -40,7 +40,7 @@ func (k Kind) Valid(text string) bool {
 	case UUIDKind:
 		return validUUID(text)
 	case CanonicalKind, URIKind, URLKind:
-		return strings.IndexAny(text, " \t\n\r") < 0
+		return !strings.ContainsAny(text, " \t\n\r")
 	case Base64BinaryKind:
 		return validBase64(text)
 	}

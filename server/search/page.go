@@ -17,10 +17,9 @@ import (
 
 // sortColumn is how one sort key is read, compared and bound.
 type sortColumn struct {
-	key    SortKey
-	cast   string // SQL type
-	table  string // ordered table, "" for a column of resource
-	column string // of that table, after an alias
+	key   SortKey
+	cast  string // SQL type
+	table string // ordered table, "" for a column of resource
 }
 
 func columns(q *Query) []sortColumn {

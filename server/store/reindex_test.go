@@ -49,7 +49,9 @@ func (x *indexer) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	return out, nil
 }
 
-func keyOfVersion(n int64) fhir.Key { return fhir.KeyOf(fhir.SearchString, fmt.Sprintf("version %d", n)) }
+func keyOfVersion(n int64) fhir.Key {
+	return fhir.KeyOf(fhir.SearchString, fmt.Sprintf("version %d", n))
+}
 
 // write is a write as interactions make it, by what the server knows.
 func (x *indexer) write(t testing.TB, typ, id, text string) *store.Write {
