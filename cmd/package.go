@@ -29,6 +29,7 @@ definitions/. After a change, generate and build again:
 	f.StringVar(&dir, "dir", "definitions", "folder of the packages in the source tree")
 	f.StringVar(&source.Registry, "registry", "", "npm or FHIR package registry (default "+definitions.DefaultRegistry+")")
 	c.AddCommand(
+		install(),
 		&cobra.Command{
 			Use:   "add NAME@VERSION|FILE.tgz",
 			Short: "Fetch a package, check its digest and put it into the source tree",

@@ -35,10 +35,6 @@ UPDATE search_registry g
 SET version = g.version + 1
 RETURNING g.version;
 
--- name: BumpProgress :exec
-UPDATE search_registry g
-SET progress = g.progress + 1;
-
 -- name: AddReindexJob :exec
 INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)
 SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @registry, @created;
@@ -127,12 +123,18 @@ SET done = j.done + @done, changed = j.changed + @changed, failed = j.failed + @
     failed_keys = ARRAY(SELECT DISTINCT unnest(j.failed_keys || sqlc.arg(failed_keys)::bigint[]))
 WHERE j.id = @id;
 
--- FinishReindexJobs ends the jobs that have nothing left to do and returns them.
--- name: FinishReindexJobs :many
-UPDATE reindex_job j
-SET finished = @finished::timestamptz
-WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
-RETURNING j.id, j.resource_type;
+-- FinishReindexJobs ends the jobs that have nothing left to do, and lets every
+-- server know when there was one.
+-- name: FinishReindexJobs :execrows
+WITH finished AS (
+    UPDATE reindex_job j
+    SET finished = @finished::timestamptz
+    WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
+    RETURNING j.id
+)
+UPDATE search_registry g
+SET progress = g.progress + 1
+WHERE EXISTS (SELECT FROM finished f);
 
 -- TrimReindexJobs forgets jobs that ended long ago, save the last of each type,
 -- which knows what could not be indexed.

@@ -82,16 +82,6 @@ func (q *Queries) AddReindexProgress(ctx context.Context, arg AddReindexProgress
 	return err
 }
 
-const BumpProgress = `-- name: BumpProgress :exec
-UPDATE search_registry g
-SET progress = g.progress + 1
-`
-
-func (q *Queries) BumpProgress(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, BumpProgress)
-	return err
-}
-
 const BumpRegistry = `-- name: BumpRegistry :one
 UPDATE search_registry g
 SET version = g.version + 1
@@ -185,37 +175,26 @@ func (q *Queries) DeleteReindexChunk(ctx context.Context, arg DeleteReindexChunk
 	return err
 }
 
-const FinishReindexJobs = `-- name: FinishReindexJobs :many
-UPDATE reindex_job j
-SET finished = $1::timestamptz
-WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
-RETURNING j.id, j.resource_type
+const FinishReindexJobs = `-- name: FinishReindexJobs :execrows
+WITH finished AS (
+    UPDATE reindex_job j
+    SET finished = $1::timestamptz
+    WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
+    RETURNING j.id
+)
+UPDATE search_registry g
+SET progress = g.progress + 1
+WHERE EXISTS (SELECT FROM finished f)
 `
 
-type FinishReindexJobsRow struct {
-	ID           string
-	ResourceType string
-}
-
-// FinishReindexJobs ends the jobs that have nothing left to do and returns them.
-func (q *Queries) FinishReindexJobs(ctx context.Context, finished time.Time) ([]FinishReindexJobsRow, error) {
-	rows, err := q.db.Query(ctx, FinishReindexJobs, finished)
+// FinishReindexJobs ends the jobs that have nothing left to do, and lets every
+// server know when there was one.
+func (q *Queries) FinishReindexJobs(ctx context.Context, finished time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, FinishReindexJobs, finished)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	defer rows.Close()
-	var items []FinishReindexJobsRow
-	for rows.Next() {
-		var i FinishReindexJobsRow
-		if err := rows.Scan(&i.ID, &i.ResourceType); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	return result.RowsAffected(), nil
 }
 
 const IndexedDates = `-- name: IndexedDates :many

@@ -98,8 +98,8 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	return jobs, nil
 }
 
-// Reindex does the next step of any job: it cuts one into chunks, works on a
-// chunk, or ends what has no chunk left. Steps of different servers run side by
+// Reindex does the next step of any job: it ends what has no chunk left, works on
+// a chunk, or cuts a job into chunks. Steps of different servers run side by
 // side. worked is false where there was nothing to do; waits is true where a job
 // is there all the same, that others work on or that waits for transactions to
 // end.
@@ -115,7 +115,8 @@ func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	if _, err := q.SetReindexHorizons(ctx); err != nil {
 		return false, true, translate(err)
 	}
-	for _, step := range []func(context.Context) (bool, error){s.planReindex, s.reindexChunk, s.finishReindex} {
+	// What has begun is ended before anything else begins.
+	for _, step := range []func(context.Context) (bool, error){s.finishReindex, s.reindexChunk, s.planReindex} {
 		if worked, err = step(ctx); worked || err != nil {
 			return worked, true, translate(err)
 		}
@@ -153,18 +154,12 @@ func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
 
 // finishReindex ends the jobs that have no chunks left.
 func (s *Store) finishReindex(ctx context.Context) (finished bool, err error) {
-	err = s.InTx(ctx, func(t *Tx) error {
-		q := db.New(t.tx)
-		jobs, err := q.FinishReindexJobs(ctx, s.now())
-		if finished = len(jobs) > 0; err != nil || !finished {
-			return err
-		}
-		if err := q.TrimReindexJobs(ctx, s.now().Add(-keepJobs)); err != nil {
-			return err
-		}
-		return q.BumpProgress(ctx)
-	})
-	return finished, err
+	q := db.New(s.pool)
+	n, err := q.FinishReindexJobs(ctx, s.now())
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return true, q.TrimReindexJobs(ctx, s.now().Add(-keepJobs))
 }
 
 // stale is a resource whose index is not what it should be.

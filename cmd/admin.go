@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// administer is `kiln admin`.
+func administer() *cobra.Command {
+	c := &cobra.Command{Use: "admin", Short: "Administer a running server"}
+	c.AddCommand(reindex())
+	return c
+}
+
+// remote is a running server that a command talks to.
+type remote struct{ server, token string }
+
+// flags adds the flags that say which server it is.
+func (r *remote) flags(c *cobra.Command) {
+	c.Flags().StringVar(&r.server, "server", "", "base URL of the server (default the configured one)")
+	c.Flags().StringVar(&r.token, "token", "", "bearer token")
+}
+
+// call makes a request and returns the answer's body; an OperationOutcome in place
+// of it is the error.
+func (r *remote) call(c *cobra.Command, method, path, contentType string, body []byte) ([]byte, error) {
+	base := r.server
+	if base == "" {
+		cfg, err := configured(c)
+		if err != nil {
+			return nil, err
+		}
+		if base = cfg.Server.BaseURL; base == "" {
+			base = "http://" + cfg.Server.Listen
+		}
+	}
+	req, err := http.NewRequestWithContext(c.Context(), method, strings.TrimRight(base, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/fhir+json")
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 300 {
+		return answer, nil
+	}
+	var outcome struct {
+		Issue []struct{ Diagnostics string }
+	}
+	if json.Unmarshal(answer, &outcome) != nil || len(outcome.Issue) == 0 {
+		return nil, fmt.Errorf("the server answers %s", resp.Status)
+	}
+	var texts []string
+	for _, i := range outcome.Issue {
+		texts = append(texts, i.Diagnostics)
+	}
+	return nil, fmt.Errorf("the server answers %s: %s", resp.Status, strings.Join(texts, "\n"))
+}
+
+// reindex is `kiln admin reindex`.
+func reindex() *cobra.Command {
+	var r remote
+	var types, parameters []string
+	var watch, start bool
+	c := &cobra.Command{
+		Use:   "reindex",
+		Short: "Show the work on the search index, or start it",
+		Long: `Show the jobs that bring the search index of stored resources up to date with the
+search parameters, with their rate and the time left. Changing a SearchParameter
+starts such jobs; --start compares the index of all resources, or of those of
+--type, with what the search parameters say, and corrects it.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if start {
+				q := url.Values{"type": types, "parameter": parameters}
+				if _, err := r.call(c, http.MethodPost, "/$reindex?"+q.Encode(), "", nil); err != nil {
+					return err
+				}
+			} else if len(types)+len(parameters) > 0 {
+				return fmt.Errorf("--type and --parameter say what to start: give --start too")
+			}
+			return showJobs(c, &r, watch)
+		},
+	}
+	r.flags(c)
+	f := c.Flags()
+	f.BoolVar(&watch, "watch", false, "show again every second until no job is left")
+	f.BoolVar(&start, "start", false, "start a job for each resource type")
+	f.StringSliceVar(&types, "type", nil, "resource types to start a job for (default all)")
+	f.StringSliceVar(&parameters, "parameter", nil, "only types that have one of these search parameters")
+	return c
+}
+
+// job is a job as $reindex tells of it.
+type job struct {
+	ID         string   `json:"id"`
+	Type       string   `json:"type"`
+	Parameters []string `json:"parameters,omitempty"`
+	State      string   `json:"state"`
+	Total      int64    `json:"total"`
+	Done       int64    `json:"done"`
+	Changed    int64    `json:"changed"`
+	Failed     int64    `json:"failed"`
+	Rate       float64  `json:"resourcesPerSecond"`
+	Remaining  int64    `json:"remainingSeconds"`
+	Failure    string   `json:"failure,omitempty"`
+}
+
+// readJobs reads the answer of $reindex.
+func readJobs(body []byte) ([]job, error) {
+	var answer struct {
+		Parameter []struct {
+			Part []struct {
+				Name         string
+				ValueString  string
+				ValueCode    string
+				ValueURI     string
+				ValueDecimal json.Number
+			}
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("the answer is no Parameters resource: %w", err)
+	}
+	var jobs []job
+	for _, p := range answer.Parameter {
+		var j job
+		for _, part := range p.Part {
+			number, err := part.ValueDecimal.Float64()
+			if err != nil {
+				number = 0 // the part is a text
+			}
+			switch part.Name {
+			case "id":
+				j.ID = part.ValueString
+			case "type":
+				j.Type = part.ValueCode
+			case "parameter":
+				j.Parameters = append(j.Parameters, part.ValueURI)
+			case "state":
+				j.State = part.ValueCode
+			case "total":
+				j.Total = int64(number)
+			case "done":
+				j.Done = int64(number)
+			case "changed":
+				j.Changed = int64(number)
+			case "failed":
+				j.Failed = int64(number)
+			case "rate":
+				j.Rate = number
+			case "remainingSeconds":
+				j.Remaining = int64(number)
+			case "failure":
+				j.Failure = part.ValueString
+			}
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, nil
+}
+
+// showJobs prints the jobs, once or until none is left.
+func showJobs(c *cobra.Command, r *remote, watch bool) error {
+	for {
+		body, err := r.call(c, http.MethodGet, "/$reindex", "", nil)
+		if err != nil {
+			return err
+		}
+		jobs, err := readJobs(body)
+		if err != nil {
+			return err
+		}
+		left := false
+		for _, j := range jobs {
+			left = left || j.State != "done"
+		}
+		if wantsJSON(c) {
+			if err := printJSON(c.OutOrStdout(), jobs); err != nil {
+				return err
+			}
+		} else {
+			tellJobs(c.OutOrStdout(), jobs)
+		}
+		if !watch || !left {
+			return nil
+		}
+		if err := rest(c.Context(), time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tellJobs prints a line for each job.
+func tellJobs(w io.Writer, jobs []job) {
+	if len(jobs) == 0 {
+		fmt.Fprintln(w, "no jobs: the index is up to date")
+	}
+	for _, j := range jobs {
+		percent := 100.0
+		if j.Total > 0 {
+			percent = 100 * float64(j.Done) / float64(j.Total)
+		}
+		fmt.Fprintf(w, "%-24s %-8s %5.1f %%  %d of %d, %d changed, %.0f/s", j.Type, j.State, percent, j.Done, j.Total, j.Changed, j.Rate)
+		if j.State == "running" {
+			fmt.Fprintf(w, ", %s left", time.Duration(j.Remaining)*time.Second)
+		}
+		if j.Failed > 0 {
+			fmt.Fprintf(w, ", %d FAILED: %s", j.Failed, j.Failure)
+		}
+		fmt.Fprintln(w)
+	}
+}
