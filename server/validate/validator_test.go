@@ -63,7 +63,7 @@ func TestBase(t *testing.T) {
 			"error Patient.birthDate.extension[0]: constraint ext-1: an extension has either extensions or a value, found neither"}},
 		{"a known extension where it belongs", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, nil},
 		{"a known extension elsewhere", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`), false, []string{
-			"error Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"}},
+			"warning Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"}},
 		{"a known extension with another value", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueString":"x"}]}`, false, []string{
 			"error Patient.extension[0].value: expected Address, found string"}},
 		{"an extension that is no modifier", `{"resourceType":"Patient","modifierExtension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, []string{
