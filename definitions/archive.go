@@ -52,8 +52,8 @@ const (
 // ReadArchive reads a .tgz of a FHIR package: the definitions in its folder
 // package. want is the digest that it must have ("sha512-…", in base64), or "" when
 // nobody said. An archive with a path that leads out of it, with links in place of
-// definitions, for another FHIR version, or with two definitions of one type and
-// URL is refused as a whole.
+// definitions, for another FHIR version, or with two definitions of one type, URL
+// and version is refused as a whole.
 func ReadArchive(archive []byte, want string) (*Archive, error) {
 	a := &Archive{Integrity: integrity(archive)}
 	if want != "" && want != a.Integrity {
@@ -86,18 +86,31 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 		return nil, err
 	}
 	slices.SortFunc(a.Files, func(x, y File) int {
-		return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.URL, y.URL), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.URL, y.URL), cmp.Compare(x.Version, y.Version), cmp.Compare(x.Name, y.Name))
 	})
 	for i := 1; i < len(a.Files); i++ {
-		if f, g := a.Files[i-1], a.Files[i]; f.Type == g.Type && f.URL == g.URL {
-			return nil, fmt.Errorf("%s and %s both define %s", f.Name, g.Name, f.URL)
+		f, g := a.Files[i-1], a.Files[i]
+		if f.Type != g.Type || f.URL != g.URL || f.Version != g.Version {
+			continue
 		}
+		switch { // R4 itself has one under an older name too
+		case f.named() && !g.named():
+			a.Files = slices.Delete(a.Files, i, i+1)
+		case g.named() && !f.named():
+			a.Files = slices.Delete(a.Files, i-1, i)
+		default:
+			return nil, fmt.Errorf("%s and %s both define %s|%s", f.Name, g.Name, f.URL, f.Version)
+		}
+		i--
 	}
 	if len(a.Files) == 0 {
 		return nil, fmt.Errorf("%s@%s has no definitions", a.Name, a.Version)
 	}
 	return a, nil
 }
+
+// named reports whether a file has the name that packages give it.
+func (f File) named() bool { return path.Base(f.Name) == f.Type+"-"+f.ID+".json" }
 
 // describe takes what package.json says.
 func (a *Archive) describe(manifest []byte) error {

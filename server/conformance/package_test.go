@@ -118,7 +118,7 @@ func TestInstallPackageRefuses(t *testing.T) {
 		{"a file that unpacks to too much", bomb, "", 400, "larger than"},
 		{"a definition that is no R4", packed(t, "package/package.json", packageJSON, good, content, "package/ValueSet-x.json", `{"resourceType":"ValueSet","url":"http://example.org/x","status":"active","colour":1}`), "", 422, "package/ValueSet-x.json"},
 		{"a parameter that cannot work", packed(t, "package/package.json", packageJSON, good, content, "package/SearchParameter-x.json", parameter("x", "x", "string", "Patient", "Patient.nickname")), "", 422, "nickname"},
-		{"two of one URL", packed(t, "package/package.json", packageJSON, good, content, "package/CodeSystem-y.json", content), "", 400, "both define"},
+		{"two of one URL", packed(t, "package/package.json", packageJSON, good, content, "package/CodeSystem-y.json", strings.Replace(content, `"id":"colours"`, `"id":"y"`, 1)), "", 400, "both define"},
 		{"a bad value of dry-run", packed(t, "package/package.json", packageJSON, good, content), "?dry-run=maybe", 400, "dry-run"},
 		{"damaged", packed(t, "package/package.json", packageJSON, good, content)[:150], "", 400, "cannot be installed"},
 	} {

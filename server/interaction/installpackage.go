@@ -137,8 +137,10 @@ func (s *Service) planItems(ctx context.Context, tx *store.Tx, items []*packageI
 	}
 	for _, typ := range slices.Sorted(maps.Keys(byType)) {
 		var urls, ids []string
+		versions := make(map[string]int) // of a URL in the package
 		for _, it := range byType[typ] {
 			urls = append(urls, it.file.URL)
+			versions[it.file.URL]++
 		}
 		current, err := tx.ByCanonical(ctx, typ, urls)
 		if err != nil {
@@ -156,13 +158,14 @@ func (s *Service) planItems(ctx context.Context, tx *store.Tx, items []*packageI
 		}
 		for _, it := range byType[typ] {
 			it.action, it.id, it.version, it.w = "create", it.file.ID, 0, nil
-			if list := stored[it.file.URL]; len(list) > 0 {
-				// Of several with the URL, the one with the business version of the package.
-				v := list[0]
-				if i := slices.IndexFunc(list, func(v fhir.Version) bool { return version[v.ID] == it.file.Version }); i >= 0 {
-					v = list[i]
-				}
-				if err := it.compare(v); err != nil {
+			// Of several with the URL, the one with the same business version.
+			list := stored[it.file.URL]
+			same := slices.IndexFunc(list, func(v fhir.Version) bool { return version[v.ID] == it.file.Version })
+			if same < 0 && len(list) > 0 && versions[it.file.URL] == 1 {
+				same = 0
+			}
+			if same >= 0 {
+				if err := it.compare(list[same]); err != nil {
 					return err
 				}
 				continue
