@@ -136,11 +136,12 @@ UPDATE search_registry g
 SET progress = g.progress + 1
 WHERE EXISTS (SELECT FROM finished f);
 
--- TrimReindexJobs forgets jobs that ended long ago, save the last of each type,
--- which knows what could not be indexed.
+-- TrimReindexJobs forgets jobs that had nothing to do, and those that ended long
+-- ago, save the last of each type, which knows what could not be indexed.
 -- name: TrimReindexJobs :exec
 DELETE FROM reindex_job j
-WHERE j.finished < @before::timestamptz AND EXISTS (
+WHERE j.finished IS NOT NULL AND j.total = 0
+    OR j.finished < @before::timestamptz AND EXISTS (
         SELECT FROM reindex_job l
         WHERE l.resource_type = j.resource_type AND l.id > j.id AND l.finished IS NOT NULL
     );

@@ -258,6 +258,7 @@ func TestSearchParameterThatAResourceBreaks(t *testing.T) {
 		return strings.Contains(w, "could not be indexed")
 	})
 	s.get("/Patient/old").want(200)
+	s.post("/Patient", `{"resourceType":"Patient"}`, "If-None-Exist", "initial=a").issue(409, "incomplete", "could not be indexed")
 	s.do("DELETE", "/SearchParameter/initial", "").want(204)
 	s.post("/Patient", `{"resourceType":"Patient","name":[{"given":["A","B"]}]}`).want(201)
 }

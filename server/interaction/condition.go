@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net/http"
 	"net/url"
 
 	"kiln/server/fhir"
@@ -57,6 +58,10 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	q, err := search.Parse(s.Registry(), typ, values, s.searchOptions(ctx, false, nil))
 	if err != nil {
 		return nil, err
+	}
+	if len(q.Notices) > 0 {
+		// A match that cannot be found yet would be made a second time.
+		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics).WithStatus(http.StatusConflict)
 	}
 	values.Del("_count")
 	values.Del("_total")

@@ -84,7 +84,7 @@ func (k *Keeper) Open(ctx context.Context) error {
 // (search.Registry.Err).
 func (k *Keeper) Current() *search.Registry {
 	at := k.known.Load()
-	switch age := time.Since(at.asked); {
+	switch age := since(at.asked); {
 	case age < k.Lease/2:
 	case age < k.Lease:
 		if k.renewing.CompareAndSwap(false, true) {
@@ -106,6 +106,13 @@ func (k *Keeper) Current() *search.Registry {
 		at = k.known.Load()
 	}
 	return at.registry
+}
+
+// since is the time since t: the longer one of two measures, for the clock that
+// never goes back stands still while a machine is suspended.
+func since(t time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
 // Refresh makes what Current returns as new as the database.

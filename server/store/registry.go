@@ -156,9 +156,10 @@ func (t *Tx) committed(ctx context.Context) {
 }
 
 // RegistryVersion is the version of the search parameters, and a number that
-// changes when a job on the index ends.
+// changes when a job on the index ends. Like StoredParameters and ReindexJobs it
+// may be asked for by whoever has a transaction open.
 func (s *Store) RegistryVersion(ctx context.Context) (version, progress int64, err error) {
-	r, err := db.New(s.pool).RegistryVersion(ctx)
+	r, err := db.New(s.side).RegistryVersion(ctx)
 	return r.Version, r.Progress, translate(err)
 }
 
@@ -175,7 +176,7 @@ type StoredParameter struct {
 // made of, by surrogate, as of one moment. known are versions by surrogate whose
 // bodies need not be read.
 func (s *Store) StoredParameters(ctx context.Context, known map[int64]int) (version, progress int64, list []StoredParameter, err error) {
-	return s.storedParameters(ctx, s.pool, known)
+	return s.storedParameters(ctx, s.side, known)
 }
 
 // StoredParameters is Store.StoredParameters inside the transaction.

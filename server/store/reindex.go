@@ -71,7 +71,7 @@ func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
 // ReindexJobs returns the jobs, oldest first: those under way, those that ended
 // within a week, and the last one of each type.
 func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
-	rows, err := db.New(s.pool).ReindexJobs(ctx)
+	rows, err := db.New(s.side).ReindexJobs(ctx)
 	if err != nil {
 		return nil, translate(err)
 	}
