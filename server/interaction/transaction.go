@@ -33,6 +33,15 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 			return Response{}, err
 		}
 	}
+	if !t.conditional && len(t.gets) == 0 {
+		// A short one shares its commit with others.
+		if err := t.write(ctx, s.Store.WriteAll, t.writes); err != nil {
+			return Response{}, err
+		}
+		out := t.told(p)
+		t.release()
+		return Response{Status: http.StatusOK, Bundle: out}, nil
+	}
 	var out *Bundle
 	again := false
 	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
@@ -326,7 +335,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		if err := t.distinct(); err != nil {
 			return nil, err
 		}
-		if err := t.write(ctx, tx, writes[:n]); err != nil {
+		if err := t.write(ctx, tx.Write, writes[:n]); err != nil {
 			return nil, err
 		}
 		writes = writes[n:]
@@ -341,14 +350,11 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		}
 	}
 	// 6. Write.
-	if err := t.write(ctx, tx, writes); err != nil {
+	if err := t.write(ctx, tx.Write, writes); err != nil {
 		return nil, err
 	}
 	// 7. Read, and tell.
-	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
-	for _, j := range t.writes {
-		out.Entries[j.i] = entryOf(j.response(), p, j.method)
-	}
+	out := t.told(p)
 	for _, j := range t.gets {
 		r, err := t.s.get(ctx, inside{tx, t.s.Store}, j, p.Lenient)
 		if err != nil {
@@ -357,6 +363,15 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		out.Entries[j.i] = entryOf(r, p, j.method)
 	}
 	return out, nil
+}
+
+// told is the response, with what the writes did.
+func (t *plan) told(p BundleParams) *Bundle {
+	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
+	for _, j := range t.writes {
+		out.Entries[j.i] = entryOf(j.response(), p, j.method)
+	}
+	return out
 }
 
 func (t *plan) lock(ctx context.Context, tx *store.Tx) error {
@@ -420,7 +435,7 @@ func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
 }
 
 // write hands the store what is to be written.
-func (t *plan) write(ctx context.Context, tx *store.Tx, jobs []*job) error {
+func (t *plan) write(ctx context.Context, write func(context.Context, []*store.Write) error, jobs []*job) error {
 	ws := make([]*store.Write, 0, len(jobs))
 	of := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
@@ -432,7 +447,7 @@ func (t *plan) write(ctx context.Context, tx *store.Tx, jobs []*job) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	err := tx.Write(ctx, ws)
+	err := write(ctx, ws)
 	if w, ok := errors.AsType[*store.WriteError](err); ok {
 		j := of[w.Index]
 		return inEntry(j.i, t.s.updateCreateError(j.w, w.Err))
