@@ -1,7 +1,7 @@
 -- The search parameters in force, and the jobs that bring the index up to them.
 
 -- name: RegistryVersion :one
-SELECT g.version, g.progress
+SELECT g.version, g.progress, g.definitions
 FROM search_registry g;
 
 -- SearchParameters returns the version of the registry with what it is made of,
@@ -34,6 +34,10 @@ FOR UPDATE;
 UPDATE search_registry g
 SET version = g.version + 1
 RETURNING g.version;
+
+-- name: BumpDefinitions :exec
+UPDATE search_registry g
+SET definitions = g.definitions + 1;
 
 -- name: AddReindexJob :exec
 INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)

@@ -2,7 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"slices"
+	"strings"
+	"time"
 
 	"kiln/definitions"
 	"kiln/gen/r4"
@@ -14,7 +18,10 @@ import (
 // validation builds the validator on the definitions of this program, which are
 // read when the first resource is validated, and makes it judge what is written.
 func (s *Server) validation() {
-	v := validate.New(r4.Model, &library{open: definitions.Embedded})
+	l := &library{open: definitions.Embedded, stored: s.Store.Definitions}
+	v := validate.New(r4.Model, l)
+	l.forget = v.Forget
+	s.Parameters.Forget = v.Forget
 	options := validate.Options{Terminology: s.Service.Terminology}
 	if s.Config.Validation.CheckReferences {
 		options.Exists = s.exists
@@ -55,18 +62,39 @@ func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
 	return err == nil, err
 }
 
-// library is the packages of this program, opened at first use.
+// library is the packages of this program, opened at first use, and what is stored.
 type library struct {
-	open func() (*definitions.Library, error)
+	open   func() (*definitions.Library, error)
+	stored func(ctx context.Context, url string) ([][]byte, error)
+	forget func() // drops what was made of answers
 }
 
-// Resolve finds a definition by canonical URL.
+// lookUp bounds how long a definition is looked for in the database.
+const lookUp = 10 * time.Second
+
+// Resolve finds a definition by canonical URL: R4's own first, then the one that
+// was stored last.
 func (l *library) Resolve(canonical string) ([]byte, bool) {
-	d, err := l.open()
+	if d, err := l.open(); err == nil {
+		if b, ok := d.Resolve(canonical); ok {
+			return b, true
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookUp)
+	defer cancel()
+	url, version, versioned := strings.Cut(canonical, "|")
+	list, err := l.stored(ctx, url)
 	if err != nil {
+		time.AfterFunc(lookUp, l.forget) // it may be there all the same
 		return nil, false
 	}
-	return d.Resolve(canonical)
+	for _, body := range slices.Backward(list) {
+		var head struct{ Version string }
+		if !versioned || json.Unmarshal(body, &head) == nil && head.Version == version {
+			return body, true
+		}
+	}
+	return nil, false
 }
 
 // Read finds a definition by resource type and id.

@@ -131,9 +131,10 @@ type RidBlock struct {
 }
 
 type SearchRegistry struct {
-	One      bool
-	Version  int64
-	Progress int64
+	One         bool
+	Version     int64
+	Progress    int64
+	Definitions int64
 }
 
 type TerminologyAnswer struct {

@@ -82,6 +82,16 @@ func (q *Queries) AddReindexProgress(ctx context.Context, arg AddReindexProgress
 	return err
 }
 
+const BumpDefinitions = `-- name: BumpDefinitions :exec
+UPDATE search_registry g
+SET definitions = g.definitions + 1
+`
+
+func (q *Queries) BumpDefinitions(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, BumpDefinitions)
+	return err
+}
+
 const BumpRegistry = `-- name: BumpRegistry :one
 UPDATE search_registry g
 SET version = g.version + 1
@@ -403,20 +413,21 @@ func (q *Queries) PlanReindex(ctx context.Context, arg PlanReindexParams) (int64
 
 const RegistryVersion = `-- name: RegistryVersion :one
 
-SELECT g.version, g.progress
+SELECT g.version, g.progress, g.definitions
 FROM search_registry g
 `
 
 type RegistryVersionRow struct {
-	Version  int64
-	Progress int64
+	Version     int64
+	Progress    int64
+	Definitions int64
 }
 
 // The search parameters in force, and the jobs that bring the index up to them.
 func (q *Queries) RegistryVersion(ctx context.Context) (RegistryVersionRow, error) {
 	row := q.db.QueryRow(ctx, RegistryVersion)
 	var i RegistryVersionRow
-	err := row.Scan(&i.Version, &i.Progress)
+	err := row.Scan(&i.Version, &i.Progress, &i.Definitions)
 	return i, err
 }
 

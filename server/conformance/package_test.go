@@ -167,3 +167,23 @@ func TestSearchParameterLeast(t *testing.T) {
 	s.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://example.org/none","code":"none","type":"string","base":["Patient"]}`).want(201)
 	s.get("/Patient?none=x").issue(400, "not-supported", "no expression")
 }
+
+// A profile that arrives at run time is applied, by every server, and so is its
+// next version.
+func TestProfileAtRunTime(t *testing.T) {
+	a, b := pair(t)
+	profile := func(element string) string {
+		return fmt.Sprintf(`{"resourceType":"StructureDefinition","id":"born","url":"http://example.org/StructureDefinition/born","name":"Born","status":"active",
+			"kind":"resource","abstract":false,"type":"Patient","baseDefinition":"http://hl7.org/fhir/StructureDefinition/Patient","derivation":"constraint",
+			"differential":{"element":[{"id":"Patient.%[1]s","path":"Patient.%[1]s","min":1}]}}`, element)
+	}
+	const patient = `{"resourceType":"Patient","meta":{"profile":["http://example.org/StructureDefinition/born"]},"gender":"male"}`
+	a.post("/Patient", patient).want(201) // nobody knows the profile
+	b.post("/Patient", patient).want(201)
+	a.install(packed(t, "package/package.json", packageJSON, "package/StructureDefinition-born.json", profile("birthDate")), "").want(200)
+	a.post("/Patient", patient).issue(422, "invalid", "birthDate")
+	eventually(t, "the other server applies the profile", func() bool { return b.post("/Patient", patient).status == 422 })
+	b.put("/StructureDefinition/born", profile("gender")).want(200)
+	b.post("/Patient", patient).want(201)
+	eventually(t, "the other server applies the new version", func() bool { return a.post("/Patient", patient).status == 201 })
+}

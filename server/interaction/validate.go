@@ -34,6 +34,7 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 	if s.Validator == nil || ctx.Value(skip{}) != nil {
 		return nil
 	}
+	s.Registry() // what profiles say is as new as the search parameters
 	defer complete(r)()
 	issues := s.Validator.Validate(ctx, r)
 	for _, i := range issues {

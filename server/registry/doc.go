@@ -49,6 +49,12 @@
 // (fhir.Parameter.Notice). Deleting a parameter makes searches by it fail at once;
 // its entries go by a job of the same kind, and nobody reads them meanwhile.
 //
+// # Profiles and value sets
+//
+// What validation keeps of stored profiles, value sets and code systems is dropped
+// when one is written: at once on the server that wrote it, within the lease on the
+// others, which read a counter with the version.
+//
 // # What is compiled stays compiled
 //
 // A stored SearchParameter with URL, code, type and expression of a compiled one

@@ -34,6 +34,9 @@ type Keeper struct {
 	NewID     func() string
 	Now       func() time.Time
 	Logger    *slog.Logger
+	// Forget is called when a profile, value set or code system was written, by
+	// any server; may be nil.
+	Forget func()
 	// Lease must be the same on all servers of a database; 0 means the constant.
 	Lease time.Duration
 
@@ -47,6 +50,7 @@ type Keeper struct {
 type known struct {
 	registry          *search.Registry
 	version, progress int64
+	definitions       int64
 	asked             time.Time
 	stored            map[int64]*stored // by surrogate
 }
@@ -73,6 +77,19 @@ func (k *Keeper) Open(ctx context.Context) error {
 		k.Store.Hooks = make(map[string]store.Hook)
 	}
 	k.Store.Hooks["SearchParameter"] = store.Hook{InTx: k.InTx, Committed: k.Committed}
+	written := store.Hook{
+		InTx: func(ctx context.Context, t *store.Tx, _ []*store.Write) (bool, error) {
+			return true, t.BumpDefinitions(ctx)
+		},
+		Committed: func(ctx context.Context, _ bool) {
+			if err := k.Refresh(ctx); err != nil {
+				k.Logger.Warn("the version of definitions cannot be read", slog.Any("error", err))
+			}
+		},
+	}
+	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem"} {
+		k.Store.Hooks[typ] = written
+	}
 	if err := k.Refresh(ctx); err != nil {
 		return fmt.Errorf("read the search parameters: %w", err)
 	}
@@ -125,11 +142,14 @@ func (k *Keeper) Refresh(ctx context.Context) error {
 		return nil // somebody else asked after this call began
 	}
 	asked := time.Now()
-	version, progress, err := k.Store.RegistryVersion(ctx)
+	version, progress, definitions, err := k.Store.RegistryVersion(ctx)
 	if err != nil {
 		return err
 	}
 	next := *at
+	if next.definitions = definitions; definitions != at.definitions && k.Forget != nil {
+		k.Forget()
+	}
 	if version != at.version || progress != at.progress {
 		asked = time.Now()
 		var list []store.StoredParameter

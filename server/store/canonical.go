@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"math"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -27,6 +28,30 @@ func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir
 	out := make([]fhir.Version, len(rows))
 	for i, r := range rows {
 		if out[i], err = t.store.version(ctx, number, r.ID, r.Version, r.LastUpdated, r.Method, r.Body); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// definitionTypes are the resource types that validation reads.
+var definitionTypes = []string{"StructureDefinition", "ValueSet", "CodeSystem"}
+
+// Definitions returns the current profiles, value sets and code systems with a
+// canonical URL, oldest first. It may be asked for by whoever has a transaction
+// open.
+func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {
+	p := db.ResourcesByTermsParams{High: math.MaxInt64}
+	for _, typ := range definitionTypes {
+		p.Terms = append(p.Terms, fhir.KeyOf(fhir.SearchURI, typ+".url").Term(fhir.ValueURI(url)))
+	}
+	rows, err := db.New(s.side).ResourcesByTerms(ctx, p)
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([][]byte, len(rows))
+	for i, r := range rows {
+		if out[i], err = decodeBody(r.Body); err != nil {
 			return nil, err
 		}
 	}

@@ -155,12 +155,13 @@ func (t *Tx) committed(ctx context.Context) {
 	}
 }
 
-// RegistryVersion is the version of the search parameters, and a number that
-// changes when a job on the index ends. Like StoredParameters and ReindexJobs it
+// RegistryVersion is the version of the search parameters, a number that changes
+// when a job on the index ends, and one that does when profiles, value sets or
+// code systems are written. Like StoredParameters and ReindexJobs it
 // may be asked for by whoever has a transaction open.
-func (s *Store) RegistryVersion(ctx context.Context) (version, progress int64, err error) {
+func (s *Store) RegistryVersion(ctx context.Context) (version, progress, definitions int64, err error) {
 	r, err := db.New(s.side).RegistryVersion(ctx)
-	return r.Version, r.Progress, translate(err)
+	return r.Version, r.Progress, r.Definitions, translate(err)
 }
 
 // StoredParameter is a current SearchParameter resource. Body is nil where the
@@ -243,6 +244,12 @@ func (t *Tx) BumpRegistry(ctx context.Context) (version int64, err error) {
 		}
 	}
 	return t.registry, nil
+}
+
+// BumpDefinitions lets every server know that what profiles, value sets or code
+// systems say has changed.
+func (t *Tx) BumpDefinitions(ctx context.Context) error {
+	return translate(db.New(t.tx).BumpDefinitions(ctx))
 }
 
 // checkOwn compares the indexes of a transaction that has raised the version

@@ -32,7 +32,7 @@ func follow(s *store.Store) *indexer {
 }
 
 func (x *indexer) Refresh(ctx context.Context) error {
-	v, _, err := x.store.RegistryVersion(ctx)
+	v, _, _, err := x.store.RegistryVersion(ctx)
 	x.version.Store(v)
 	return err
 }
