@@ -278,6 +278,10 @@ func (s *server) ask(ctx context.Context, name string, shared bool, fetch func(c
 	result := s.flights.DoChan(strconv.FormatInt(key, 16), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
 		defer cancel()
+		// Another flight may have landed since this caller looked.
+		if a, ok := s.memory.GetIfPresent(key); ok && s.fresh(a) {
+			return a, nil
+		}
 		if kept := s.kept(ctx, key, shared); kept != nil {
 			old = kept
 			if s.fresh(kept) {
