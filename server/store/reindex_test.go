@@ -247,7 +247,7 @@ func TestReindexWaitsForOlderTransactions(t *testing.T) {
 // is indexed by the last version, and by it alone.
 func TestReindexBesideWriters(t *testing.T) {
 	first, url := open(t)
-	follow(first)
+	write(t, first, follow(first).write(t, "Basic", "always", "en")) // a job of nothing is forgotten at once
 	stores := []*store.Store{first, openAt(t, url), openAt(t, url)}
 	ctx, stop := context.WithCancel(context.Background())
 	var writers, workers sync.WaitGroup
