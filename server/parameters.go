@@ -23,7 +23,7 @@ func (s *Server) parameters(ctx context.Context) error {
 		}
 	}
 	s.Parameters = &registry.Keeper{
-		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, MakeIndex: s.Service.Index,
+		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, MakeIndex: s.Service.Index, FindSort: s.Service.Sort,
 		NewID: newID, Now: time.Now, Logger: s.Logger,
 	}
 	s.Service.Registry = s.Parameters.Current

@@ -34,7 +34,7 @@ func TestSearch(t *testing.T) {
 	})
 	t.Run("pages: every match once, links to all (http.html#paging)", func(t *testing.T) {
 		s := s.in(t)
-		for _, sort := range []string{"", "&_sort=-birthdate", "&_sort=family", "&_sort=_id", "&_sort=-_lastUpdated"} {
+		for _, sort := range []string{"", "&_sort=-birthdate", "&_sort=family", "&_sort=_id", "&_sort=-_lastUpdated", "&_sort=active,-birthdate"} {
 			seen := make(map[string]int)
 			first := s.get("/Patient?_count=10"+sort).want(200).equal("total", "25")
 			pages := 0

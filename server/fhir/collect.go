@@ -43,7 +43,7 @@ func (p *partValues) reset() {
 // string: they are parts of a request's body, which an index that waits for reuse
 // would keep alive as a whole.
 func (x *Index) Reset() {
-	x.ResourceType = ""
+	x.ResourceType, x.Sorters = "", nil
 	x.Terms, x.Targets, x.Dates = x.Terms[:0], x.Targets[:0], x.Dates[:0]
 	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
 	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
@@ -127,6 +127,10 @@ func (x *Index) Code(k Key, code string) {
 	if code == "" {
 		return
 	}
+	if x.Sorters != nil {
+		x.sortToken(k, "", code)
+		return
+	}
 	x.add(k, ValueCode(code))
 	x.present(k)
 }
@@ -143,6 +147,10 @@ func (x *Index) Coding(k Key, system, code, display string) {
 }
 
 func (x *Index) systemAndCode(k Key, system, code string) {
+	if x.Sorters != nil {
+		x.sortToken(k, system, code)
+		return
+	}
 	if code != "" {
 		x.add(k, ValueCode(code))
 		x.add(k, ValueCoding(system, code))
@@ -162,6 +170,10 @@ func (x *Index) TokenText(k Key, text string) {
 	if text == "" || x.composite.open {
 		return
 	}
+	if x.Sorters != nil {
+		x.sortText(k, text)
+		return
+	}
 	folded := FoldText(text)
 	if folded == "" {
 		return
@@ -176,7 +188,7 @@ func (x *Index) Identifier(k Key, system, value string) { x.systemAndCode(k, sys
 
 // OfType indexes one coding of an identifier's type with its value: :of-type.
 func (x *Index) OfType(k Key, typeSystem, typeCode, value string) {
-	if typeCode == "" || value == "" || x.composite.open {
+	if typeCode == "" || value == "" || x.composite.open || x.Sorters != nil {
 		return
 	}
 	x.add(k, ValueOfType(typeSystem, typeCode, value))
@@ -190,6 +202,10 @@ func (x *Index) OfType(k Key, typeSystem, typeCode, value string) {
 // Spec: https://hl7.org/fhir/R4/search.html#token.
 func (x *Index) ContactPoint(k Key, system, use, value string) {
 	if value == "" {
+		return
+	}
+	if x.Sorters != nil {
+		x.sortToken(k, system, value)
 		return
 	}
 	x.add(k, ValueCode(value))
@@ -213,6 +229,10 @@ func (x *Index) Reference(k Key, reference, typ string) {
 	}
 	x.present(k)
 	if reference[0] == '#' {
+		return
+	}
+	if x.Sorters != nil {
+		x.sortReference(k, reference, typ)
 		return
 	}
 	if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
@@ -246,6 +266,10 @@ func (x *Index) LogicalReference(k Key, system, value string) {
 	if system == "" && value == "" {
 		return
 	}
+	if x.Sorters != nil {
+		x.sortText(k, value)
+		return
+	}
 	x.present(k)
 	if x.composite.open {
 		return
@@ -267,6 +291,10 @@ func (x *Index) Canonical(k Key, canonical string) {
 	}
 	x.present(k)
 	if canonical[0] == '#' {
+		return
+	}
+	if x.Sorters != nil {
+		x.sortURI(k, canonical)
 		return
 	}
 	x.add(k, ValueURI(canonical))
@@ -291,6 +319,10 @@ func (x *Index) URI(k Key, uri string) {
 	if uri == "" {
 		return
 	}
+	if x.Sorters != nil {
+		x.sortURI(k, uri)
+		return
+	}
 	x.present(k)
 	x.add(k, ValueURI(uri))
 	if !x.composite.open {
@@ -301,7 +333,7 @@ func (x *Index) URI(k Key, uri string) {
 // String indexes a string: folded for the prefix search, order and :contains;
 // as it is for :exact.
 func (x *Index) String(k Key, text string) {
-	if text == "" {
+	if text == "" || x.Sorters != nil {
 		return
 	}
 	x.present(k)
@@ -431,7 +463,7 @@ func (x *Index) QuantityRange(k Key, low, high, system, code, unit string) {
 // type, id its logical id or a reference to it; a reference to another type, or
 // to a resource of another server, leaves nothing. ResourceType must be set.
 func (x *Index) Compartment(typ, id string) {
-	if id == "" {
+	if id == "" || x.Sorters != nil {
 		return
 	}
 	if strings.ContainsAny(id, "/:#") {

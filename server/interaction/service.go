@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/url"
 	"sync"
@@ -131,6 +132,28 @@ func (s *Service) index(id string, r fhir.Resource) (*fhir.Index, error) {
 
 // Index is index, for work on what is stored.
 func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) { return s.index(id, r) }
+
+// Sort gives the sorters what r is sorted by. What an expression of a search
+// parameter cannot be evaluated on has no value for it.
+func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error {
+	x, _ := s.indexes.Get().(*fhir.Index)
+	if x == nil {
+		x = new(fhir.Index)
+	}
+	x.BaseURLs, x.Sorters = s.BaseURLs, by
+	s.Extract(x, r)
+	reg := s.Registry()
+	err := reg.Err()
+	var failed *search.ExtractError
+	if err == nil {
+		if err = reg.Extract(x, r); errors.As(err, &failed) {
+			err = nil
+		}
+	}
+	x.Reset()
+	s.indexes.Put(x)
+	return err
+}
 
 // write stores one draft. Its index goes back to the pool only when the store is
 // surely done with it.

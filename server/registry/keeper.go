@@ -31,9 +31,11 @@ type Keeper struct {
 	Store *store.Store
 	// MakeIndex returns what a resource leaves in the index, by Current.
 	MakeIndex func(id string, r fhir.Resource) (*fhir.Index, error)
-	NewID     func() string
-	Now       func() time.Time
-	Logger    *slog.Logger
+	// FindSort gives sorters what a resource is sorted by, by Current.
+	FindSort func(r fhir.Resource, by []*fhir.Sorter) error
+	NewID    func() string
+	Now      func() time.Time
+	Logger   *slog.Logger
 	// Forget is called when a profile, value set or code system was written, by
 	// any server; may be nil.
 	Forget func()
@@ -480,6 +482,9 @@ func (k *Keeper) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode
 
 // Index returns what a resource leaves in the index.
 func (k *Keeper) Index(id string, r fhir.Resource) (*fhir.Index, error) { return k.MakeIndex(id, r) }
+
+// Sort gives the sorters what a resource is sorted by.
+func (k *Keeper) Sort(r fhir.Resource, by []*fhir.Sorter) error { return k.FindSort(r, by) }
 
 // Wake lets Run look for work at once.
 func (k *Keeper) Wake() {

@@ -3,6 +3,7 @@ package search
 import (
 	"slices"
 	"sort"
+	"strings"
 
 	"kiln/server/fhir"
 
@@ -288,7 +289,7 @@ func (p *Plan) PageOf(rids []int64) ([]int64, error) {
 // page statement, in no order.
 func (p *Plan) Rows(rids []int64) Statement {
 	w := &writer{env: p.env}
-	w.s("SELECT NULL::bigint, NULL::bigint, r.rid, ", rowColumns, " FROM resource r WHERE r.rid = ANY (")
+	w.s("SELECT NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid = ANY (")
 	w.terms(rids)
 	w.s(")")
 	return w.statement()

@@ -613,6 +613,9 @@ func (r *Registry) Extract(x *fhir.Index, resource fhir.Resource) error {
 	var failed ExtractError
 	var issues []outcome.Issue
 	for _, e := range list {
+		if !x.Sorts(e.key) {
+			continue
+		}
 		if err := e.extract(x, n, r.value); err != nil {
 			failed.Keys = append(failed.Keys, e.key)
 			issues = append(issues, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Expression: x.ResourceType,

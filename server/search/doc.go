@@ -65,10 +65,14 @@
 // The text of a statement depends on the shape of the query only, and every value
 // is bound, so that PostgreSQL's prepared statements are reused.
 //
-// # What has no order here
+// # What has no order in the database
 //
-// Tokens, references and uris are kept as hashes; `_sort` by one of them is refused
-// by name. Strings, dates, numbers, quantities, `_id` and `_lastUpdated` sort.
+// Tokens, references and uris are kept as hashes. A search that is sorted by one
+// of them is an Order: the store reads all matches, finds what they are sorted by
+// with the extraction that indexes them (fhir.Sorter), and sorts them in memory,
+// with other sort keys beside. An order is remembered like a column. 88,674
+// Observations by code take 0.6 s once and 3 ms for each further page; more than
+// MaxOrder matches are refused by name.
 //
 // # Paging
 //

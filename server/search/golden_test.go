@@ -120,7 +120,9 @@ func compileGolden(b *bytes.Buffer, line string) {
 		}
 	}
 	show("count", p.Count(), nil)
-	if p.Walkable() {
+	if p.InMemory() {
+		show("unsorted", p.Unsorted(), nil)
+	} else if p.Walkable() {
 		for phase := range p.Phases() {
 			if st, ok, err := p.Walk(phase, 0, 0); ok || err != nil {
 				show("walk", st, err)

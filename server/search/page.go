@@ -29,7 +29,7 @@ func columns(q *Query) []sortColumn {
 		switch {
 		case k.Code == "_lastUpdated":
 			c.cast = "timestamptz"
-		case k.Code == "_id":
+		case k.Code == "_id", k.InMemory():
 			c.cast = "text"
 		case k.Type == fhir.SearchString:
 			c.cast, c.table = "text", "index_string"

@@ -381,11 +381,9 @@ func (p *parser) missing(param *fhir.Parameter, c Clause) (Clause, error) {
 
 // present holds for a resource that has any entry of a parameter.
 func present(param *fhir.Parameter) []Match {
-	if param.Type == fhir.SearchReference && len(param.Targets) > 0 && strings.Contains(param.Expression, "resolve()") {
-		// Narrowed to some targets (`patient` of `subject`): the key's entries are
-		// shared with the wider parameter.
+	if targets := narrowedTo(param); targets != nil {
 		var values []fhir.Value
-		for _, t := range param.Targets {
+		for _, t := range targets {
 			values = append(values, fhir.ValueTarget(t))
 		}
 		return []Match{termsOf(param.Keys, values...)}
@@ -406,6 +404,16 @@ func present(param *fhir.Parameter) []Match {
 		any = append(any, all)
 	}
 	return any
+}
+
+// narrowedTo are the types that the references of a parameter must point at to
+// count: `patient` is `subject` where that is a Patient, and shares its entries.
+// nil is every type.
+func narrowedTo(param *fhir.Parameter) []string {
+	if param.Type == fhir.SearchReference && len(param.Targets) > 0 && strings.Contains(param.Expression, "resolve()") {
+		return param.Targets
+	}
+	return nil
 }
 
 // termsOf is every value under every key.

@@ -178,8 +178,9 @@ func (p Prefix) String() string { return prefixNames[p] }
 // SortKey is one key of `_sort`.
 type SortKey struct {
 	Code       string
-	Type       fhir.SearchType // string, date, number, quantity; token for `_id`
+	Type       fhir.SearchType // any but composite and special; token for `_id`
 	Keys       []fhir.Key      // of every type searched
+	Targets    []string        // of a reference: only those to these types count; nil is every one
 	Single     bool
 	Descending bool
 }

@@ -97,8 +97,8 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 	return nil
 }
 
-// sort reads `_sort`. Resources without a value come last. Strings, dates,
-// numbers and quantities have an order here; hashed parameters have none.
+// sort reads `_sort`: every parameter but those of type composite and special.
+// Resources without a value come last.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 func (p *parser) sort(q *Query, value string) error {
 	keys := strings.Split(value, ",")
@@ -120,10 +120,11 @@ func (p *parser) sort(q *Query, value string) error {
 			if err != nil {
 				return known(err)
 			}
-			if !isOrdered(param.Type) {
-				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order here; string, date, number and quantity parameters, _id and _lastUpdated do", clip(code), param.Type)
+			if !isOrdered(param.Type) && !isText(param.Type) {
+				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order; parameters of every other type do, and _id and _lastUpdated", clip(code), param.Type)
 			}
 			s.Type, s.Keys, s.Single = param.Type, param.Keys, param.Single && len(param.Keys) == 1
+			s.Targets = narrowedTo(param)
 		}
 		if slices.ContainsFunc(q.Sort, func(o SortKey) bool { return o.Code == code }) {
 			return badValue("_sort", value, code+" is named twice")

@@ -30,6 +30,8 @@ type Indexer interface {
 	// finished. An error is one of the client's; with a *search.ExtractError as
 	// its cause, parameters that r breaks, what the others say is returned too.
 	Index(id string, r fhir.Resource) (*fhir.Index, error)
+	// Sort gives the sorters what r is sorted by.
+	Sort(r fhir.Resource, by []*fhir.Sorter) error
 }
 
 // Hook follows the writes of resources that the service itself depends on.

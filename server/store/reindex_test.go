@@ -49,6 +49,8 @@ func (x *indexer) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	return out, nil
 }
 
+func (x *indexer) Sort(fhir.Resource, []*fhir.Sorter) error { return nil }
+
 func keyOfVersion(n int64) fhir.Key {
 	return fhir.KeyOf(fhir.SearchString, fmt.Sprintf("version %d", n))
 }

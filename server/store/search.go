@@ -99,6 +99,13 @@ func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*Sea
 	if plan.Empty {
 		return x.result(ctx, &pageRows{}, true)
 	}
+	if plan.InMemory() && q.Count > 0 {
+		p, err := x.byOrder(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return x.result(ctx, p, true)
+	}
 	p, exact, err := x.run(ctx)
 	if err != nil {
 		return nil, err
@@ -477,6 +484,7 @@ type searches struct {
 	histograms map[string]*histogram
 	columns    map[totalKey]*column
 	cells      int // of all columns
+	orders     orders
 }
 
 type totalKey [16]byte

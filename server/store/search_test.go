@@ -581,7 +581,7 @@ func (c *corpus) cases(seed uint64, n int) []searchCase {
 				}
 			}
 			if r.IntN(3) == 0 {
-				values.Set("_sort", pick(r, []string{"birthdate", "-birthdate", "family", "-family,birthdate", "-_id", "_lastUpdated"}))
+				values.Set("_sort", pick(r, []string{"birthdate", "-birthdate", "family", "-family,birthdate", "-_id", "_lastUpdated", "gender", "-gender,family", "organization,-_id"}))
 			}
 		} else {
 			var all []condition[observation]
@@ -598,7 +598,7 @@ func (c *corpus) cases(seed uint64, n int) []searchCase {
 				}
 			}
 			if r.IntN(3) == 0 {
-				values.Set("_sort", pick(r, []string{"date", "-date", "-date,_id", "value-quantity", "-value-quantity,date", "_id", "-_lastUpdated"}))
+				values.Set("_sort", pick(r, []string{"date", "-date", "-date,_id", "value-quantity", "-value-quantity,date", "_id", "-_lastUpdated", "status,-date", "-code,value-quantity", "patient", "-subject,_id", "category,_lastUpdated"}))
 			}
 		}
 		slices.Sort(sc.want)
@@ -664,6 +664,7 @@ func ids(r *store.SearchResult) []string {
 // by offset must be the same sequence.
 func TestRandomSearches(t *testing.T) {
 	s, _ := open(t)
+	s.Indexer = compiled{}
 	c := newCorpus(1, 150, 900)
 	c.load(t, s)
 	n := 200

@@ -61,6 +61,7 @@ type Store struct {
 	trim  trimmer
 
 	searches searches
+	sorting  chan struct{} // has an element for each search that sorts many resources
 }
 
 // querier is what a pool, a connection and a transaction have in common.
@@ -73,7 +74,7 @@ type querier interface {
 
 // Open connects to a migrated database.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{log: c.Logger, now: c.Now}
+	s := &Store{log: c.Logger, now: c.Now, sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

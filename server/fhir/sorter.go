@@ -1,0 +1,114 @@
+package fhir
+
+import "slices"
+
+// A Sorter finds what a resource is sorted by where a search parameter is a token,
+// a reference or a uri: the index has only hashes of these. An Index with Sorters
+// leaves no entries; what would make them goes to the Sorters instead, so that a
+// resource is sorted by what it is found by.
+//
+// The value is, for
+//
+//	token      the code, in lower case, then its system; the value of an Identifier
+//	           or ContactPoint, then its system; true or false; the text of a
+//	           concept that has no code
+//	reference  Type/id, or the URL of a resource of another server; the identifier of
+//	           a logical reference where there is no other
+//	uri        itself
+//
+// and of several values the one that comes first in the direction asked for.
+// Spec: https://hl7.org/fhir/R4/search.html#sort.
+type Sorter struct {
+	Keys       []Key
+	Targets    []string // only references to these types count; nil is every one
+	Descending bool
+
+	value, text string // text is what counts where there is no value
+	found, told bool
+}
+
+// Reset makes the Sorter ready for the next resource.
+func (s *Sorter) Reset() { s.value, s.text, s.found, s.told = "", "", false, false }
+
+// Value returns what the resource is sorted by; false where it has none.
+func (s *Sorter) Value() (string, bool) {
+	if s.found {
+		return s.value, true
+	}
+	return s.text, s.told
+}
+
+func (s *Sorter) offer(value string) {
+	if !s.found || s.before(value, s.value) {
+		s.value, s.found = value, true
+	}
+}
+
+func (s *Sorter) offerText(text string) {
+	if !s.told || s.before(text, s.text) {
+		s.text, s.told = text, true
+	}
+}
+
+func (s *Sorter) before(a, b string) bool { return a < b && !s.Descending || a > b && s.Descending }
+
+// Sorts reports whether entries under k are of use: always, unless the index has
+// Sorters and none is for k.
+func (x *Index) Sorts(k Key) bool {
+	return x.Sorters == nil || slices.ContainsFunc(x.Sorters, func(s *Sorter) bool { return slices.Contains(s.Keys, k) })
+}
+
+// sortToken offers a code, or a value that is searched like one.
+func (x *Index) sortToken(k Key, system, code string) {
+	if code == "" {
+		return
+	}
+	for _, s := range x.Sorters {
+		if slices.Contains(s.Keys, k) {
+			s.offer(Fold(code) + "\x00" + system)
+		}
+	}
+}
+
+// sortText offers a text that counts where there is no value.
+func (x *Index) sortText(k Key, text string) {
+	if text == "" {
+		return
+	}
+	for _, s := range x.Sorters {
+		if slices.Contains(s.Keys, k) {
+			s.offerText(FoldText(text))
+		}
+	}
+}
+
+// sortReference offers a literal reference, without its version; typ is
+// Reference.type or "".
+func (x *Index) sortReference(k Key, reference, typ string) {
+	for _, s := range x.Sorters {
+		if !slices.Contains(s.Keys, k) {
+			continue
+		}
+		value := reference
+		if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
+			value, typ = t+"/"+id, t
+		} else {
+			value, _ = withoutVersion(reference)
+			if typ == "" {
+				typ = typeInURL(value)
+			}
+		}
+		if s.Targets == nil || slices.Contains(s.Targets, typ) {
+			s.offer(value)
+		}
+	}
+}
+
+// sortURI offers a uri or canonical.
+func (x *Index) sortURI(k Key, uri string) {
+	for _, s := range x.Sorters {
+		if slices.Contains(s.Keys, k) {
+			s.offer(uri)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package search
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+
+	"github.com/cockroachdb/apd/v3"
+)
+
+// MaxOrder is the number of matches that can be sorted by a token, a reference or
+// a uri: the values are read from the resources themselves, at about 7 us each.
+const MaxOrder = 500_000
+
+// isText reports whether values of a type are kept as hashes only, so that their
+// order shows in the resources alone.
+func isText(t fhir.SearchType) bool {
+	return t == fhir.SearchToken || t == fhir.SearchReference || t == fhir.SearchURI
+}
+
+// InMemory reports whether the values of the key must be read from resources.
+func (k *SortKey) InMemory() bool { return isText(k.Type) && k.Keys != nil }
+
+// InMemory reports whether the search must be sorted by an Order.
+func (p *Plan) InMemory() bool {
+	return slices.ContainsFunc(p.q.Sort, func(k SortKey) bool { return k.InMemory() })
+}
+
+// TooManyToSort refuses to sort total matches.
+func (p *Plan) TooManyToSort(total int64) *outcome.Error {
+	var names []string
+	for _, k := range p.q.Sort {
+		if k.InMemory() {
+			names = append(names, k.Code)
+		}
+	}
+	return outcome.New(outcome.CodeTooCostly, "parameter _sort: %s can sort at most %d matches, and the search has %d: add parameters that narrow it, such as a date or patient, or sort by a string, date, number or quantity",
+		strings.Join(names, ", "), MaxOrder, total)
+}
+
+// Sorters are the sort keys that are read from resources, in the order of `_sort`.
+func (p *Plan) Sorters() []*fhir.Sorter {
+	var out []*fhir.Sorter
+	for _, k := range p.q.Sort {
+		if k.InMemory() {
+			out = append(out, &fhir.Sorter{Keys: k.Keys, Targets: k.Targets, Descending: k.Descending})
+		}
+	}
+	return out
+}
+
+// OrderName tells orders apart, together with the statement Unsorted.
+func (p *Plan) OrderName() string {
+	var b strings.Builder
+	for _, k := range p.q.Sort {
+		b.WriteString(strconv.FormatBool(k.Descending))
+		b.WriteString(strings.Join(k.Targets, ","))
+		for _, key := range k.Keys {
+			b.WriteString(strconv.FormatUint(uint64(key), 16))
+			b.WriteByte(' ')
+		}
+		b.WriteString(k.Code)
+		b.WriteByte(';')
+	}
+	return b.String()
+}
+
+// Unsorted is the statement that reads every match, in no order: rid, a text for
+// each sort key that has an index, and the body, null where the resource has no
+// value for any other. More than MaxOrder rows are too many.
+func (p *Plan) Unsorted() Statement {
+	w := &writer{env: p.env}
+	w.s("SELECT r.rid, ")
+	var present []int64
+	for _, c := range columns(p.q) {
+		if c.key.InMemory() {
+			present = append(present, termsOf(c.key.Keys, fhir.ValuePresent()).Values...)
+			continue
+		}
+		mark := len(w.b)
+		w.value(&c, "r")
+		value := string(w.b[mark:])
+		w.b = append(w.b[:mark], c.asText(value)...)
+		w.s(", ")
+	}
+	w.s("CASE WHEN r.terms && ")
+	w.terms(present)
+	w.s(" THEN r.body END FROM ")
+	w.matching("r", &p.where, p.types)
+	w.s(" LIMIT ")
+	w.p(int64(MaxOrder + 1))
+	w.s("::bigint")
+	return w.statement()
+}
+
+// An Order is the matches of a search as `_sort` has them. It is not changed once
+// it is finished.
+type Order struct {
+	cols []orderColumn
+	rids []int64
+	// places has, for each match and sort key, the place of the value among the
+	// distinct values in the direction asked for.
+	places []uint32
+}
+
+// missing is the place of no value: the last, in both directions.
+const missing = math.MaxUint32
+
+// orderColumn is the distinct values of a sort key.
+type orderColumn struct {
+	key    SortKey
+	cast   string
+	seen   map[string]uint32 // until it is finished
+	values []string          // sorted once it is finished
+}
+
+// NewOrder returns an empty order for the plan's `_sort`.
+func (p *Plan) NewOrder() *Order {
+	o := &Order{}
+	for _, c := range columns(p.q) {
+		o.cols = append(o.cols, orderColumn{key: c.key, cast: c.cast, seen: make(map[string]uint32)})
+	}
+	return o
+}
+
+// Add takes a match with a text for each sort key, nil for no value.
+func (o *Order) Add(rid int64, keys []*string) {
+	o.rids = append(o.rids, rid)
+	for i, k := range keys {
+		at := uint32(missing)
+		if k != nil {
+			c := &o.cols[i]
+			n, ok := c.seen[*k]
+			if !ok {
+				n = uint32(len(c.values))
+				text := strings.Clone(*k) // and not the body that it is a part of
+				c.seen[text] = n
+				c.values = append(c.values, text)
+			}
+			at = n
+		}
+		o.places = append(o.places, at)
+	}
+}
+
+// Finish sorts what was added.
+func (o *Order) Finish() {
+	n := len(o.cols)
+	for i := range o.cols {
+		c := &o.cols[i]
+		by := make([]uint32, len(c.values))
+		for j := range by {
+			by[j] = uint32(j)
+		}
+		slices.SortFunc(by, func(a, b uint32) int { return c.compare(c.values[a], c.values[b]) })
+		place := make([]uint32, len(by))
+		values := make([]string, len(by))
+		for j, from := range by {
+			place[from], values[j] = uint32(j), c.values[from]
+		}
+		for j := i; j < len(o.places); j += n {
+			if o.places[j] != missing {
+				o.places[j] = place[o.places[j]]
+			}
+		}
+		c.values, c.seen = values, nil
+	}
+	at := make([]int, len(o.rids))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortFunc(at, func(a, b int) int {
+		return cmp.Or(slices.Compare(o.places[a*n:a*n+n], o.places[b*n:b*n+n]), cmp.Compare(o.rids[a], o.rids[b]))
+	})
+	rids, places := make([]int64, 0, len(at)), make([]uint32, 0, len(o.places))
+	for _, i := range at {
+		rids = append(rids, o.rids[i])
+		places = append(places, o.places[i*n:i*n+n]...)
+	}
+	o.rids, o.places = rids, places
+}
+
+// compare orders two values as `_sort` asks for.
+func (c *orderColumn) compare(a, b string) int {
+	if c.key.Descending {
+		a, b = b, a
+	}
+	switch c.cast {
+	case "bigint", "timestamptz":
+		m, _ := strconv.ParseInt(a, 10, 64)
+		n, _ := strconv.ParseInt(b, 10, 64)
+		return cmp.Compare(m, n)
+	case "numeric":
+		var m, n apd.Decimal
+		_, _, err1 := m.SetString(a)
+		_, _, err2 := n.SetString(b)
+		if err1 == nil && err2 == nil {
+			return m.Cmp(&n)
+		}
+	}
+	return strings.Compare(a, b)
+}
+
+// Len is the number of matches.
+func (o *Order) Len() int { return len(o.rids) }
+
+// Bytes is about how much memory the order takes.
+func (o *Order) Bytes() int {
+	n := 8*len(o.rids) + 4*len(o.places)
+	for i := range o.cols {
+		for _, v := range o.cols[i].values {
+			n += len(v) + 16
+		}
+	}
+	return n
+}
+
+// after is the number of matches up to a place between two matches: those that
+// the cursor's match comes after, and itself.
+func (o *Order) after(c *Cursor) int {
+	// Twice the place among the values; odd where the value is none of them.
+	places := make([]int64, len(o.cols))
+	for i, k := range c.Keys {
+		if k == nil {
+			places[i] = 2 * missing
+			continue
+		}
+		col := &o.cols[i]
+		at, found := slices.BinarySearchFunc(col.values, *k, col.compare)
+		places[i] = 2 * int64(at)
+		if !found {
+			places[i]--
+		}
+	}
+	n := len(o.cols)
+	return sort.Search(len(o.rids), func(i int) bool {
+		for j := range n {
+			if c := cmp.Compare(2*int64(o.places[i*n+j]), places[j]); c != 0 {
+				return c > 0
+			}
+		}
+		return o.rids[i] > c.RID
+	})
+}
+
+// PageIn is the part of the order that the page has, with one more when there is
+// one; backwards the last comes first, as from Walk. keys are the texts of each
+// match, for cursors.
+func (p *Plan) PageIn(o *Order) (rids []int64, keys [][]*string, err error) {
+	g, err := p.page()
+	if err != nil {
+		return nil, nil, err
+	}
+	from, to := g.offset, 0
+	switch {
+	case g.reverse:
+		to = len(o.rids)
+		if g.cursor != nil {
+			if to = o.after(g.cursor); to > 0 && o.rids[to-1] == g.cursor.RID {
+				to--
+			}
+		}
+		from = max(0, to-g.limit)
+	default:
+		if g.cursor != nil {
+			from = o.after(g.cursor)
+		}
+		from = min(from, len(o.rids))
+		to = min(from+g.limit, len(o.rids))
+	}
+	n := len(o.cols)
+	for i := from; i < to; i++ {
+		match := make([]*string, n)
+		for j := range n {
+			if at := o.places[i*n+j]; at != missing {
+				match[j] = &o.cols[j].values[at]
+			}
+		}
+		rids, keys = append(rids, o.rids[i]), append(keys, match)
+	}
+	if g.reverse {
+		slices.Reverse(rids)
+		slices.Reverse(keys)
+	}
+	return rids, keys, nil
+}

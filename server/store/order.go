@@ -1,0 +1,259 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// keptOrder is a search.Order and the snapshot that it holds in.
+type keptOrder struct {
+	o        *search.Order
+	snapshot string
+	at       time.Time // of the last use
+}
+
+// orders are the orders that a server remembers: pages after the first are a look
+// into memory.
+type orders struct {
+	mu    sync.Mutex
+	kept  map[totalKey]*keptOrder
+	bytes int
+}
+
+// maxOrderBytes bounds the orders that are kept.
+const maxOrderBytes = 32 << 20
+
+func (m *orders) find(k totalKey, now time.Time) *keptOrder {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.kept[k]
+	if o == nil || now.Sub(o.at) > rememberedFor {
+		return nil
+	}
+	return o
+}
+
+func (m *orders) keep(k totalKey, o *keptOrder) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.kept[k]; old != nil {
+		m.bytes -= old.o.Bytes()
+		delete(m.kept, k)
+	}
+	if o == nil || o.o.Bytes() > maxOrderBytes {
+		return
+	}
+	for other, old := range m.kept {
+		if m.bytes+o.o.Bytes() > maxOrderBytes || o.at.Sub(old.at) > rememberedFor {
+			m.bytes -= old.o.Bytes()
+			delete(m.kept, other)
+		}
+	}
+	if m.kept == nil {
+		m.kept = make(map[totalKey]*keptOrder)
+	}
+	m.kept[k] = o
+	m.bytes += o.o.Bytes()
+}
+
+// byOrder answers a search that is sorted by a token, a reference or a uri: all
+// matches are read and sorted here, and the page is fetched.
+func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
+	count := x.plan.Count()
+	total, err := x.total(ctx, count, keyOf(count))
+	if err != nil {
+		return nil, err
+	}
+	if total > search.MaxOrder {
+		return nil, x.plan.TooManyToSort(total)
+	}
+	if x.private {
+		o, err := x.sort(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return x.pageIn(ctx, o)
+	}
+	if total <= int64(x.plan.Limit)/2 { // a few milliseconds: not worth remembering
+		p, _, err := x.sortAtOnce(ctx)
+		return p, err
+	}
+	st := x.plan.Unsorted()
+	st.SQL += " -- " + x.plan.OrderName()
+	key := keyOf(st)
+	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
+		return p, err
+	}
+	// Reading many resources takes a processor for a second: a few at a time, and
+	// who waited may find that somebody else has done it.
+	select {
+	case x.s.sorting <- struct{}{}:
+		defer func() { <-x.s.sorting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
+		return p, err
+	}
+	p, o, err := x.sortAtOnce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x.s.searches.orders.keep(key, o)
+	return p, nil
+}
+
+// byKeptOrder returns nil where there is no order that still holds.
+func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, error) {
+	kept := x.s.searches.orders.find(key, x.s.now())
+	if kept == nil {
+		return nil, nil
+	}
+	rids, keys, err := x.plan.PageIn(kept.o)
+	if err != nil {
+		return nil, err
+	}
+	st := x.plan.Rows(rids).Beside(x.plan.Unchanged(kept.snapshot))
+	p, unchanged, now, err := x.rowsIfUnchanged(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	if !unchanged || len(p.rows) != len(rids) {
+		x.s.searches.orders.keep(key, nil)
+		return nil, nil
+	}
+	x.s.searches.orders.keep(key, &keptOrder{kept.o, now, x.s.now()})
+	return arrange(p, kept.o, rids, keys), nil
+}
+
+// sortAtOnce sorts all matches and fetches the page in one snapshot.
+func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, err error) {
+	err = pgx.BeginTxFunc(ctx, x.s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		inside := *x
+		inside.conn = tx
+		o = &keptOrder{at: x.s.now()}
+		if err := tx.QueryRow(ctx, "SELECT "+search.Now).Scan(&o.snapshot); err != nil {
+			return err
+		}
+		if o.o, err = inside.sort(ctx); err != nil {
+			return err
+		}
+		p, err = inside.pageIn(ctx, o.o)
+		x.steps = inside.steps
+		return err
+	})
+	return p, o, err
+}
+
+// sort reads all matches, one body in memory at a time.
+func (x *searching) sort(ctx context.Context) (*search.Order, error) {
+	if x.s.Indexer == nil {
+		return nil, errors.New("store: sorting needs an Indexer")
+	}
+	st := x.plan.Unsorted()
+	x.note("all matches, to be sorted", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	sorters := x.plan.Sorters()
+	o := x.plan.NewOrder()
+	var rid int64
+	var body pgtype.DriverBytes // of use until the next row
+	keys := make([]*string, len(x.q.Sort))
+	texts := make([]string, len(keys)) // what keys point at
+	into := []any{&rid}
+	ofSorter := make([]int, 0, len(sorters)) // the sort key of each
+	for i := range x.q.Sort {
+		if x.q.Sort[i].InMemory() {
+			ofSorter = append(ofSorter, i)
+		} else {
+			into = append(into, &keys[i])
+		}
+	}
+	into = append(into, &body)
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		for _, i := range ofSorter {
+			keys[i] = nil
+		}
+		if body != nil {
+			if err := x.s.sortValues(body, sorters); err != nil {
+				return nil, err
+			}
+			for j, s := range sorters {
+				if v, ok := s.Value(); ok {
+					i := ofSorter[j]
+					texts[i] = v
+					keys[i] = &texts[i]
+				}
+			}
+		}
+		o.Add(rid, keys)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if o.Len() > search.MaxOrder { // some came since they were counted
+		return nil, x.plan.TooManyToSort(int64(o.Len()))
+	}
+	o.Finish()
+	return o, nil
+}
+
+// sortValues finds what a stored resource is sorted by.
+func (s *Store) sortValues(body []byte, sorters []*fhir.Sorter) error {
+	json, err := decodeBody(body)
+	if err != nil {
+		return err
+	}
+	r, err := s.Indexer.Decode(json)
+	if err != nil {
+		return err
+	}
+	for _, o := range sorters {
+		o.Reset()
+	}
+	return s.Indexer.Sort(r, sorters)
+}
+
+// pageIn fetches the page of a fresh order.
+func (x *searching) pageIn(ctx context.Context, o *search.Order) (*pageRows, error) {
+	rids, keys, err := x.plan.PageIn(o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := x.page(ctx, "rows of the page", x.plan.Rows(rids))
+	if err != nil {
+		return nil, err
+	}
+	return arrange(p, o, rids, keys), nil
+}
+
+// arrange puts the rows of a page into their order, with their keys.
+func arrange(p *pageRows, o *search.Order, rids []int64, keys [][]*string) *pageRows {
+	at := make(map[int64]match, len(p.rows))
+	for _, m := range p.rows {
+		at[m.rid] = m
+	}
+	p.rows = p.rows[:0]
+	for i, rid := range rids {
+		if m, ok := at[rid]; ok {
+			m.keys = keys[i]
+			p.rows = append(p.rows, m)
+		}
+	}
+	p.total = int64(o.Len())
+	return p
+}

@@ -1,0 +1,228 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// compiled is the indexer of a server whose search parameters never change.
+type compiled struct{}
+
+func (compiled) Refresh(context.Context) error { return nil }
+
+func (compiled) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(r4.Model, body) }
+
+func (compiled) Index(id string, r fhir.Resource) (*fhir.Index, error) {
+	x := new(fhir.Index)
+	index.Extract(x, r)
+	x.Finish()
+	return x, nil
+}
+
+func (compiled) Sort(r fhir.Resource, by []*fhir.Sorter) error {
+	index.Extract(&fhir.Index{Sorters: by}, r)
+	return nil
+}
+
+// least is the value that sorts a resource: of several the one that comes first.
+func least(values []string, descending bool) *string {
+	if len(values) == 0 {
+		return nil
+	}
+	pick := slices.Min(values)
+	if descending {
+		pick = slices.Max(values)
+	}
+	return &pick
+}
+
+// TestSortByTokenReferenceURI sorts by what the index has hashes of and compares
+// with an order made here: sorted anew for each page, and remembered.
+// Spec: https://hl7.org/fhir/R4/search.html#sort.
+func TestSortByTokenReferenceURI(t *testing.T) {
+	s, _ := open(t)
+	s.Indexer = compiled{}
+	c := newCorpus(11, 60, 500)
+	c.load(t, s)
+	values := map[string]func(o *observation) []string{
+		"status": func(o *observation) []string { return []string{o.status} },
+		"code": func(o *observation) (out []string) {
+			for _, c := range o.code {
+				out = append(out, strings.ToLower(c.code)+" "+c.system)
+			}
+			return out
+		},
+		"category": func(o *observation) []string { return o.categories },
+		"subject": func(o *observation) []string {
+			if o.subject == "" {
+				return nil
+			}
+			return []string{o.subject}
+		},
+		"patient": func(o *observation) []string {
+			if !strings.HasPrefix(o.subject, "Patient/") {
+				return nil
+			}
+			return []string{o.subject}
+		},
+		"_id": func(o *observation) []string { return []string{o.id} },
+		"date": func(o *observation) []string {
+			low, _, ok := o.date()
+			if !ok {
+				return nil
+			}
+			return []string{fmt.Sprintf("%020d", low)}
+		},
+	}
+	for _, by := range []string{"status,_id", "-status,_id", "code,-_id", "-code,_id", "category,subject,_id", "-category,-date,_id", "patient,date,_id", "-patient,-_id", "-date,status,_id"} {
+		want := slices.Clone(c.observations)
+		slices.SortFunc(want, func(a, b observation) int {
+			for key := range strings.SplitSeq(by, ",") {
+				code, descending := strings.CutPrefix(key, "-")
+				x, y := least(values[code](&a), descending), least(values[code](&b), descending)
+				order := 0
+				switch {
+				case x == nil && y != nil:
+					return 1
+				case x != nil && y == nil:
+					return -1
+				case x != nil:
+					order = strings.Compare(*x, *y)
+				}
+				if descending {
+					order = -order
+				}
+				if order != 0 {
+					return order
+				}
+			}
+			return 0
+		})
+		var ids []string
+		for _, o := range want {
+			ids = append(ids, o.id)
+		}
+		sc := searchCase{typ: "Observation", values: params("_sort", by)}
+		for _, limit := range []int{0, 3} {
+			s.SetSearchLimit(limit)
+			if diff := gocmp.Diff(ids, pages(t, s, &sc, 90)); diff != "" {
+				t.Errorf("_sort=%s (limit %d):\n%s", by, limit, diff)
+			}
+			if diff := gocmp.Diff(ids, pagesBack(t, s, &sc, 90)); diff != "" {
+				t.Errorf("_sort=%s (limit %d), backwards:\n%s", by, limit, diff)
+			}
+		}
+	}
+}
+
+// TestSortHoldsWhileOthersWrite goes through the pages while resources change
+// their place: those that stay come once.
+func TestSortHoldsWhileOthersWrite(t *testing.T) {
+	for _, limit := range []int{0, 3} {
+		s, _ := open(t)
+		s.Indexer = compiled{}
+		s.SetSearchLimit(limit)
+		observation := func(i int, status string) *store.Write {
+			return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%02d","status":%q,"code":{"text":"t"}}`, i, status))
+		}
+		var ws []*store.Write
+		for i := range 40 {
+			ws = append(ws, observation(i, []string{"amended", "final", "preliminary", "registered"}[i%4]))
+		}
+		if err := s.WriteAll(context.Background(), ws); err != nil {
+			t.Fatal(err)
+		}
+		sc := searchCase{typ: "Observation", values: params("_sort", "status,-_id")}
+		seen := map[string]int{}
+		extra := []string{"_count", "7"}
+		for page := 0; ; page++ {
+			r := find(t, s, sc.parse(t, extra...))
+			for _, v := range r.Matches {
+				seen[v.ID]++
+			}
+			if !r.HasNext {
+				break
+			}
+			extra = []string{"_count", "7", "_cursor", r.Last, "_offset", strconv.Itoa(7 * (page + 1))}
+			// The cursor's own match goes, and a new one comes before every page.
+			write(t, s, remove("Observation", r.Matches[len(r.Matches)-1].ID))
+			write(t, s, observation(50+page, "amended"))
+		}
+		for i := range 40 {
+			if n := seen[fmt.Sprintf("o%02d", i)]; n != 1 {
+				t.Errorf("limit %d: o%02d came %d times, want once", limit, i, n)
+			}
+		}
+	}
+}
+
+// TestSortOrders sorts values of every form that a token, a reference or a uri has.
+func TestSortOrders(t *testing.T) {
+	s, _ := open(t)
+	s.Indexer = compiled{}
+	var ws []*store.Write
+	for _, text := range []string{
+		`{"resourceType":"Patient","id":"a","active":true,"identifier":[{"system":"s2","value":"1"}],"telecom":[{"system":"phone","value":"555"}],"meta":{"source":"urn:b"}}`,
+		`{"resourceType":"Patient","id":"b","active":false,"identifier":[{"system":"s1","value":"1"},{"value":"0"}],"telecom":[{"system":"email","value":"a@b"}],"meta":{"source":"urn:a"}}`,
+		`{"resourceType":"Patient","id":"c","identifier":[{"system":"s1","value":"1"}],"telecom":[{"system":"fax","value":"111"}]}`,
+		`{"resourceType":"Condition","id":"a","subject":{"reference":"Patient/b"},"code":{"text":"Zebra bite"}}`,
+		`{"resourceType":"Condition","id":"b","subject":{"reference":"Patient/a/_history/1"},"code":{"coding":[{"code":"Y"},{"code":"b"}],"text":"aaa"}}`,
+		`{"resourceType":"Condition","id":"c","subject":{"reference":"http://other.example/Patient/z"},"code":{"coding":[{"code":"x"}]}}`,
+		`{"resourceType":"Condition","id":"d","subject":{"identifier":{"value":"Nobody"}}}`,
+	} {
+		ws = append(ws, resourceWrite(t, []byte(text)))
+	}
+	if err := s.WriteAll(context.Background(), ws); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, typ, sort, want string }{
+		{"booleans, false first", "Patient", "active", "b a c"},
+		{"booleans down, missing last", "Patient", "-active", "a b c"},
+		{"identifiers by value, then system, the first of each", "Patient", "identifier", "b c a"},
+		{"identifiers down, the last of each", "Patient", "-identifier,_id", "a b c"},
+		{"contact points by value", "Patient", "telecom", "c a b"},
+		{"uris", "Patient", "_source", "b a c"},
+		{"uris down", "Patient", "-_source", "a b c"},
+		{"codes without case, a text where there is no code, none last", "Condition", "code,_id", "b c a d"},
+		{"references by type and id, then elsewhere, an identifier among them", "Condition", "subject", "b a c d"},
+		{"a narrowed reference", "Condition", "patient,-_id", "b a c d"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sc := searchCase{typ: tt.typ, values: params("_sort", tt.sort)}
+			if diff := gocmp.Diff(tt.want, strings.Join(ids(find(t, s, sc.parse(t))), " ")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestSortOfTooMany refuses by name what cannot be sorted in good time.
+func TestSortOfTooMany(t *testing.T) {
+	sc := searchCase{typ: "Observation", values: params("_sort", "-date,status")}
+	plan := search.Compile(sc.parse(t), &search.Env{Type: func(string) (int16, bool) { return 1, true }})
+	if !plan.InMemory() {
+		t.Fatal("status is sorted by an index")
+	}
+	var e *outcome.Error
+	if err := error(plan.TooManyToSort(search.MaxOrder + 1)); !errors.As(err, &e) || e.Issues[0].Code != outcome.CodeTooCostly ||
+		!strings.Contains(e.Issues[0].Diagnostics, "status") || !strings.Contains(e.Issues[0].Diagnostics, strconv.Itoa(search.MaxOrder+1)) {
+		t.Errorf("got %v, want too-costly that names status and the number of matches", err)
+	}
+	if got := e.HTTPStatus(); got != 400 {
+		t.Errorf("status %d, want 400", got)
+	}
+}
