@@ -1,6 +1,9 @@
 package fhir
 
-import "unsafe"
+import (
+	"strings"
+	"unsafe"
+)
 
 // Node is a place in a model: what FHIRPath and validation walk over. It is two
 // words, made without allocation, and valid as long as the model is not changed.
@@ -50,6 +53,23 @@ func (t *Type) Field(name string) *Field {
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
 			return &t.Fields[i]
+		}
+	}
+	return nil
+}
+
+// FieldOf is Field for a name as it may also stand in JSON or in a definition:
+// valueString and value[x] are value, _status is status.
+func (t *Type) FieldOf(name string) *Field {
+	name = strings.TrimPrefix(strings.TrimSuffix(name, "[x]"), "_")
+	if f := t.Field(name); f != nil {
+		return f
+	}
+	for i := range t.Fields {
+		if f := &t.Fields[i]; f.Choice() {
+			if rest, ok := strings.CutPrefix(name, f.Name); ok && rest != "" && rest[0] >= 'A' && rest[0] <= 'Z' {
+				return f
+			}
 		}
 	}
 	return nil

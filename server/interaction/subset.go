@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/url"
 	"slices"
-	"strings"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -21,9 +20,9 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 	if r.Version.Body == nil {
 		return r, nil
 	}
-	var elements []string
-	for _, v := range values["_elements"] {
-		elements = append(elements, strings.Split(v, ",")...)
+	elements, err := s.Registry().Elements([]string{r.Version.ResourceType}, values["_elements"])
+	if err != nil {
+		return r, err
 	}
 	summary := search.Summary(values.Get("_summary"))
 	switch summary {
@@ -34,6 +33,9 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 		return r, outcome.Invalid("_summary=count counts the matches of a search; this is a read")
 	default:
 		return r, outcome.Invalid("_summary is %q: expected true, text, data or false", clip(string(summary)))
+	}
+	if summary != search.SummaryNone && len(elements) > 0 {
+		return r, outcome.Invalid("_summary and _elements cannot be combined")
 	}
 	r.Version = s.reducer(summary, elements)(r.Version)
 	return r, nil
@@ -74,7 +76,7 @@ func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
 		case "meta":
 			value = tagged(value)
 		default:
-			if f := fieldOf(t, strings.TrimPrefix(name, "_")); f == nil || !keep(f) {
+			if f := t.FieldOf(name); f == nil || !keep(f) {
 				continue
 			}
 		}
@@ -89,27 +91,13 @@ func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
 	return append(out, '}')
 }
 
-// fieldOf finds the field of a JSON property: valueQuantity is value.
-func fieldOf(t *fhir.Type, name string) *fhir.Field {
-	if f := t.Field(name); f != nil {
-		return f
-	}
-	for i := range t.Fields {
-		if f := &t.Fields[i]; f.Choice() {
-			if rest, ok := strings.CutPrefix(name, f.Name); ok && rest != "" && rest[0] >= 'A' && rest[0] <= 'Z' {
-				return f
-			}
-		}
-	}
-	return nil
-}
-
 // tagged adds the tag SUBSETTED to a meta.
 func tagged(meta []byte) []byte {
 	for name, value := range members(meta) {
 		if name == "tag" && len(value) > 2 {
-			// value is a part of meta: cut it open before its last bracket.
-			i := bytes.Index(meta, value) + len(value) - 1
+			// value is a part of meta: cut it open before its last bracket. An equal
+			// list may stand elsewhere in meta, so its place is reckoned from the end.
+			i := cap(meta) - cap(value) + len(value) - 1
 			return slices.Concat(meta[:i], []byte(","+subsetted), meta[i:])
 		}
 	}

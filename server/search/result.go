@@ -70,7 +70,8 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 			return badValue(name, last, "expected true, text, data, count or false")
 		}
 	case "_elements":
-		if err := p.elements(q, values); err != nil {
+		var err error
+		if q.Elements, err = p.reg.Elements(q.Types, values); err != nil {
 			return err
 		}
 	case "_total":
@@ -208,35 +209,4 @@ func (p *parser) referenceKeys(keys []fhir.Key, typ string) []fhir.Key {
 		}
 	}
 	return keys
-}
-
-// elements reads `_elements`: names of top-level elements.
-// Spec: https://hl7.org/fhir/R4/search.html#elements.
-func (p *parser) elements(q *Query, values []string) error {
-	for _, v := range values {
-		for _, name := range strings.Split(v, ",") {
-			if len(q.Types) == 1 {
-				name = strings.TrimPrefix(name, q.Types[0]+".")
-			}
-			if name == "" {
-				return badValue("_elements", v, "expected element names between commas")
-			}
-			if len(q.Types) > 0 && !slices.ContainsFunc(q.Types, func(t string) bool { return p.hasElement(t, name) }) {
-				var names []string
-				for _, f := range p.reg.model.Resources[q.Types[0]].Type().Fields {
-					names = append(names, f.Name)
-				}
-				return outcome.Invalid("parameter _elements: %s has no element %q%s", strings.Join(q.Types, ", "), clip(name), didYouMean(name, names))
-			}
-			if !slices.Contains(q.Elements, name) {
-				q.Elements = append(q.Elements, name)
-			}
-		}
-	}
-	return nil
-}
-
-func (p *parser) hasElement(typ, name string) bool {
-	r := p.reg.model.Resources[typ]
-	return name == "resourceType" || r != nil && r.Type().Field(strings.TrimSuffix(name, "[x]")) != nil
 }
