@@ -1,0 +1,111 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+
+	"kiln/server"
+)
+
+// search.html#reference
+func TestSearchReference(t *testing.T) {
+	s := start(t)
+	observation := func(id, subject string) string {
+		return `{"resourceType":"Observation","id":"` + id + `","status":"final","code":{"text":"x"},"subject":{` + subject + `}}`
+	}
+	s.load(
+		`{"resourceType":"Patient","id":"a"}`,
+		`{"resourceType":"Group","id":"a","type":"person","actual":true}`,
+		observation("typed", `"reference":"Patient/a"`),
+		observation("group", `"reference":"Group/a"`),
+		observation("versioned", `"reference":"Patient/a/_history/1"`),
+		observation("elsewhere", `"reference":"http://other.example/fhir/Patient/a"`),
+		observation("urn", `"reference":"urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a"`),
+		observation("logical", `"type":"Patient","identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
+		observation("display", `"display":"somebody"`),
+		strings.Replace(observation("contained", `"reference":"#p"`), `"status"`, `"contained":[{"resourceType":"Patient","id":"p"}],"status"`, 1),
+		strings.Replace(observation("none", ""), `,"subject":{}`, "", 1),
+		observation("here", `"reference":"`+s.base+`/Patient/a"`),
+		`{"resourceType":"Questionnaire","id":"q","url":"http://acme.example/Questionnaire/q","status":"active"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r1","status":"completed","questionnaire":"http://acme.example/Questionnaire/q"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r2","status":"completed","questionnaire":"http://acme.example/Questionnaire/q|1.0"}`,
+	)
+	s.searches(t, "Observation", []searchCase{
+		{"#reference: Type/id", "subject=Patient/a", "typed versioned"},
+		{"#reference: id of any type", "subject=a", "group typed versioned"},
+		{"#reference: :[type]", "subject:Patient=a", "typed versioned"},
+		{"#reference: :[type]", "subject:Group=a", "group"},
+		{"#reference: :[type] with a typed id", "subject:Patient=Patient/a", "typed versioned"},
+		{"#reference: an absolute URL", "subject=http://other.example/fhir/Patient/a", "elsewhere"},
+		{"#reference: a urn", "subject=urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a", "urn"},
+		{"#reference: :identifier", "subject:identifier=http://acme.example/mrn|M-1", "logical"},
+		{"#reference: :identifier, in any system", "subject:identifier=M-1", "logical"},
+		{"#reference: :identifier, in another system", "subject:identifier=http://other.example/mrn|M-1", ""},
+		{"#combining: comma is OR", "subject=Patient/a,Group/a", "group typed versioned"},
+		{"#modifiers: :missing=true; a display alone is no value of a reference", "subject:missing=true", "display none"},
+		{"observation.html#search: patient is subject where it is a Patient", "patient=a", "typed versioned"},
+		{"observation.html#search: patient", "patient=Patient/a", "typed versioned"},
+		{"observation.html#search: patient is no Group", "patient=Group/a", "400 patient Group"},
+		{"#reference: nothing of the name", "subject=Patient/b", ""},
+		{"#reference: an unknown type", "subject=Patent/a", "400 Patent Patient"},
+		{"#reference: a type it cannot refer to", "subject:Practitioner=a", "400 subject Practitioner"},
+		{"#reference: no id", "subject=not an id", "400 subject"},
+		{"#modifiers: of another type", "subject:exact=a", "400 subject:exact :exact"},
+	})
+	s.searches(t, "QuestionnaireResponse", []searchCase{
+		{"#reference: a canonical, of any version", "questionnaire=http://acme.example/Questionnaire/q", "r1 r2"},
+		{"#versions: a canonical with its version", "questionnaire=http://acme.example/Questionnaire/q|1.0", "r2"},
+	})
+}
+
+// search.html#reference: an absolute URL of this server is the reference
+// relative to it.
+func TestSearchReferenceOfThisServer(t *testing.T) {
+	s := start(t, func(c *server.Config) { c.Server.BaseURL = "https://fhir.example.org/r4" })
+	s.load(
+		`{"resourceType":"Patient","id":"a"}`,
+		`{"resourceType":"Observation","id":"relative","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/a"}}`,
+		`{"resourceType":"Observation","id":"absolute","status":"final","code":{"text":"x"},"subject":{"reference":"https://fhir.example.org/r4/Patient/a"}}`,
+	)
+	s.searches(t, "Observation", []searchCase{
+		{"#reference", "subject=Patient/a", "absolute relative"},
+		{"#reference", "subject=https://fhir.example.org/r4/Patient/a", "absolute relative"},
+		{"#chaining", "subject:Patient._id=a", "absolute relative"},
+	})
+}
+
+// search.html#uri
+func TestSearchURI(t *testing.T) {
+	s := start(t)
+	set := func(id, url string) string {
+		return `{"resourceType":"ValueSet","id":"` + id + `","status":"active","url":"` + url + `"}`
+	}
+	s.load(
+		set("base", "http://acme.example/fhir"),
+		set("one", "http://acme.example/fhir/ValueSet/123"),
+		set("deep", "http://acme.example/fhir/ValueSet/123/_history/5"),
+		set("sibling", "http://acme.example/fhir/ValueSet/1234"),
+		set("cased", "http://acme.example/fhir/valueset/123"),
+		set("accent", "http://acme.example/fhir/ValueSet/é"),
+		set("oid", "urn:oid:1.2.3.4.5"),
+		set("oidbelow", "urn:oid:1.2.3.4.5.6"),
+		`{"resourceType":"ValueSet","id":"none","status":"active"}`,
+	)
+	s.searches(t, "ValueSet", []searchCase{
+		{"#uri: the whole", "url=http://acme.example/fhir/ValueSet/123", "one"},
+		{"#uri: precise, with case", "url=http://acme.example/fhir/valueset/123", "cased"},
+		{"#uri: precise, with accents", "url=http://acme.example/fhir/ValueSet/e", ""},
+		{"#uri: no prefix match", "url=http://acme.example", ""},
+		{"#uri: a urn", "url=urn:oid:1.2.3.4.5", "oid"},
+		{"#uri: :below", "url:below=http://acme.example/fhir/ValueSet/123", "deep one"},
+		{"#uri: :below, whole path steps", "url:below=http://acme.example/fhir/ValueSet/12", ""},
+		{"#uri: :below", "url:below=http://acme.example/fhir/", "accent base cased deep one sibling"},
+		{"#uri: :above", "url:above=http://acme.example/fhir/ValueSet/123/_history/5", "base deep one"},
+		{"#uri: :above", "url:above=http://acme.example/fhir/ValueSet/123/x", "base one"},
+		{"#uri: :below does not apply to a urn", "url:below=urn:oid:1.2.3", "400 url:below"},
+		{"#uri: :above does not apply to a urn", "url:above=urn:oid:1.2.3", "400 url:above"},
+		{"#combining: comma is OR", "url=urn:oid:1.2.3.4.5,http://acme.example/fhir", "base oid"},
+		{"#modifiers: :missing=true", "url:missing=true", "none"},
+		{"#modifiers: of another type", "url:contains=x", "400 url:contains :contains uri"},
+	})
+}
