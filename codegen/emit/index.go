@@ -370,7 +370,7 @@ func indexTable(m *ir.Model) *jen.File {
 	f.Comment("Extract adds what the search parameters and compartments say of r to x, which the")
 	f.Comment("caller has Reset and will Finish. A type it does not know leaves nothing.")
 	f.Func().Id("Extract").Params(jen.Id("x").Op("*").Qual(fhirPath, "Index"), jen.Id("r").Qual(fhirPath, "Resource")).Block(
-		jen.Id("x").Dot("ResourceType").Op("=").Id("r").Dot("Type").Call().Dot("Name"),
+		jen.List(jen.Id("x").Dot("ResourceType"), jen.Id("x").Dot("Resource")).Op("=").List(jen.Id("r").Dot("Type").Call().Dot("Name"), jen.Id("r")),
 		jen.Switch(jen.Id("r").Op(":=").Id("r").Assert(jen.Type())).BlockFunc(func(g *jen.Group) {
 			for _, s := range m.Searches {
 				g.Case(jen.Op("*").Qual(r4Path, s.Type.Go)).Block(jen.Id(extractorName(s.Type)).Call(jen.Id("x"), jen.Id("r")))

@@ -13,7 +13,7 @@ import (
 // Extract adds what the search parameters and compartments say of r to x, which the
 // caller has Reset and will Finish. A type it does not know leaves nothing.
 func Extract(x *fhir.Index, r fhir.Resource) {
-	x.ResourceType = r.Type().Name
+	x.ResourceType, x.Resource = r.Type().Name, r
 	switch r := r.(type) {
 	case *r4.Account:
 		account(x, r)

@@ -32,9 +32,11 @@ type partValues struct {
 	numbers    []NumberEntry
 	quantities []QuantityEntry
 	strings    []StringEntry
+	present    bool // there is a value, if only one of which nothing is kept here: a text
 }
 
 func (p *partValues) reset() {
+	p.present = false
 	p.values, p.dates = p.values[:0], p.dates[:0]
 	p.numbers, p.quantities, p.strings = emptied(p.numbers), emptied(p.quantities), emptied(p.strings)
 }
@@ -43,7 +45,7 @@ func (p *partValues) reset() {
 // string: they are parts of a request's body, which an index that waits for reuse
 // would keep alive as a whole.
 func (x *Index) Reset() {
-	x.ResourceType, x.Sorters = "", nil
+	x.ResourceType, x.Resource, x.Sorters = "", nil, nil
 	x.Terms, x.Targets, x.Dates = x.Terms[:0], x.Targets[:0], x.Dates[:0]
 	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
 	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
@@ -113,6 +115,7 @@ func (x *Index) add(k Key, v Value) {
 // present notes that k has an entry. Finish drops the repetitions.
 func (x *Index) present(k Key) {
 	if x.composite.open {
+		x.partValues().present = true
 		return
 	}
 	x.Terms = append(x.Terms, k.Term(present))
@@ -167,7 +170,11 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 // TokenText indexes CodeableConcept.text, Coding.display or Identifier.type.text
 // for :text.
 func (x *Index) TokenText(k Key, text string) {
-	if text == "" || x.composite.open {
+	if text == "" {
+		return
+	}
+	if x.composite.open {
+		x.present(k)
 		return
 	}
 	if x.Sorters != nil {
@@ -221,7 +228,7 @@ func (x *Index) ContactPoint(k Key, system, use, value string) {
 // Reference indexes Reference.reference; typ is Reference.type or "". A literal
 // reference to a resource of this server, versioned or not, becomes its
 // ValueReference and a target; an absolute URL of somewhere else and a urn are
-// indexed as they are; `#id` only as present.
+// indexed as they are; of `#id` only that it is there, and its type.
 // Spec: https://hl7.org/fhir/R4/search.html#reference.
 func (x *Index) Reference(k Key, reference, typ string) {
 	if reference == "" {
@@ -229,6 +236,7 @@ func (x *Index) Reference(k Key, reference, typ string) {
 	}
 	x.present(k)
 	if reference[0] == '#' {
+		x.target(k, x.containedType(reference[1:]))
 		return
 	}
 	if x.Sorters != nil {
@@ -251,6 +259,17 @@ func (x *Index) Reference(k Key, reference, typ string) {
 		typ = typeInURL(base)
 	}
 	x.target(k, typ)
+}
+
+// containedType is the type of the contained resource with an id, or "".
+// Spec: https://hl7.org/fhir/R4/references.html#contained.
+func (x *Index) containedType(id string) string {
+	for _, n := range NodeOf(x.Resource).AppendChild(nil, "contained") {
+		if r, ok := n.Element().(Resource); ok && r.Header().ID.Text == id {
+			return r.Type().Name
+		}
+	}
+	return ""
 }
 
 // target notes that a reference under k points at a resource of type typ: the
@@ -501,17 +520,25 @@ func (x *Index) Next() { x.composite.part++ }
 func (x *Index) Close() {
 	c := &x.composite
 	c.open, c.part = false, 0
-	ordered := -1
+	ordered, whole := -1, true
 	for i := range c.parts {
 		p := &c.parts[i]
-		if len(p.values) == 0 {
-			if ordered >= 0 || len(p.dates)+len(p.numbers)+len(p.quantities)+len(p.strings) == 0 {
-				return
-			}
+		if len(p.values) > 0 {
+			continue
+		}
+		switch any := len(p.dates)+len(p.numbers)+len(p.quantities)+len(p.strings) > 0; {
+		case any && ordered < 0:
 			ordered = i
+		case any || p.present:
+			whole = false
+		default:
+			return
 		}
 	}
 	x.present(c.key)
+	if !whole {
+		return
+	}
 	x.combine(0, ordered, 0, false)
 }
 

@@ -127,9 +127,11 @@ type Index struct {
 	// BaseURLs are this server's own base URLs, without a trailing slash: an
 	// absolute reference below one of them is a local one.
 	BaseURLs []string
-	// ResourceType is the type of the resource being indexed; Compartment needs
-	// it. Reset clears it.
+	// ResourceType is the type of the resource being indexed, which Compartment
+	// needs; Resource is itself, for references to what it contains. Reset clears
+	// them.
 	ResourceType string
+	Resource     Resource
 	// Registry is the version of the search parameters that the index was made
 	// by; 0 before any was changed at run time.
 	Registry int64

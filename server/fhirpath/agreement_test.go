@@ -65,7 +65,7 @@ func TestCompiledAndInterpretedAgree(t *testing.T) {
 		for _, ip := range byType[typ] {
 			name := typ + "." + ip.parameter.Code
 			var x fhir.Index
-			x.ResourceType = typ
+			x.ResourceType, x.Resource = typ, r
 			if err := ip.extract(&x, r); err != nil {
 				t.Fatalf("%s of %s/%s: %v", name, typ, r.Header().ID.Text, err)
 			}

@@ -410,7 +410,11 @@ func present(param *fhir.Parameter) []Match {
 // count: `patient` is `subject` where that is a Patient, and shares its entries.
 // nil is every type.
 func narrowedTo(param *fhir.Parameter) []string {
-	if param.Type == fhir.SearchReference && len(param.Targets) > 0 && strings.Contains(param.Expression, "resolve()") {
+	if param.Type != fhir.SearchReference || len(param.Targets) == 0 {
+		return nil
+	}
+	// The first entry of a Bundle is a Composition where that is a document.
+	if strings.Contains(param.Expression, "resolve()") || strings.HasSuffix(param.Expression, ".entry[0].resource") {
 		return param.Targets
 	}
 	return nil
