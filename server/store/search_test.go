@@ -219,6 +219,15 @@ func (o *observation) json() object {
 	return out
 }
 
+// organizations are those that patients have, the same in every corpus.
+func organizations() []object {
+	var out []object
+	for i := range 4 {
+		out = append(out, object{"resourceType": "Organization", "id": fmt.Sprintf("org%d", i), "name": fmt.Sprintf("Clinic %d", i%2), "partOf": object{"reference": "Organization/org3"}})
+	}
+	return out
+}
+
 // load writes the corpus, in random order.
 func (c *corpus) load(t testing.TB, s *store.Store) {
 	t.Helper()
@@ -229,9 +238,7 @@ func (c *corpus) load(t testing.TB, s *store.Store) {
 	for i := range c.observations {
 		all = append(all, c.observations[i].json())
 	}
-	for i := range 4 {
-		all = append(all, object{"resourceType": "Organization", "id": fmt.Sprintf("org%d", i), "name": fmt.Sprintf("Clinic %d", i%2), "partOf": object{"reference": "Organization/org3"}})
-	}
+	all = append(all, organizations()...)
 	r := rand.New(rand.NewPCG(7, 7))
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for batch := range slices.Chunk(all, 500) {
