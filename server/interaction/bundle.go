@@ -219,7 +219,7 @@ func dropSpace(r rune) rune {
 // operation, or a search by POST, whose parameters are those of its URL.
 func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (Response, error) {
 	q := j.entry.Request
-	values, err := parseQuery(j.to.query)
+	values, err := ParseQuery(j.to.query)
 	if err != nil {
 		return Response{}, err
 	}

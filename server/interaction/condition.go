@@ -29,7 +29,7 @@ func (c *condition) String() string { return c.typ + "?" + c.text }
 
 // condition parses criteria. what names their origin in errors.
 func (s *Service) condition(ctx context.Context, typ, criteria, what string) (*condition, error) {
-	values, err := parseQuery(criteria)
+	values, err := ParseQuery(criteria)
 	if err != nil {
 		return nil, err
 	}

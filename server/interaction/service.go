@@ -5,8 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -198,12 +200,20 @@ func checkBodyID(r fhir.Resource, id string) error {
 	}
 }
 
-// parseQuery reads a query string as it stands in a bundle entry's url, in
-// If-None-Exist or in a conditional reference.
-func parseQuery(query string) (url.Values, error) {
-	v, err := url.ParseQuery(query)
+// ParseQuery reads a query string: of a URL, of a form, of a bundle entry's url,
+// of If-None-Exist or of a conditional reference. A semicolon is data, RFC 3986
+// §3.4. A NUL and what is no UTF-8 are refused.
+func ParseQuery(query string) (url.Values, error) {
+	v, err := url.ParseQuery(strings.ReplaceAll(query, ";", "%3B"))
 	if err != nil {
-		return nil, outcome.Invalid("%q is not a query string: %v", clip(query), err)
+		return nil, outcome.Invalid("the query string %q cannot be read: %v", clip(query), err)
+	}
+	for name, values := range v {
+		for _, value := range append(values, name) {
+			if strings.IndexByte(value, 0) >= 0 || !utf8.ValidString(value) {
+				return nil, outcome.Invalid("parameter %q holds a NUL or bytes that are not UTF-8", clip(strings.ToValidUTF8(name, "�")))
+			}
+		}
 	}
 	return v, nil
 }

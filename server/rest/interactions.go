@@ -3,7 +3,6 @@ package rest
 import (
 	"mime"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"kiln/server/interaction"
@@ -275,7 +274,7 @@ func formatOf(r *http.Request) string {
 	if !strings.Contains(r.URL.RawQuery, "_format") {
 		return ""
 	}
-	v, err := url.ParseQuery(r.URL.RawQuery)
+	v, err := query(r)
 	if err != nil {
 		return ""
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/klauspost/compress/gzip"
 
@@ -159,22 +158,7 @@ func query(r *http.Request) (url.Values, error) {
 	if r.URL.RawQuery == "" {
 		return nil, nil
 	}
-	return parseQuery(r.URL.RawQuery)
-}
-
-func parseQuery(text string) (url.Values, error) {
-	v, err := url.ParseQuery(text)
-	if err != nil {
-		return nil, outcome.Invalid("the query string cannot be read: %v", err)
-	}
-	for name, values := range v {
-		for _, value := range append(values, name) {
-			if strings.IndexByte(value, 0) >= 0 || !utf8.ValidString(value) {
-				return nil, outcome.Invalid("parameter %q holds a NUL or bytes that are not UTF-8", clip(strings.ToValidUTF8(name, "�")))
-			}
-		}
-	}
-	return v, nil
+	return interaction.ParseQuery(r.URL.RawQuery)
 }
 
 // form reads the parameters of a search by POST: those of the URL and of the
@@ -192,7 +176,7 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	form, err := parseQuery(string(body))
+	form, err := interaction.ParseQuery(string(body))
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 	pretty := false
 	if q := c.values; q != nil || strings.Contains(r.URL.RawQuery, "_") {
 		if q == nil {
-			q = r.URL.Query()
+			q, _ = query(r) // what cannot be read asks for no format
 		}
 		formatParam = q.Get("_format")
 		pretty = q.Get("_pretty") == "true"
