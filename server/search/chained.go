@@ -28,8 +28,15 @@ func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string,
 	}
 	var failure error
 	for _, target := range targets {
-		used := p.values
+		if p.chains++; p.chains > maxChains {
+			return c, outcome.New(outcome.CodeTooCostly, "parameter %s: its hops lead to more than %d resource types; name the type of a hop (%s:Patient.…)",
+				clip(c.Name), maxChains, param.Code)
+		}
+		used, ordered := p.values, p.ordered
 		sub, err := p.clause([]string{target}, rest, c.Value, depth+1)
+		if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeTooCostly {
+			return c, err // whatever the other types say
+		}
 		if err != nil {
 			// An error that is about the value outranks "unknown parameter".
 			var unknown unknownParameter
@@ -39,7 +46,7 @@ func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string,
 			continue
 		}
 		if c.Any != nil {
-			p.values = used // one list of values, read for several types
+			p.values, p.ordered = used, ordered // one list of values, read for several types
 		}
 		c.Any = append(c.Any, p.link(param, target, sub)...)
 	}

@@ -34,6 +34,9 @@ func (p *parser) id(types []string, c Clause, modifier string) (Clause, error) {
 	if len(types) == 0 {
 		types = p.reg.Types()
 	}
+	if err := p.bounded(c, len(values), len(values)*len(types)); err != nil {
+		return c, err
+	}
 	var ids IDs
 	for _, v := range values {
 		id := strings.TrimPrefix(unescape(v), "|")

@@ -1,6 +1,10 @@
 package search
 
-import "slices"
+import (
+	"slices"
+
+	"kiln/server/fhir"
+)
 
 // IncludeLimit bounds what includes add to one page.
 const IncludeLimit = 1000
@@ -79,6 +83,11 @@ func (p *Plan) included(rids, seen, keys []int64, types []int16, iterate bool, l
 // includeKeys are the keys of includes with the number of the type that their
 // references must point at, 0 for any.
 func (p *Plan) includeKeys(includes []Include, iterate bool) (keys []int64, types []int16) {
+	type pair struct {
+		key fhir.Key
+		typ int16
+	}
+	seen := make(map[pair]bool)
 	for _, in := range includes {
 		if iterate && !in.Iterate {
 			continue
@@ -92,8 +101,11 @@ func (p *Plan) includeKeys(includes []Include, iterate bool) (keys []int64, type
 			typ = n
 		}
 		for _, k := range in.Keys {
-			keys = append(keys, int64(k))
-			types = append(types, typ)
+			if !seen[pair{k, typ}] { // several parameters share a key
+				seen[pair{k, typ}] = true
+				keys = append(keys, int64(k))
+				types = append(types, typ)
+			}
 		}
 	}
 	return keys, types

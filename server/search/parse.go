@@ -14,10 +14,13 @@ import (
 
 // Limits of one request. Beyond them it is refused, and told so.
 const (
-	maxParameters = 200    // parameters, repetitions counted
-	maxValues     = 10_000 // values between commas, all parameters together
-	maxOrdered    = 64     // values between commas of one date, number, quantity or string parameter
-	maxDepth      = 8      // hops of a chain, `_has` within `_has`
+	maxParameters = 200     // parameters, repetitions counted
+	maxValues     = 10_000  // values between commas, all parameters together
+	maxOrdered    = 64      // values between commas of one parameter that compares or looks into texts
+	maxComparison = 512     // such values, all parameters together
+	maxChains     = 20_000  // types that chains lead to, of every hop and all parameters together
+	maxTerms      = 500_000 // values of one parameter, times the types that each may be about
+	maxDepth      = 8       // hops of a chain, `_has` within `_has`
 )
 
 // Options are the settings of a server that a query depends on. The zero value
@@ -43,6 +46,8 @@ type parser struct {
 	reg     *Registry
 	opt     Options
 	values  int // so far, for maxValues
+	ordered int // so far, for maxComparison
+	chains  int // targets of chains so far, for maxChains
 	notices []outcome.Issue
 }
 
@@ -250,6 +255,9 @@ func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause
 			}
 			c.Any = append(c.Any, m)
 		}
+		if err := p.bounded(c, len(values), len(terms.Values)); err != nil {
+			return c, err
+		}
 	}
 	if len(terms.Values) > 0 || len(c.Any) == 0 {
 		slices.Sort(terms.Values)
@@ -259,6 +267,19 @@ func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause
 	return c, nil
 }
 
+// bounded refuses a clause whose alternatives are more than one statement bears:
+// values that are compared one by one, or terms.
+func (p *parser) bounded(c Clause, values, terms int) error {
+	if terms > maxTerms {
+		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values, each about every type that it may be of, are too many; name the types (Type/id, _type) or fewer values",
+			clip(c.Name), values)
+	}
+	if len(c.Any) > maxOrdered && values > maxOrdered {
+		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted where each is looked up by itself", clip(c.Name), values, maxOrdered)
+	}
+	return nil
+}
+
 // split cuts a value at its commas and keeps count of the values.
 func (p *parser) split(t fhir.SearchType, c Clause) ([]string, error) {
 	values := split(c.Value, ',', 0)
@@ -266,9 +287,15 @@ func (p *parser) split(t fhir.SearchType, c Clause) ([]string, error) {
 	if p.values > maxValues {
 		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: at most %d values are accepted in one search", clip(c.Name), maxValues)
 	}
-	if (isOrdered(t) || t == fhir.SearchComposite) && len(values) > maxOrdered {
-		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted for a parameter of type %s",
-			clip(c.Name), len(values), maxOrdered, t)
+	if isOrdered(t) || t == fhir.SearchComposite {
+		if len(values) > maxOrdered {
+			return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted for a parameter of type %s",
+				clip(c.Name), len(values), maxOrdered, t)
+		}
+		if p.ordered += len(values); p.ordered > maxComparison {
+			return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: with it the search has %d dates, numbers, quantities and strings; at most %d are accepted",
+				clip(c.Name), p.ordered, maxComparison)
+		}
 	}
 	return values, nil
 }

@@ -196,6 +196,11 @@ type Include struct {
 	Keys []fhir.Key
 }
 
+// same reports whether both follow the same references at the same time.
+func (in Include) same(o Include) bool {
+	return in.Source == o.Source && in.Param == o.Param && in.Target == o.Target && in.Iterate == o.Iterate
+}
+
 // Summary is the value of `_summary`.
 type Summary string
 

@@ -55,10 +55,12 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 			if err != nil {
 				return err
 			}
-			if code == "_include" {
-				q.Includes = append(q.Includes, in)
-			} else {
-				q.RevIncludes = append(q.RevIncludes, in)
+			list := &q.Includes
+			if code == "_revinclude" {
+				list = &q.RevIncludes
+			}
+			if !slices.ContainsFunc(*list, in.same) {
+				*list = append(*list, in)
 			}
 		}
 	case "_summary":

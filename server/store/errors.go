@@ -58,6 +58,8 @@ func translateCode(pg *pgconn.PgError, err error) error {
 		return outcome.Invalid("text contains a character that cannot be stored").Because(err)
 	case "54000": // an index row over its limit
 		return outcome.New(outcome.CodeTooLong, "a value is too long to be indexed").Because(err)
+	case "54001", "54023": // a statement too deep or with too many arguments
+		return outcome.New(outcome.CodeTooCostly, "the search is too complex; ask for less at once").Because(err)
 	case "53300": // too many connections
 		return unavailable("the database has no free connection").Because(err)
 	case "25006", "53100", "53200": // read-only, disk full, out of memory

@@ -38,6 +38,7 @@ func TestTranslate(t *testing.T) {
 		{"disk full", pg("53100"), http.StatusServiceUnavailable, outcome.CodeException, false},
 		{"NUL in a text", pg("22021"), http.StatusBadRequest, outcome.CodeInvalid, false},
 		{"index row too long", pg("54000"), http.StatusRequestEntityTooLarge, outcome.CodeTooLong, false},
+		{"a statement too deep", pg("54001"), http.StatusBadRequest, outcome.CodeTooCostly, false},
 		{"an outcome", outcome.NotFound("Patient", "1"), http.StatusNotFound, outcome.CodeNotFound, false},
 		{"a bug in SQL", pg("42601"), 0, "", false},
 		{"anything else", errors.New("secret"), 0, "", false},
