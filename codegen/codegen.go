@@ -20,7 +20,7 @@ func Generate(definitions fs.FS) (emit.Tree, *ir.Model, error) {
 		return nil, nil, err
 	}
 	tree := emit.Tree{}
-	for _, print := range []func(emit.Tree, *ir.Model) error{emit.Models, emit.Handlers, emit.Index} {
+	for _, print := range []func(emit.Tree, *ir.Model) error{emit.Models, emit.Handlers, emit.Index, emit.Invariants} {
 		if err := print(tree, model); err != nil {
 			return nil, nil, err
 		}

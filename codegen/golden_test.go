@@ -94,7 +94,7 @@ func TestGolden(t *testing.T) {
 		name := "r4/golden" + typ + ".go"
 		t.Run(typ, func(t *testing.T) { golden(t, name, tree[name]) })
 	}
-	for _, name := range []string{"index/goldenindex.go", "handler/goldenindex.go"} {
+	for _, name := range []string{"index/goldenindex.go", "handler/goldenindex.go", "invariant/goldeninvariant.go"} {
 		t.Run(name, func(t *testing.T) { golden(t, name, tree[name]) })
 	}
 	var b strings.Builder
@@ -124,7 +124,7 @@ func TestGoldenCompiles(t *testing.T) {
 	}
 	dir := t.TempDir()
 	replace := map[string]string{}
-	for _, pkg := range []string{"r4", "index", "handler"} {
+	for _, pkg := range []string{"r4", "index", "handler", "invariant"} {
 		old, err := filepath.Glob(filepath.Join(root, "gen", pkg, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestGoldenCompiles(t *testing.T) {
 	if err := os.WriteFile(overlay, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "build", "-overlay", overlay, "./gen/r4", "./gen/index", "./gen/handler")
+	cmd := exec.Command("go", "build", "-overlay", overlay, "./gen/r4", "./gen/index", "./gen/handler", "./gen/invariant")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

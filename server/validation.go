@@ -96,12 +96,3 @@ func (l *library) Resolve(canonical string) ([]byte, bool) {
 	}
 	return nil, false
 }
-
-// Read finds a definition by resource type and id.
-func (l *library) Read(typ, id string) ([]byte, bool) {
-	d, err := l.open()
-	if err != nil {
-		return nil, false
-	}
-	return d.Read(typ, id)
-}

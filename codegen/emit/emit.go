@@ -17,6 +17,9 @@ const (
 	fhirPath  = "kiln/server/fhir"
 	r4Path    = "kiln/gen/r4"
 	indexPath = "kiln/gen/index"
+
+	constraintPath = "kiln/server/constraint"
+	invariantPath  = "kiln/gen/invariant"
 )
 
 // Tree is generated files by path relative to gen/, slash-separated.

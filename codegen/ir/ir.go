@@ -30,6 +30,7 @@ type Model struct {
 	// profile on it.
 	Profiles   map[string][]string
 	Operations []Operation
+	Invariants []*TypeInvariants // by type
 
 	byName map[string]*Type
 }
@@ -152,7 +153,7 @@ func Build(set *definition.Set) (*Model, error) {
 		return nil, err
 	}
 	capabilities(set, m)
-	return m, nil
+	return m, invariants(set, m)
 }
 
 // generated reports whether a StructureDefinition gives a struct: resources and

@@ -9,6 +9,7 @@ import (
 	"kiln/definitions"
 	"kiln/definitions/examples"
 	"kiln/gen/r4"
+	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
@@ -133,7 +134,7 @@ func inOwnElements(issues []outcome.Issue, t *fhir.Type) []string {
 		}
 		if strings.HasPrefix(text, "constraint ") {
 			key, _, _ := strings.Cut(strings.TrimPrefix(text, "constraint "), ":")
-			if native[key] || owner != t && !strings.Contains(owner.Name, ".") && !strings.HasPrefix(key, "org-") {
+			if constraint.Walked[key] != "" || owner != t && !strings.Contains(owner.Name, ".") && !strings.HasPrefix(key, "org-") {
 				own = false
 			}
 		}

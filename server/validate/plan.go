@@ -7,7 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	compiled "kiln/gen/invariant"
 	"kiln/gen/r4"
+	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 )
@@ -45,27 +47,14 @@ type binding struct {
 	codes    atomic.Pointer[codeSet]
 }
 
-// invariant is one compiled constraint.
+// invariant is one constraint, compiled by codegen or, where check is nil, by the
+// FHIRPath engine.
 type invariant struct {
 	key, human string
 	warning    bool
 	contained  bool // says something only where there are contained resources
+	check      func(*constraint.Context, fhir.Element) bool
 	program    *fhirpath.Program
-}
-
-// native are the constraints that are not evaluated as FHIRPath.
-var native = map[string]bool{
-	"ele-1": true,                                                             // Decode accepts no empty element
-	"ext-1": true, "ref-1": true, "txt-1": true, "txt-2": true, "dom-3": true, // the walk checks them
-	// Best practice only, and true of hardly any resource a program writes: the
-	// warning would stand in nearly every answer.
-	"dom-6": true,
-}
-
-// corrected are expressions of R4 that cannot mean what they say, by key.
-var corrected = map[string]string{
-	// An answer is a FHIR boolean, which is no System.Boolean; R4B writes it so.
-	"que-7": "operator = 'exists' implies (answer is boolean)",
 }
 
 // additional are rules that the specification states in prose only, by type.
@@ -77,12 +66,11 @@ var additional = map[string][]struct{ key, human, expression string }{
 
 // plans makes and keeps the plans of a model.
 type plans struct {
-	model       *fhir.Model
-	definitions Definitions
-	byType      sync.Map // *fhir.Type -> *plan
-	mu          sync.Mutex
-	programs    map[programKey]*fhirpath.Program // shared invariants such as dom-3
-	failures    []string                         // invariants that cannot be compiled
+	model    *fhir.Model
+	byType   sync.Map // *fhir.Type -> *plan
+	mu       sync.Mutex
+	programs map[programKey]*fhirpath.Program
+	failures []string // invariants that cannot be compiled
 }
 
 type programKey struct {
@@ -148,89 +136,93 @@ func (ps *plans) structural(t *fhir.Type) *plan {
 	return p
 }
 
-// build makes the plans of t and of its backbone types from t's definition.
+// build makes the plans of t and of its backbone types.
 func (ps *plans) build(t *fhir.Type) {
-	if strings.Contains(t.Name, ".") {
-		return
+	if !strings.Contains(t.Name, ".") {
+		ps.tree(t, map[*fhir.Type]bool{})
 	}
-	elements := map[string][]r4.ElementDefinitionConstraint{}
-	if b, ok := ps.definitions.Read("StructureDefinition", t.Name); ok {
-		if r, err := fhir.Decode(ps.model, b); err == nil {
-			if sd, ok := r.(*r4.StructureDefinition); ok && sd.Snapshot != nil {
-				for i := range sd.Snapshot.Element {
-					e := &sd.Snapshot.Element[i]
-					elements[e.Path.Text] = e.Constraint
-				}
-			}
-		}
-	}
-	ps.tree(t, elements, map[*fhir.Type]bool{})
 }
 
-func (ps *plans) tree(t *fhir.Type, elements map[string][]r4.ElementDefinitionConstraint, seen map[*fhir.Type]bool) {
+func (ps *plans) tree(t *fhir.Type, seen map[*fhir.Type]bool) {
 	if seen[t] {
 		return
 	}
 	seen[t] = true
 	p := ps.structural(t)
-	for _, c := range elements[t.Name] {
-		if inv := ps.invariant(c, t); inv != nil {
-			p.invariants = append(p.invariants, inv)
+	own := compiled.Of(t.Name)
+	if own == nil {
+		own = &constraint.Type{}
+	}
+	for i := range own.Invariants {
+		p.invariants = ps.add(p.invariants, &own.Invariants[i], t)
+	}
+	if domain := compiled.Of(domainResource); t.Base == domainResource && domain != nil {
+		from := len(p.invariants)
+		for i := range domain.Invariants {
+			p.invariants = ps.add(p.invariants, &domain.Invariants[i], nil)
+		}
+		for _, inv := range p.invariants[from:] {
+			inv.contained = true
 		}
 	}
 	for _, a := range additional[t.Name] {
-		var c r4.ElementDefinitionConstraint
-		c.Key.Text, c.Human.Text, c.Expression.Text, c.Severity.Text = a.key, a.human, a.expression, "warning"
-		if inv := ps.invariant(c, t); inv != nil {
-			p.invariants = append(p.invariants, inv)
-		}
+		p.invariants = ps.add(p.invariants, &constraint.Invariant{Key: a.key, Human: a.human, Expression: a.expression, Warning: true}, t)
 	}
 	root, _, _ := strings.Cut(t.Name, ".")
 	for i := range p.fields {
 		fp := &p.fields[i]
-		path := t.Name + "." + fp.field.Name
-		if fp.field.Choice() {
-			path += "[x]"
-		}
 		var input *fhir.Type
 		if fp.field.Of != nil {
 			input = fp.field.Of.Type()
 			if strings.HasPrefix(input.Name, root+".") {
 				// The constraints of a backbone element are those of its type.
-				ps.tree(input, elements, seen)
+				ps.tree(input, seen)
 				continue
 			}
 		}
-		for _, c := range elements[path] {
-			if inv := ps.invariant(c, input); inv != nil {
-				fp.invariants = append(fp.invariants, inv)
+		for _, e := range own.Elements {
+			for j := range e.Invariants {
+				if e.Name == fp.field.Name {
+					fp.invariants = ps.add(fp.invariants, &e.Invariants[j], input)
+				}
 			}
 		}
 	}
 	ps.byType.Store(t, p)
 }
 
-// invariant compiles a constraint, nil for one that needs no evaluation.
-func (ps *plans) invariant(c r4.ElementDefinitionConstraint, input *fhir.Type) *invariant {
-	if native[c.Key.Text] || c.Expression.Text == "" {
+// domainResource has the invariants that nearly every resource type inherits.
+const domainResource = "DomainResource"
+
+// add appends an invariant; one that the engine cannot compile is a failure.
+func (ps *plans) add(list []*invariant, c *constraint.Invariant, input *fhir.Type) []*invariant {
+	inv := &invariant{key: c.Key, human: c.Human, warning: c.Warning, check: c.Check}
+	if c.Check == nil {
+		var err error
+		if inv.program, err = ps.compile(c.Expression, input); err != nil {
+			ps.failures = append(ps.failures, fmt.Sprintf("%s: %v", c.Key, err))
+			return list
+		}
+	}
+	return append(list, inv)
+}
+
+// interpreted compiles a constraint of a profile, nil for one that needs no
+// evaluation.
+func (ps *plans) interpreted(c r4.ElementDefinitionConstraint) *invariant {
+	if constraint.Walked[c.Key.Text] != "" || c.Expression.Text == "" {
 		return nil
 	}
-	inv := &invariant{key: strings.Clone(c.Key.Text), human: strings.Clone(c.Human.Text), warning: c.Severity.Text == "warning"}
-	if strings.HasPrefix(inv.key, "dom-") {
-		// The same for every resource: compiled once.
-		input = nil
-		inv.contained = true
+	i := constraint.Invariant{Key: strings.Clone(c.Key.Text), Human: strings.Clone(c.Human.Text), Warning: c.Severity.Text == "warning", Expression: c.Expression.Text}
+	if e, ok := constraint.Corrected[i.Key]; ok {
+		i.Expression = e
 	}
-	expression := c.Expression.Text
-	if e, ok := corrected[inv.key]; ok {
-		expression = e
-	}
-	var err error
-	if inv.program, err = ps.compile(expression, input); err != nil {
-		ps.failures = append(ps.failures, fmt.Sprintf("%s: %v", inv.key, err))
+	list := ps.add(nil, &i, nil)
+	if len(list) == 0 {
 		return nil
 	}
-	return inv
+	list[0].contained = strings.HasPrefix(i.Key, "dom-")
+	return list[0]
 }
 
 func (ps *plans) compile(expression string, input *fhir.Type) (*fhirpath.Program, error) {

@@ -217,7 +217,7 @@ func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
 		if !inherited && (ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
 			continue
 		}
-		if inv := ps.validator.plans.invariant(c, nil); inv != nil {
+		if inv := ps.validator.plans.interpreted(c); inv != nil {
 			e.invariants = append(e.invariants, inv)
 		}
 	}

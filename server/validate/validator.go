@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"kiln/gen/r4"
+	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 	"kiln/server/outcome"
@@ -19,8 +20,6 @@ import (
 type Definitions interface {
 	// Resolve finds one by canonical URL, with or without |version.
 	Resolve(canonical string) ([]byte, bool)
-	// Read finds one by resource type and id.
-	Read(typ, id string) ([]byte, bool)
 }
 
 // Validator validates resources of one model. Any number of goroutines may use
@@ -38,7 +37,7 @@ type Validator struct {
 func New(model *fhir.Model, definitions Definitions) *Validator {
 	v := &Validator{
 		definitions: definitions,
-		plans:       &plans{model: model, definitions: definitions, programs: map[programKey]*fhirpath.Program{}},
+		plans:       &plans{model: model, programs: map[programKey]*fhirpath.Program{}},
 		codes:       &codeSets{model: model, definitions: definitions, byURL: map[string]*codeSet{}},
 	}
 	v.profiles = &profiles{validator: v, byURL: map[string]*profile{}}
@@ -100,6 +99,7 @@ type run struct {
 	nodes   []fhir.Node
 	issues  []outcome.Issue
 	fp      fhirpath.Context
+	known   constraint.Context // the same for invariants that codegen compiled
 	depth   int
 }
 
@@ -114,12 +114,14 @@ func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
 	u.ctx, u.options, u.raw, u.issues = ctx, o, r.Header().Raw, nil
 	u.path, u.nodes = u.path[:0], u.nodes[:0]
 	u.fp = fhirpath.Context{Context: ctx, Terminology: o.Terminology, Resolver: o.Resolver, Profiles: u}
+	u.known.Context = ctx
 	u.depth = 0
 }
 
 func (u *run) end() {
 	clear(u.nodes[:cap(u.nodes)])
 	u.ctx, u.options, u.raw, u.issues, u.fp = nil, nil, nil, nil, fhirpath.Context{}
+	u.known = constraint.Context{}
 }
 
 // ConformsTo answers conformsTo() in an invariant.
@@ -340,7 +342,16 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	if inv.warning && !u.options.Warnings {
 		return
 	}
-	ok, err := inv.program.Holds(&u.fp, n)
+	var ok bool
+	var err error
+	if inv.check != nil {
+		u.known.Reset()
+		u.known.Resource = u.fp.Resource
+		ok = inv.check(&u.known, n.Element())
+		err = u.known.Err
+	} else {
+		ok, err = inv.program.Holds(&u.fp, n)
+	}
 	switch {
 	case err != nil:
 		if u.ctx.Err() == nil && u.options.Warnings {
