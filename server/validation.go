@@ -16,12 +16,15 @@ import (
 )
 
 // validation builds the validator on the definitions of this program, which are
-// read when the first resource is validated, and makes it judge what is written.
+// read when somebody names one, and makes it judge what is written.
 func (s *Server) validation() {
 	l := &library{open: definitions.Embedded, stored: s.Store.Definitions}
-	v := validate.New(r4.Model, l)
+	v := validate.New(r4.Model, l, s.Service.Terminology)
 	l.forget = v.Forget
-	s.Parameters.Forget = v.Forget
+	s.Parameters.Forget = func() {
+		v.Forget()
+		s.Service.Terminology.Forget()
+	}
 	options := validate.Options{Terminology: s.Service.Terminology}
 	if s.Config.Validation.CheckReferences {
 		options.Exists = s.exists

@@ -52,6 +52,14 @@ func (s *Service) recent() *generation {
 	return &generation{Service: s, number: s.gen.Add(1)}
 }
 
+// Forget makes the next Contains look whether stored resources have changed: to be
+// called when this instance knows that they have.
+func (s *Service) Forget() {
+	if g := s.current.Load(); g != nil {
+		g.checked.Store(int64(-stampPause))
+	}
+}
+
 // codeSets are the compiled value sets of a generation: read without a lock, and
 // emptied when they hold too many codes.
 type codeSets struct {

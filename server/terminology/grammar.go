@@ -38,8 +38,9 @@ var grammars = map[string]func(code string) bool{
 }
 
 // mediaType is RFC 6838's type/subtype with parameters. A bare type ("xml",
-// "json") is what R4 itself uses in places.
-var mediaType = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,127}(/[A-Za-z0-9!#$&^_.+*-]{1,127})?(\s*;\s*[^\s;=]+=("[^"]*"|[^\s;]+))*$`)
+// "json") is what R4 itself uses in places, and a value with blanks that is not
+// quoted (variant=DICOM WADO-RS) stands in an example of HL7.
+var mediaType = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,127}(/[A-Za-z0-9!#$&^_.+*-]{1,127})?(\s*;\s*[^\s;=]+=("[^"]*"|[^";]+))*$`)
 
 func upper(code string) bool {
 	for i := range len(code) {

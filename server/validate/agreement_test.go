@@ -12,6 +12,7 @@ import (
 	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/terminology"
 )
 
 // TestCompiledAndInterpretedAgree validates every HL7 example, and each of them
@@ -28,7 +29,11 @@ func TestCompiledAndInterpretedAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := New(r4.Model, lib)
+	codes, err := terminology.New(terminology.Config{Packages: definitions.Embedded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := New(r4.Model, lib, codes)
 	interpreted := map[string]*profile{}
 	compared, found := 0, 0
 	for _, b := range all {

@@ -21,7 +21,7 @@ const syntheaObservation = `{"resourceType":"Observation","id":"2f4c8d7e-3b1a-9c
 	`{"code":{"coding":[{"system":"http://loinc.org","code":"8480-6","display":"Systolic Blood Pressure"}],"text":"Systolic Blood Pressure"},"valueQuantity":{"value":122,"unit":"mm[Hg]","system":"http://unitsofmeasure.org","code":"mm[Hg]"}}]}`
 
 func BenchmarkObservation(b *testing.B) {
-	v := validate.New(r4.Model, library(b))
+	v := newValidator(b)
 	data := []byte(syntheaObservation)
 	r, err := fhir.Decode(r4.Model, data)
 	if err != nil {
@@ -72,7 +72,7 @@ func BenchmarkCorpus(b *testing.B) {
 		data = append(data, d)
 		size += len(d)
 	}
-	v := validate.New(r4.Model, library(b))
+	v := newValidator(b)
 	ctx := context.Background()
 	issues := map[string]int{}
 	b.SetBytes(int64(size))

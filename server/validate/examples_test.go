@@ -10,6 +10,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/terminology"
 	"kiln/server/validate"
 )
 
@@ -35,13 +36,26 @@ func library(t testing.TB) *definitions.Library {
 	return lib
 }
 
+// codes are the value sets of the packages.
+func codes(t testing.TB) *terminology.Service {
+	s, err := terminology.New(terminology.Config{Packages: definitions.Embedded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func newValidator(t testing.TB) *validate.Validator {
+	return validate.New(r4.Model, library(t), codes(t))
+}
+
 // TestExamples validates HL7's examples: no error but in those that are listed.
 func TestExamples(t *testing.T) {
 	all, err := examples.All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := validate.New(r4.Model, library(t))
+	v := newValidator(t)
 	count := 0
 	met := map[string]bool{}
 	for _, b := range all {

@@ -5,13 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"kiln/gen/r4"
 	"kiln/server/outcome"
 	"kiln/server/validate"
 )
 
 func TestOperate(t *testing.T) {
-	v := validate.New(r4.Model, library(t))
+	v := newValidator(t)
 	more := `"language":"en"`
 	tests := []struct {
 		name string

@@ -44,7 +44,6 @@ type fieldPlan struct {
 type binding struct {
 	required bool
 	valueSet string
-	codes    atomic.Pointer[codeSet]
 }
 
 // invariant is one constraint, compiled by codegen or, where check is nil, by the

@@ -661,19 +661,18 @@ func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program,
 
 // inside reports whether a code of n is in a value set.
 func (u *run) inside(n fhir.Node, b *binding) bool {
-	set := u.v.codes.of(b.valueSet)
 	switch e := n.Element().(type) {
 	case *r4.CodeableConcept:
 		for i := range e.Coding {
-			if set.has(e.Coding[i].System.Text, e.Coding[i].Code.Text, false) == inside {
+			if u.coding(b, e.Coding[i].System.Text, e.Coding[i].Code.Text) == inside {
 				return true
 			}
 		}
 		return false
 	case *r4.Coding:
-		return set.has(e.System.Text, e.Code.Text, false) == inside
+		return u.coding(b, e.System.Text, e.Code.Text) == inside
 	}
-	return n.Text() != "" && set.has("", n.Text(), true) == inside
+	return n.Text() != "" && u.code(b, n.Text()) == inside
 }
 
 // below returns the definitions that steps lead to from e, slices included.
@@ -769,4 +768,19 @@ func show(n fhir.Node) string {
 		s = strings.ToValidUTF8(s[:200], "") + "…"
 	}
 	return s
+}
+
+// load decodes the definition with a canonical URL.
+func load[T fhir.Resource](m *fhir.Model, d Definitions, url string) (T, bool) {
+	var none T
+	b, ok := d.Resolve(url)
+	if !ok {
+		return none, false
+	}
+	r, err := fhir.Decode(m, b)
+	if err != nil {
+		return none, false
+	}
+	t, ok := r.(T)
+	return t, ok
 }

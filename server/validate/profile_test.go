@@ -56,7 +56,7 @@ func TestProfiles(t *testing.T) {
 	for id, p := range profiles {
 		o.byURL["http://example.org/"+id] = p
 	}
-	v := validate.New(r4.Model, o)
+	v := validate.New(r4.Model, o, codes(t))
 	observation := func(more string) string {
 		return `{"resourceType":"Observation","status":"final","code":{"coding":[{"system":"http://x","code":"y"}]}` + more + `}`
 	}
@@ -118,7 +118,7 @@ func TestVitalSigns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := validate.New(r4.Model, library(t))
+	v := newValidator(t)
 	checked := 0
 	for _, b := range all {
 		var head struct {

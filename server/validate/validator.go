@@ -22,23 +22,30 @@ type Definitions interface {
 	Resolve(canonical string) ([]byte, bool)
 }
 
+// Codes knows value sets: server/terminology.
+type Codes interface {
+	// Contains reports whether a code is in a value set; system "" stands for any
+	// system of it. known is false where that cannot be told.
+	Contains(valueSet, system, code string) (in, known bool)
+}
+
 // Validator validates resources of one model. Any number of goroutines may use
 // it.
 type Validator struct {
 	plans       *plans
-	codes       *codeSets
+	codes       Codes
 	definitions Definitions
 	profiles    *profiles
 	runs        sync.Pool
 }
 
-// New returns a validator. It compiles nothing yet: definitions are read when the
-// first value of their type is validated.
-func New(model *fhir.Model, definitions Definitions) *Validator {
+// New returns a validator. It prepares nothing yet: profiles are read when the first
+// resource names them.
+func New(model *fhir.Model, definitions Definitions, codes Codes) *Validator {
 	v := &Validator{
 		definitions: definitions,
 		plans:       &plans{model: model, programs: map[programKey]*fhirpath.Program{}},
-		codes:       &codeSets{model: model, definitions: definitions, byURL: map[string]*codeSet{}},
+		codes:       codes,
 	}
 	v.profiles = &profiles{validator: v, byURL: map[string]*profile{}}
 	v.runs.New = func() any { return &run{v: v} }
@@ -487,11 +494,6 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	if !b.required && !u.options.Warnings {
 		return
 	}
-	set := b.codes.Load()
-	if set == nil {
-		set = u.v.codes.of(b.valueSet)
-		b.codes.Store(set)
-	}
 	severity := outcome.Failure
 	if !b.required {
 		severity = outcome.Warning
@@ -504,7 +506,7 @@ func (u *run) binding(n fhir.Node, b *binding) {
 		}
 		for i := range e.Coding {
 			c := &e.Coding[i]
-			if set.has(c.System.Text, c.Code.Text, false) != outside {
+			if u.coding(b, c.System.Text, c.Code.Text) != outside {
 				return
 			}
 			if found != "" {
@@ -513,17 +515,17 @@ func (u *run) binding(n fhir.Node, b *binding) {
 			found += c.System.Text + "|" + c.Code.Text
 		}
 	case *r4.Coding:
-		if e.Code.Text == "" || set.has(e.System.Text, e.Code.Text, false) != outside {
+		if e.Code.Text == "" || u.coding(b, e.System.Text, e.Code.Text) != outside {
 			return
 		}
 		found = e.System.Text + "|" + e.Code.Text
 	case *r4.Quantity:
-		if e.Code.Text == "" || set.has(e.System.Text, e.Code.Text, false) != outside {
+		if e.Code.Text == "" || u.coding(b, e.System.Text, e.Code.Text) != outside {
 			return
 		}
 		found = e.System.Text + "|" + e.Code.Text
 	default:
-		if !n.T.Kind.Primitive() || n.Text() == "" || set.has("", n.Text(), true) != outside {
+		if !n.T.Kind.Primitive() || n.Text() == "" || u.code(b, n.Text()) != outside {
 			return
 		}
 		found = n.Text()
@@ -533,6 +535,36 @@ func (u *run) binding(n fhir.Node, b *binding) {
 		word = "extensible"
 	}
 	u.report(severity, n, "expected a code of %s (%s binding), found %s", b.valueSet, word, found)
+}
+
+// answer is whether a code is in a value set.
+type answer uint8
+
+const (
+	undecidable answer = iota // the value set, or a code system of it, is not known
+	inside
+	outside
+)
+
+// coding asks for a code with its system. One without system is in no value set.
+func (u *run) coding(b *binding, system, code string) answer {
+	in, known := u.v.codes.Contains(b.valueSet, system, code)
+	return answerOf(in && system != "", known)
+}
+
+// code asks for a code whose system the element implies.
+func (u *run) code(b *binding, code string) answer {
+	return answerOf(u.v.codes.Contains(b.valueSet, "", code))
+}
+
+func answerOf(in, known bool) answer {
+	switch {
+	case in:
+		return inside
+	case known:
+		return outside
+	}
+	return undecidable
 }
 
 // report adds an issue about n.
@@ -600,12 +632,9 @@ func firstText(n fhir.Node, depth int) string {
 	return ""
 }
 
-// Forget drops what was made of profiles and value sets: to be called when
-// conformance resources were stored or deleted, or a package was installed.
-func (v *Validator) Forget() {
-	v.profiles.forget()
-	v.codes.forget()
-}
+// Forget drops what was made of profiles: to be called when conformance resources
+// were stored or deleted, or a package was installed.
+func (v *Validator) Forget() { v.profiles.forget() }
 
 // Writes is the validator as the write path calls it, with fixed options.
 type Writes struct {

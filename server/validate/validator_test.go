@@ -29,7 +29,7 @@ func issues(t *testing.T, v *validate.Validator, data string, o validate.Options
 }
 
 func TestBase(t *testing.T) {
-	v := validate.New(r4.Model, library(t))
+	v := newValidator(t)
 	observation := func(more string) string {
 		return `{"resourceType":"Observation","status":"final","code":{"text":"x"}` + more + `}`
 	}
@@ -109,7 +109,7 @@ func TestPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := validate.New(r4.Model, library(t)).Validate(context.Background(), r, validate.Options{})
+	got := newValidator(t).Validate(context.Background(), r, validate.Options{})
 	if len(got) != 1 || got[0].Line != 3 || got[0].Column != 13 {
 		t.Errorf("got %+v, want one issue at line 3 column 13", got)
 	}
@@ -118,14 +118,14 @@ func TestPlace(t *testing.T) {
 func TestReferencesThatDoNotExist(t *testing.T) {
 	exists := func(_ context.Context, typ, id string) (bool, error) { return typ == "Patient" && id == "1", nil }
 	data := `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/1"},"encounter":{"reference":"Encounter/2"},"performer":[{"reference":"urn:uuid:3"}]}`
-	got := issues(t, validate.New(r4.Model, library(t)), data, validate.Options{Exists: exists})
+	got := issues(t, newValidator(t), data, validate.Options{Exists: exists})
 	if len(got) != 1 || !strings.Contains(got[0], "Encounter/2 does not exist") {
 		t.Errorf("got %v", got)
 	}
 }
 
 func TestConcurrent(t *testing.T) {
-	v := validate.New(r4.Model, library(t))
+	v := newValidator(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"kiln/definitions"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/terminology"
 	"kiln/server/validate"
 )
 
@@ -24,7 +25,11 @@ func validateCost(ctx context.Context, c Corpus) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the definitions: %w", err)
 	}
-	v := validate.New(r4.Model, library)
+	codes, err := terminology.New(terminology.Config{Packages: definitions.Embedded})
+	if err != nil {
+		return 0, err
+	}
+	v := validate.New(r4.Model, library, codes)
 	var times []float64
 	for _, t := range rows {
 		for _, r := range t {
