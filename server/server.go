@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kiln/definitions"
 	"kiln/gen/index"
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -202,6 +203,10 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if o.Ready != nil {
 		o.Ready(s)
 	}
+	// The definitions are opened while nobody waits for them: the first write with a
+	// bound code, an extension or a profile would. An error is told to whom it
+	// concerns.
+	go func() { _, _ = definitions.Embedded() }()
 
 	select {
 	case err := <-served:
