@@ -107,9 +107,7 @@ func extractor(f *jen.File, s *ir.Search) {
 		for _, code := range s.Self {
 			g.Id("x").Dot("Compartment").Call(jen.Lit(code), jen.Id("r").Dot("ID").Dot("Text"))
 		}
-		for _, n := range root.below {
-			visit(g, n, "r")
-		}
+		inside(g, root, "r")
 	})
 }
 
@@ -192,7 +190,11 @@ func visit(g *jen.Group, n *node, from string) {
 func inside(g *jen.Group, n *node, name string) {
 	leaves(g, n, jen.Id(name))
 	for _, c := range n.composites {
-		g.Id("x").Dot("Open").Call(key(c.Key), jen.Lit(len(c.Parts))).Comment(c.Text)
+		open := "Open"
+		if c.Joint {
+			open = "OpenJoint"
+		}
+		g.Id("x").Dot(open).Call(key(c.Key), jen.Lit(len(c.Parts))).Comment(c.Text)
 		for i, part := range c.Parts {
 			if i > 0 {
 				g.Id("x").Dot("Next").Call()
@@ -332,6 +334,9 @@ func compositeFacts(c fhir.Composite) []jen.Code {
 	var facts []jen.Code
 	if c.Key != 0 {
 		facts = append(facts, jen.Id("Key").Op(":").Add(key(c.Key)))
+	}
+	if c.Joint != 0 {
+		facts = append(facts, jen.Id("Joint").Op(":").Add(key(c.Joint)))
 	}
 	parts := jen.Index().Qual(fhirPath, "Part").ValuesFunc(func(g *jen.Group) {
 		for _, p := range c.Parts {

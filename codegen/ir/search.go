@@ -39,6 +39,7 @@ type Branch struct {
 // CompositeBranch is an element whose components are indexed together.
 type CompositeBranch struct {
 	Key     fhir.Key
+	Joint   bool // Key is a fhir.Composite's Joint
 	Text    string
 	Element Path
 	Parts   []CompositePart
@@ -428,12 +429,17 @@ func (s *searcher) composite(d *definition.SearchParameter, t *Type, branches []
 				b.Parts = append(b.Parts, cp)
 				out.Parts = append(out.Parts, part)
 			}
-			if e.Repeats() {
+			b.Joint = joint(b)
+			if e.Repeats() || b.Joint {
 				if err := combinable(b); err != nil {
 					return err
 				}
 				b.Key = fhir.KeyOf(fhir.SearchComposite, b.Text)
-				out.Key = b.Key
+				if b.Joint {
+					out.Joint = b.Key
+				} else {
+					out.Key = b.Key
+				}
 				if !slices.ContainsFunc(x.Composites, func(o CompositeBranch) bool { return o.Key == b.Key }) {
 					x.Composites = append(x.Composites, b)
 				}
@@ -500,6 +506,25 @@ func combinable(b CompositeBranch) error {
 		return fmt.Errorf("it combines %d ordered components of a repeating element", ordered)
 	}
 	return nil
+}
+
+// joint reports whether a composite is a token of the resource itself with a value
+// that has an order and no text: such a search would otherwise look at every
+// resource with the token.
+func joint(b CompositeBranch) bool {
+	if b.Element.Repeats() || len(b.Parts) != 2 {
+		return false
+	}
+	tokens, ordered := 0, 0
+	for _, p := range b.Parts {
+		switch p.Type {
+		case fhir.SearchToken:
+			tokens++
+		case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity:
+			ordered++
+		}
+	}
+	return tokens == 1 && ordered == 1
 }
 
 // membership finds the references that put resources into compartments.

@@ -9,6 +9,24 @@ import (
 
 // observation adds what the search parameters and compartments say of r to x.
 func observation(x *fhir.Index, r *r4.Observation) {
+	x.OpenJoint(0xa0a5cb0cff098a58, 2) // Observation: code & value.ofType(Quantity)
+	tokenCodeableConcept(x, 0, r.Code)
+	x.Next()
+	switch v := r.Value.(type) {
+	case *r4.Quantity:
+		quantityQuantity(x, 0, v)
+	}
+	x.Close()
+	x.OpenJoint(0x75a4062c1382c39a, 2) // Observation: code & value.ofType(dateTime) | value.ofType(Period)
+	tokenCodeableConcept(x, 0, r.Code)
+	x.Next()
+	switch v := r.Value.(type) {
+	case *fhir.DateTime:
+		x.Date(0, v.Text)
+	case *r4.Period:
+		datePeriod(x, 0, v)
+	}
+	x.Close()
 	for i := range r.BasedOn {
 		referenceReference(x, 0x95beb186c40c30d3, &r.BasedOn[i]) // Observation.basedOn
 	}
@@ -139,12 +157,12 @@ var parametersObservation = []fhir.Parameter{
 	{Code: "category", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xe18e4bc793c5a92e}, Expression: "Observation.category", URL: "http://hl7.org/fhir/SearchParameter/Observation-category", Description: "The classification of the type of observation"},
 	{Code: "code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}, Expression: "Observation.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "The code of the observation type"},
 	{Code: "code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-concept", Description: "Code and coded value parameter pair"},
-	{Code: "code-value-date", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-date", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-date", Description: "Code and date/time value parameter pair"},
-	{Code: "code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-quantity", Description: "Code and quantity value parameter pair"},
+	{Code: "code-value-date", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 0x75a4062c1382c39a, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-date", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-date", Description: "Code and date/time value parameter pair"},
+	{Code: "code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-quantity", Description: "Code and quantity value parameter pair"},
 	{Code: "code-value-string", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-string", Type: fhir.SearchString, Keys: []fhir.Key{0xdf0b14eae3215119}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-string", Description: "Code and string value parameter pair"},
 	{Code: "combo-code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937, 0xdc39f4714cf7c282}, Expression: "Observation.code | Observation.component.code", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code", Description: "The code of the observation type or component type"},
 	{Code: "combo-code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "combo-value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}}}}, {Key: 0x9a48b85285cbd6e0, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-concept", Type: fhir.SearchToken}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-concept", Description: "Code and coded value parameter pair, including in components"},
-	{Code: "combo-code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}, {Key: 0x8cd3310ea50432b6, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-quantity", Description: "Code and quantity value parameter pair, including in components"},
+	{Code: "combo-code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}, {Key: 0x8cd3310ea50432b6, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-quantity", Description: "Code and quantity value parameter pair, including in components"},
 	{Code: "combo-data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x322a4a2f3372b286, 0x7329b4a5015335c5}, Expression: "Observation.dataAbsentReason | Observation.component.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-data-absent-reason", Description: "The reason why the expected value in the element Observation.value[x] or Observation.component.value[x] is missing."},
 	{Code: "combo-value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79, 0x1ffa2fdd79b08fa3}, Expression: "Observation.value as CodeableConcept | Observation.component.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-value-concept", Description: "The value or component value of the observation, if the value is a CodeableConcept"},
 	{Code: "combo-value-quantity", Base: "Observation", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167, 0x4e0a044b0ecf8d10, 0xc7b4cbea6f9b7c53, 0xb63971a12c151b23}, Expression: "Observation.value as Quantity | Observation.value as SampledData | Observation.component.value as Quantity | Observation.component.value as SampledData", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-value-quantity", Description: "The value or component value of the observation, if the value is a Quantity, or a SampledData (just search on the bounds of the values in sampled data)"},

@@ -22,6 +22,9 @@ type composite struct {
 	parts []partValues
 	part  int
 	open  bool
+	joint bool // of the resource itself: a token is its system and code
+	// systems are those of the codes of a joint composite.
+	systems []TextEntry
 }
 
 // partValues are the values of one part: hashed ones, or ordered entries whose
@@ -50,6 +53,7 @@ func (x *Index) Reset() {
 	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
 	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
 	x.composite.open, x.composite.part = false, 0
+	x.composite.systems = emptied(x.composite.systems)
 	for i := range x.composite.parts {
 		x.composite.parts[i].reset()
 	}
@@ -130,8 +134,12 @@ func (x *Index) Code(k Key, code string) {
 	if code == "" {
 		return
 	}
-	if x.Sorters != nil {
+	switch {
+	case x.Sorters != nil:
 		x.sortToken(k, "", code)
+		return
+	case x.composite.open && x.composite.joint:
+		x.inSystem(k, "", code)
 		return
 	}
 	x.add(k, ValueCode(code))
@@ -155,8 +163,8 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 		return
 	}
 	if code != "" {
-		x.add(k, ValueCode(code))
-		x.add(k, ValueCoding(system, code))
+		x.code(k, code)
+		x.inSystem(k, system, code)
 		x.present(k)
 	}
 	if system != "" {
@@ -164,6 +172,21 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 		if !x.composite.open {
 			x.add(k, ValueSystem(system))
 		}
+	}
+}
+
+// code leaves a code in whatever system.
+func (x *Index) code(k Key, code string) {
+	if !x.composite.open || !x.composite.joint {
+		x.add(k, ValueCode(code))
+	}
+}
+
+// inSystem leaves a code with its system.
+func (x *Index) inSystem(k Key, system, code string) {
+	x.add(k, ValueCoding(system, code))
+	if c := &x.composite; c.open && c.joint {
+		c.systems = append(c.systems, TextEntry{CompositeKey(c.key, ValueCode(code)), system})
 	}
 }
 
@@ -215,12 +238,12 @@ func (x *Index) ContactPoint(k Key, system, use, value string) {
 		x.sortToken(k, system, value)
 		return
 	}
-	x.add(k, ValueCode(value))
+	x.code(k, value)
 	if system != "" {
-		x.add(k, ValueCoding(system, value))
+		x.inSystem(k, system, value)
 	}
 	if use != "" && use != system {
-		x.add(k, ValueCoding(use, value))
+		x.inSystem(k, use, value)
 	}
 	x.present(k)
 }
@@ -500,7 +523,7 @@ func (x *Index) Compartment(typ, id string) {
 // next part.
 func (x *Index) Open(k Key, n int) {
 	c := &x.composite
-	c.key, c.part, c.open = k, 0, true
+	c.key, c.part, c.open, c.joint = k, 0, true, false
 	for len(c.parts) < n {
 		c.parts = append(c.parts, partValues{})
 	}
@@ -508,6 +531,14 @@ func (x *Index) Open(k Key, n int) {
 	for i := range c.parts {
 		c.parts[i].reset()
 	}
+}
+
+// OpenJoint is Open for a composite of the resource itself (Composite.Joint): of a
+// token only the code in its system counts. Which systems a code comes in is left
+// among the texts, under CompositeKey of the code, for searches that name none.
+func (x *Index) OpenJoint(k Key, n int) {
+	x.Open(k, n)
+	x.composite.joint, x.composite.systems = true, emptied(x.composite.systems)
 }
 
 // Next goes to the next part of the open repetition.
@@ -535,9 +566,14 @@ func (x *Index) Close() {
 			return
 		}
 	}
-	x.present(c.key)
+	if !c.joint {
+		x.present(c.key)
+	}
 	if !whole {
 		return
+	}
+	if c.joint {
+		x.Texts = append(x.Texts, c.systems...)
 	}
 	x.combine(0, ordered, 0, false)
 }

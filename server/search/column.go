@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"strings"
@@ -11,11 +12,12 @@ import (
 )
 
 // Joint is a search for terms and one comparison, each of which matches many
-// resources: `code=X&date=ge2010`, `code-value-quantity=X$gt5`; or for a
-// comparison in a unit. Intersecting the
-// two lists in the database fetches every resource with the terms, and the next
-// search for the same terms with another value does it again. A Column holds the
-// values of the resources with the terms, and answers all of them.
+// resources: `code=X&date=ge2010`. Intersecting the two lists in the database
+// fetches every resource with the terms, and the next search for the same terms
+// with another value does it again. A Column holds the values of the resources with
+// the terms, and answers all of them. A comparison of numbers without terms, in a
+// unit or with a code, is such a search too: of a few thousand matches the database
+// reads every one for a page of twenty.
 type Joint struct {
 	plan    *Plan
 	table   string
@@ -26,8 +28,8 @@ type Joint struct {
 	alone   bool // without terms
 }
 
-// Alone reports whether the search is a comparison in a unit, without terms: then
-// a column is better than looking for candidates.
+// Alone reports whether the search is a comparison without terms: then a column is
+// better than looking for candidates, and small enough to try first.
 func (j *Joint) Alone() bool { return j.alone }
 
 // Joint returns the query as a Joint, or nil.
@@ -37,12 +39,7 @@ func (p *Plan) Joint() *Joint {
 		return nil
 	}
 	if len(c.all)+len(c.any) == 0 {
-		// The index of quantities has the unit after the value, so a comparison in
-		// one unit reads the values in all of them.
-		if m, ok := c.preds[0].only().(Quantities); ok && m.Single && (m.System != "" || m.Code != "") && len(c.none) == 0 {
-			return &Joint{plan: p, table: "index_quantity", keys: m.Keys, m: m, byUnit: true, alone: true}
-		}
-		return nil
+		return p.alone()
 	}
 	switch m := c.preds[0].only().(type) {
 	case Dates:
@@ -57,7 +54,25 @@ func (p *Plan) Joint() *Joint {
 		}
 	case Quantities:
 		if m.Single {
-			return &Joint{plan: p, table: "index_quantity", keys: m.Keys, m: m, byUnit: m.System != "" || m.Code != ""}
+			return &Joint{plan: p, table: "index_quantity", keys: m.Keys, m: m, byUnit: !m.anyUnit()}
+		}
+	}
+	return nil
+}
+
+// alone is Joint for one comparison and nothing else.
+func (p *Plan) alone() *Joint {
+	if len(p.where.none) > 0 {
+		return nil
+	}
+	switch m := p.where.preds[0].only().(type) {
+	case Numbers:
+		if m.Single {
+			return &Joint{plan: p, table: "index_number", keys: m.Keys, m: m, alone: true}
+		}
+	case Quantities:
+		if m.Single {
+			return &Joint{plan: p, table: "index_quantity", keys: m.Keys, m: m, byUnit: !m.anyUnit(), alone: true}
 		}
 	}
 	return nil
@@ -79,14 +94,20 @@ func (j *Joint) Build() Statement {
 		high = "nullif(x.high, x.low)"
 	}
 	if j.alone {
-		m := j.m.(Quantities)
-		units := slices.Clone(w.unitRanges(&m).units)
-		slices.Sort(units)
-		w.s("SELECT x.unit, x.low::text, ", high, "::text, x.rid, ", Now, " FROM index_quantity x WHERE ")
+		// What the index has; where one entry is a range, all are said to be.
+		w.s("SELECT ", unit, ", x.low::text, (SELECT 'range' FROM ", j.table, " h WHERE ")
+		w.keys("h", j.keys)
+		w.s(" AND h.high IS NOT NULL LIMIT 1), x.rid, ", Now, " FROM ", j.table, " x WHERE ")
 		w.keys("x", j.keys)
-		w.s(" AND x.unit = ANY (")
-		w.terms(units)
-		w.s(") LIMIT ")
+		if j.byUnit {
+			m := j.m.(Quantities)
+			units := slices.Clone(w.unitRanges(&m).units)
+			slices.Sort(units)
+			w.s(" AND x.unit = ANY (")
+			w.terms(units)
+			w.s(")")
+		}
+		w.s(" LIMIT ")
 		w.p(int64(MaxColumn + 1))
 		w.s("::bigint")
 		return w.statement()
@@ -165,40 +186,95 @@ func (c *Column) Len() int {
 	return n
 }
 
-// Matches returns the rids of the resources for which the comparison holds,
-// ascending.
-func (j *Joint) Matches(c *Column) []int64 {
-	var rids []int64
+// Page returns the number of resources for which the comparison holds, and those of
+// them that the page has, with one more when there is one; backwards the last comes
+// first, as from Walk.
+func (j *Joint) Page(c *Column) (total int, rids []int64, err error) {
+	g, err := j.plan.page()
+	if err != nil {
+		return 0, nil, err
+	}
+	o := &outermost{backwards: g.reverse, size: g.offset + g.limit}
+	if g.cursor != nil {
+		o.beyond, o.bounded = g.cursor.RID, true
+	}
 	switch m := j.m.(type) {
 	case Dates:
-		rids = c.matchDates([]Dates{m})
+		c.matchDates(o, []Dates{m})
 	case dateRange:
-		rids = c.matchDates(m.bounds)
+		c.matchDates(o, m.bounds)
 	case Numbers:
-		rids = matchNumbers(nil, c.units[0], &m)
+		matchNumbers(o, c.units[0], &m)
 	case Quantities:
 		if !j.byUnit {
-			rids = matchNumbers(nil, c.units[0], &m.Numbers)
+			matchNumbers(o, c.units[0], &m.Numbers)
 			break
 		}
 		w := &writer{env: j.plan.env}
 		r := w.unitRanges(&m)
 		for i, unit := range r.units {
-			rids = matchNumbers(rids, c.units[unit], r.each[i])
+			matchNumbers(o, c.units[unit], r.each[i])
 		}
 	}
-	slices.Sort(rids)
-	return rids
+	o.finish()
+	return o.n, o.rids[min(g.offset, len(o.rids)):], nil
 }
 
-func (c *Column) matchDates(bounds []Dates) []int64 {
-	var rids []int64
+// outermost keeps the first rids beyond a bound, or the last before it, in the order
+// of the page, and counts all.
+type outermost struct {
+	backwards bool
+	size      int
+	beyond    int64
+	bounded   bool
+	n         int
+	rids      []int64
+}
+
+// sorted is the size up to which a list is kept sorted; a page far behind is sorted
+// when all are there.
+const sorted = 512
+
+func (o *outermost) add(rid int64) {
+	o.n++
+	if o.bounded && o.compare(rid, o.beyond) <= 0 {
+		return
+	}
+	if o.size > sorted {
+		o.rids = append(o.rids, rid)
+		return
+	}
+	if len(o.rids) == o.size {
+		if o.compare(rid, o.rids[o.size-1]) > 0 {
+			return
+		}
+		o.rids = o.rids[:o.size-1]
+	}
+	at, _ := slices.BinarySearchFunc(o.rids, rid, o.compare)
+	o.rids = slices.Insert(o.rids, at, rid)
+}
+
+// compare is negative where a comes before b.
+func (o *outermost) compare(a, b int64) int {
+	if o.backwards {
+		return cmp.Compare(b, a)
+	}
+	return cmp.Compare(a, b)
+}
+
+func (o *outermost) finish() {
+	if o.size > sorted {
+		slices.SortFunc(o.rids, o.compare)
+		o.rids = o.rids[:min(o.size, len(o.rids))]
+	}
+}
+
+func (c *Column) matchDates(o *outermost, bounds []Dates) {
 	for _, d := range c.dates {
 		if !slices.ContainsFunc(bounds, func(b Dates) bool { return !b.holds(d.low, d.high) }) {
-			rids = append(rids, d.rid)
+			o.add(d.rid)
 		}
 	}
-	return rids
 }
 
 // holds is dateBounds for one entry.
@@ -225,9 +301,9 @@ func (m *Dates) holds(low, high int64) bool {
 	return contained
 }
 
-// matchNumbers appends the rids of the cells for which the comparison holds: they
-// lie together, or, with ne, around those that do not.
-func matchNumbers(rids []int64, cells []numberCell, m *Numbers) []int64 {
+// matchNumbers adds the rids of the cells for which the comparison holds: they lie
+// together, or, with ne, around those that do not.
+func matchNumbers(o *outermost, cells []numberCell, m *Numbers) {
 	// at is the first cell that is not below v, or, after, above v.
 	at := func(v *apd.Decimal, after bool) int {
 		return sort.Search(len(cells), func(i int) bool {
@@ -250,16 +326,36 @@ func matchNumbers(rids []int64, cells []numberCell, m *Numbers) []int64 {
 	case GE:
 		from = at(m.Value, false)
 	}
+	if m.Op != NE {
+		for i := from; i < to; i++ {
+			o.add(cells[i].rid)
+		}
+		return
+	}
 	for i := range cells {
-		if (i >= from && i < to) != (m.Op == NE) {
-			rids = append(rids, cells[i].rid)
+		if i < from || i >= to {
+			o.add(cells[i].rid)
 		}
 	}
-	return rids
 }
 
-// PageOf is the part of all matches, ascending, that the page has, with one more
-// when there is one; backwards the last comes first, as from Walk.
+// List is the statement that finds the rid of every match of a search without
+// `_sort`, up to one more than MaxColumn, and the snapshot that they hold in; ok is
+// false where an order is asked for.
+func (p *Plan) List() (st Statement, ok bool) {
+	if len(p.q.Sort) > 0 {
+		return st, false
+	}
+	w := &writer{env: p.env}
+	w.s("SELECT s.rid, ", Now, " FROM (")
+	w.set(&p.where, p.types)
+	w.s(") s LIMIT ")
+	w.p(int64(MaxColumn + 1))
+	w.s("::bigint")
+	return w.statement(), true
+}
+
+// PageOf is the part of a list, ascending, that the page has, as Joint.Page.
 func (p *Plan) PageOf(rids []int64) ([]int64, error) {
 	g, err := p.page()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/ucum"
 
 	"github.com/cockroachdb/apd/v3"
 )
@@ -15,6 +16,9 @@ type Env struct {
 	// Type returns the number of a resource type, false for one that has never
 	// been stored.
 	Type func(typ string) (int16, bool)
+	// Systems returns the systems in which a code has rows of a joint composite, by
+	// fhir.CompositeKey of the code.
+	Systems func(code fhir.Key) []string
 	// Units are the units in use, needed when Query.NeedsUnits.
 	Units     []Unit
 	converted map[*apd.Decimal]unitRanges // by the value of a quantity
@@ -28,6 +32,16 @@ type Env struct {
 type Unit struct {
 	ID                 int64
 	System, Code, Unit string
+	measure            *ucum.Unit // nil where it is not UCUM's
+}
+
+// NewUnit makes a Unit.
+func NewUnit(id int64, system, code, unit string) Unit {
+	u := Unit{ID: id, System: system, Code: code, Unit: unit}
+	if system == ucumSystem {
+		u.measure = measure(code)
+	}
+	return u
 }
 
 // Statement is SQL with the values of its parameters.
@@ -36,20 +50,21 @@ type Statement struct {
 	Args []any
 }
 
-// With adds the expressions of another statement to the one column of st: one
-// row answers both.
-func (st Statement) With(more Statement) Statement {
+// Beside puts the expressions of another statement before the columns of every
+// row of st, and gives one row of nulls where st has none. The rows of st keep their
+// order: there is one row to join them with.
+func (st Statement) Beside(more Statement) Statement {
 	return Statement{
-		SQL:  "SELECT (" + st.SQL + "), " + shiftParams(more.SQL, len(st.Args)),
+		SQL:  "SELECT v.*, s.* FROM (SELECT " + shiftParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
 		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
 	}
 }
 
-// Beside puts the expressions of another statement before the columns of every
-// row of st, and gives one row of nulls where st has none.
-func (st Statement) Beside(more Statement) Statement {
+// Then is the value of st, which has one column, as an expression before those of
+// another statement.
+func (st Statement) Then(more Statement) Statement {
 	return Statement{
-		SQL:  "SELECT v.*, s.* FROM (SELECT " + shiftParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
+		SQL:  "(" + st.SQL + "), " + shiftParams(more.SQL, len(st.Args)),
 		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
 	}
 }
@@ -80,10 +95,11 @@ func shiftParams(sql string, n int) string {
 // Plan is a compiled query: the statements that answer it. It is made for one
 // page and not changed.
 type Plan struct {
-	q     *Query
-	env   *Env
-	where conj
-	types []int16 // numbers of q.Types; nil is every type
+	q       *Query
+	clauses []Clause // q.Clauses without Coded
+	env     *Env
+	where   conj
+	types   []int16 // numbers of q.Types; nil is every type
 
 	// Empty says that nothing can match and nothing needs to be asked.
 	Empty bool
@@ -136,14 +152,22 @@ func Compile(q *Query, env *Env) *Plan {
 			p.types = append(p.types, n)
 		}
 	}
-	p.where = conjoin(q.Clauses)
+	p.clauses = env.resolve(q.Clauses)
+	p.where = conjoin(p.clauses)
 	if len(q.Types) > 0 && len(p.types) == 0 || p.where.never {
 		p.Empty = true
 		return p
 	}
 	p.drivers()
+	if len(p.where.preds) == 1 && len(q.Sort) == 0 && p.Surrogates() {
+		p.Limit *= entriesForProbe
+	}
 	return p
 }
+
+// entriesForProbe is how many more rows a driver may find where none of them needs
+// a test.
+const entriesForProbe = 5
 
 // Env is what the plan was compiled with.
 func (p *Plan) Env() *Env { return p.env }
@@ -617,31 +641,75 @@ func (w *writer) probe(r string, any []Match) {
 	w.s(")")
 }
 
-// NeedsUnits reports whether Compile needs Env.Units.
-func (q *Query) NeedsUnits() bool { return needUnits(q.Clauses) }
-
-func needUnits(clauses []Clause) bool {
-	for _, c := range clauses {
-		for _, m := range c.Any {
+// resolve returns clauses with what stands for every Coded in its place.
+func (e *Env) resolve(clauses []Clause) []Clause {
+	if !contain(clauses, func(m Match) bool { _, ok := m.(Coded); return ok }) {
+		return clauses
+	}
+	out := slices.Clone(clauses)
+	for i := range out {
+		out[i].Any = slices.Clone(out[i].Any)
+		for j, m := range out[i].Any {
 			switch m := m.(type) {
-			case Quantities:
-				if m.System != "" || m.Code != "" {
-					return true
-				}
+			case Coded:
+				out[i].Any[j] = e.keyed(m)
 			case Chain:
-				if needUnits(m.Clauses) {
-					return true
-				}
+				m.Clauses = e.resolve(m.Clauses)
+				out[i].Any[j] = m
 			case Has:
-				if needUnits(m.Clauses) {
-					return true
-				}
+				m.Clauses = e.resolve(m.Clauses)
+				out[i].Any[j] = m
 			case All:
-				if needUnits(m.Clauses) {
-					return true
-				}
+				out[i].Any[j] = All{e.resolve(m.Clauses)}
 			}
 		}
 	}
-	return false
+	return out
+}
+
+// keyed is what m.Any says of the rows of the code in each of its systems.
+func (e *Env) keyed(m Coded) Match {
+	keys := []fhir.Key{}
+	for _, system := range e.Systems(fhir.CompositeKey(m.Key, fhir.ValueCode(m.Code))) {
+		keys = append(keys, fhir.CompositeKey(m.Key, fhir.ValueCoding(system, m.Code)))
+	}
+	switch any := m.Any.(type) {
+	case Dates:
+		any.Keys, any.Single = keys, any.Single && len(keys) == 1
+		return any
+	case Numbers:
+		any.Keys, any.Single = keys, any.Single && len(keys) == 1
+		return any
+	case Quantities:
+		any.Keys, any.Single = keys, any.Single && len(keys) == 1
+		return any
+	}
+	return m.Any
+}
+
+// contain reports whether is holds for a match of clauses, at any depth.
+func contain(clauses []Clause, is func(Match) bool) bool {
+	return slices.ContainsFunc(clauses, func(c Clause) bool {
+		return slices.ContainsFunc(c.Any, func(m Match) bool {
+			switch m := m.(type) {
+			case Chain:
+				return contain(m.Clauses, is)
+			case Has:
+				return contain(m.Clauses, is)
+			case All:
+				return contain(m.Clauses, is)
+			case Coded:
+				return is(m) || is(m.Any)
+			}
+			return is(m)
+		})
+	})
+}
+
+// NeedsUnits reports whether Compile needs Env.Units.
+func (q *Query) NeedsUnits() bool {
+	return contain(q.Clauses, func(m Match) bool {
+		q, ok := m.(Quantities)
+		return ok && !q.anyUnit()
+	})
 }

@@ -42,21 +42,63 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]M
 	return any, nil
 }
 
-// together is a branch that is the resource itself: the conjunction of its parts.
+// together is a branch that is the resource itself: the conjunction of its parts,
+// or, of a code and what has an order, a row of both.
 func (p *parser) together(base string, branch fhir.Composite, name string, values []string) ([]Match, error) {
 	var all All
+	keyed := codeIn(branch, values)
 	for i, part := range branch.Parts {
 		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys, System: part.System}
 		if whole, ok := p.reg.Lookup(base, part.Code); ok && !slices.ContainsFunc(part.Keys, func(k fhir.Key) bool { return !slices.Contains(whole.Keys, k) }) {
 			sub.Single = whole.Single
 		}
+		switch {
+		case keyed == nil:
+		case !isOrdered(part.Type):
+			continue
+		case keyed.inSystem:
+			sub.Keys = []fhir.Key{fhir.CompositeKey(branch.Joint, fhir.ValueCoding(keyed.system, keyed.code))}
+		}
 		matches, err := p.value(&sub, name, "", values[i])
 		if err != nil {
 			return nil, err
 		}
+		if keyed != nil && !keyed.inSystem {
+			matches = []Match{Coded{Key: branch.Joint, Code: keyed.code, Any: matches[0]}}
+		}
+		if keyed != nil {
+			return matches, nil
+		}
 		all.Clauses = append(all.Clauses, Clause{Name: part.Code, Value: values[i], Any: matches})
 	}
 	return []Match{all}, nil
+}
+
+// token is a token as it is written: code, system|code or |code.
+type token struct {
+	system, code string
+	inSystem     bool
+}
+
+// codeIn is the token among the values of a branch that has joint rows; nil where
+// it has none, or where the token says no code.
+func codeIn(branch fhir.Composite, values []string) *token {
+	if branch.Joint == 0 {
+		return nil
+	}
+	for i, part := range branch.Parts {
+		if isOrdered(part.Type) {
+			continue
+		}
+		system, code, ok := cut(values[i], '|')
+		if !ok {
+			system, code = "", system
+		}
+		if code != "" {
+			return &token{unescape(system), unescape(code), ok}
+		}
+	}
+	return nil
 }
 
 // repetition is a branch whose components were indexed together: a term, or an

@@ -47,7 +47,11 @@ func (c *Clause) describe(b *strings.Builder) {
 	if len(c.Any) != 1 {
 		return
 	}
-	switch m := c.Any[0].(type) {
+	m := c.Any[0]
+	if coded, ok := m.(Coded); ok {
+		m = coded.Any
+	}
+	switch m := m.(type) {
 	case Chain:
 		fmt.Fprintf(b, " (refers to a %s where ", strings.ReplaceAll(m.Target, "|", " or "))
 		describeAll(b, m.Clauses)

@@ -35,11 +35,12 @@ var testEnv = &Env{
 		}
 		return 0, false
 	},
+	Systems: func(fhir.Key) []string { return []string{"http://loinc.org"} },
 	Units: []Unit{
-		{ID: 1, System: ucumSystem, Code: "g", Unit: "g"},
-		{ID: 2, System: ucumSystem, Code: "mg", Unit: "milligram"},
-		{ID: 3, System: ucumSystem, Code: "mmol/L", Unit: "mmol/L"},
-		{ID: 4, System: "", Code: "", Unit: "g"},
+		NewUnit(1, ucumSystem, "g", "g"),
+		NewUnit(2, ucumSystem, "mg", "milligram"),
+		NewUnit(3, ucumSystem, "mmol/L", "mmol/L"),
+		NewUnit(4, "", "", "g"),
 	},
 }
 
@@ -205,6 +206,9 @@ func dump(b *bytes.Buffer, indent string, c *Clause) {
 			fmt.Fprintf(b, "%squantities of %s: %s in %q of %q\n", in, keysText(m.Keys), m.Numbers.describe(), m.Code, m.System)
 		case Strings:
 			fmt.Fprintf(b, "%sstrings of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
+		case Coded:
+			fmt.Fprintf(b, "%scoded %s\n", in, m.Code)
+			dump(b, in+"  ", &Clause{Name: c.Name, Value: c.Value, Any: []Match{m.Any}})
 		case Texts:
 			fmt.Fprintf(b, "%stexts of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
 		case IDs:

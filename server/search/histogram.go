@@ -1,6 +1,7 @@
 package search
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -19,7 +20,7 @@ import (
 // It serves searches that are nothing but one comparison of a parameter with at
 // most one entry for each resource, so that entries are matches.
 type Histogram struct {
-	parts map[int64]*histogramPart // by unit; 0 where units do not matter
+	parts map[int64]*histogramPart // by unit; 0 where there are none
 }
 
 type histogramPart struct {
@@ -62,10 +63,10 @@ func (p *Plan) Unchanged(since string) Statement {
 
 // HalfAxis is a comparison that a Histogram can count.
 type HalfAxis struct {
-	table string
-	keys  []fhir.Key
-	units []int64 // nil where units do not matter
-	m     Match
+	table  string
+	keys   []fhir.Key
+	byUnit bool
+	m      Match
 }
 
 // HalfAxis returns the comparison that the whole query is, or nil.
@@ -76,7 +77,7 @@ func (p *Plan) HalfAxis() *HalfAxis {
 	}
 	switch m := c.preds[0].only().(type) {
 	case Dates:
-		if m.Single && m.Op != EQ && m.Op != AP {
+		if m.Single && m.Op != EQ {
 			return &HalfAxis{table: "index_date", keys: m.Keys, m: m}
 		}
 	case Numbers:
@@ -85,11 +86,7 @@ func (p *Plan) HalfAxis() *HalfAxis {
 		}
 	case Quantities:
 		if m.Single && m.Op != EQ && m.Op != AP {
-			h := &HalfAxis{table: "index_quantity", keys: m.Keys, m: m}
-			if m.System != "" || m.Code != "" {
-				h.units = []int64{}
-			}
-			return h
+			return &HalfAxis{table: "index_quantity", keys: m.Keys, byUnit: true, m: m}
 		}
 	}
 	return nil
@@ -99,9 +96,6 @@ func (p *Plan) HalfAxis() *HalfAxis {
 func (h *HalfAxis) Name() string {
 	var b strings.Builder
 	b.WriteString(h.table)
-	if h.units != nil {
-		b.WriteString(" by unit")
-	}
 	for _, k := range h.keys {
 		b.WriteByte(' ')
 		b.WriteString(strconv.FormatUint(uint64(k), 16))
@@ -114,7 +108,7 @@ func (h *HalfAxis) Name() string {
 func (h *HalfAxis) Build(env *Env) Statement {
 	w := &writer{env: env}
 	unit, partition := "0::bigint", ""
-	if h.units != nil {
+	if h.byUnit {
 		unit, partition = "x.unit", "PARTITION BY x.unit "
 	}
 	w.s("SELECT unit, low::text, below, n, ", Now, " FROM (SELECT ", unit, " AS unit, x.low, rank() OVER u - 1 AS below, row_number() OVER u AS place, count(*) OVER (", partition, ") AS n FROM ", h.table, " x WHERE ")
@@ -161,8 +155,18 @@ func (p *histogramPart) from(v *apd.Decimal, strict bool) (int64, *apd.Decimal) 
 	return p.n - p.below[i], p.bounds[i]
 }
 
+// fromDate is from for a date, OpenHigh + 1 where there is no bound.
+func (p *histogramPart) fromDate(v int64) (n, bound int64) {
+	n, b := p.from(apd.New(v, 0), false)
+	if b == nil {
+		return n, fhir.OpenHigh + 1
+	}
+	bound, _ = b.Int64()
+	return n, bound
+}
+
 // Count is the statement that counts the comparison with the help of a histogram:
-// one bigint, to which base has to be added.
+// one bigint, to which base has to be added. base alone is about the count.
 func (h *HalfAxis) Count(env *Env, g *Histogram) (st Statement, base int64) {
 	w := &writer{env: env}
 	switch m := h.m.(type) {
@@ -171,12 +175,13 @@ func (h *HalfAxis) Count(env *Env, g *Histogram) (st Statement, base int64) {
 	case Numbers:
 		base = h.countNumbers(w, g, &m, nil, []*Numbers{&m})
 	case Quantities:
-		if h.units == nil {
-			base = h.countNumbers(w, g, &m.Numbers, nil, []*Numbers{&m.Numbers})
+		if !m.anyUnit() {
+			r := w.unitRanges(&m)
+			base = h.countNumbers(w, g, &m.Numbers, r.units, r.each)
 			break
 		}
-		r := w.unitRanges(&m)
-		base = h.countNumbers(w, g, &m.Numbers, r.units, r.each)
+		units := slices.Sorted(maps.Keys(g.parts))
+		base = h.countNumbers(w, g, &m.Numbers, units, slices.Repeat([]*Numbers{&m.Numbers}, len(units)))
 	}
 	return w.statement(), base
 }
@@ -200,10 +205,26 @@ func (h *HalfAxis) countDates(w *writer, part *histogramPart, m *Dates) (base in
 		w.s(")")
 		return base
 	}
-	from, bound := part.from(apd.New(point, 0), false)
-	end := fhir.OpenHigh + 1
-	if bound != nil {
-		end, _ = bound.Int64()
+	from, end := part.fromDate(point)
+	if m.Op == AP {
+		// What begins within, and what begins before and goes on.
+		first, next := part.fromDate(low)
+		if next < high {
+			base = first - from
+			w.s(" + (")
+			w.dates(h.keys, low, next, nil)
+			w.s(") - (")
+			w.dates(h.keys, high, end, nil)
+			w.s(")")
+		} else {
+			w.s(" + (")
+			w.dates(h.keys, low, high, nil)
+			w.s(")")
+		}
+		w.s(" + (")
+		w.across(h.keys, low-day, low, low)
+		w.s(")")
+		return base
 	}
 	base, sign := from, " + "
 	if !above {
@@ -274,7 +295,7 @@ func (w *writer) across(keys []fhir.Key, from, before, end int64) {
 	w.s(")")
 }
 
-// countNumbers follows numberCondition. units is nil where they do not matter.
+// countNumbers follows numberCondition. units is nil where there are none.
 func (h *HalfAxis) countNumbers(w *writer, g *Histogram, m *Numbers, units []int64, each []*Numbers) (base int64) {
 	strict := m.Op == GT || m.Op == SA || m.Op == LE
 	above := m.Op == GT || m.Op == GE || m.Op == SA

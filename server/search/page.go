@@ -250,7 +250,11 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 	default:
 		bounded = p.chainDriver(w, d)
 	}
-	w.s(", m AS MATERIALIZED (SELECT ")
+	if p.plain(d, &g) {
+		w.s(", m AS NOT MATERIALIZED (SELECT ") // a second list would be the first again
+	} else {
+		w.s(", m AS MATERIALIZED (SELECT ")
+	}
 	p.candidates(w, d, &g)
 	w.s(") ")
 	w.s("SELECT t.seen, t.total, p.rid, ")
@@ -263,6 +267,17 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 		w.s(" AS seen, (SELECT count(*) FROM m) AS total")
 	})
 	return w.statement(), nil
+}
+
+// plain reports whether what a driver finds needs neither test nor sort value.
+func (p *Plan) plain(d Driver, g *page) bool {
+	switch {
+	case len(g.cols) > 0 || len(p.where.preds) > 1:
+		return false
+	case len(p.where.preds) == 0:
+		return true
+	}
+	return d.pred == 0 && p.Surrogates() && single(p.where.preds[0].any)
 }
 
 // Driving is the part of Candidates that finds rows, as a statement of its own
@@ -483,6 +498,17 @@ func (p *Plan) CountType() Statement {
 	return w.statement()
 }
 
+// Surrogates reports whether ordered tables alone tell the matches and their order,
+// so that Gather reads resources for the page only.
+func (p *Plan) Surrogates() bool {
+	for _, k := range p.q.Sort {
+		if len(k.Keys) == 0 {
+			return false
+		}
+	}
+	return len(p.where.preds) > 0 && p.where.onlyOrdered() && p.where.preds[0].isOrdered()
+}
+
 // Gather is the statement that fetches every match, however many, sorts them and
 // returns the page: for an order that no index has, and for matches that are many
 // but rare.
@@ -499,7 +525,13 @@ func (p *Plan) Gather() (Statement, error) {
 		w.s(" AS k", strconv.Itoa(i+1))
 	}
 	w.s(" FROM ")
-	w.matching("r", &p.where, p.types)
+	if p.Surrogates() {
+		w.s("(")
+		w.set(&p.where, p.types)
+		w.s(") r")
+	} else {
+		w.matching("r", &p.where, p.types)
+	}
 	w.s(") SELECT 0::bigint, t.total, p.rid, ")
 	p.tail(w, &g, func() { w.s("SELECT count(*) AS total FROM m") })
 	return w.statement(), nil
@@ -518,7 +550,8 @@ func (p *Plan) Walkable() bool {
 	case "_lastUpdated":
 		return len(p.types) == 1 && len(p.q.Sort) == 1
 	}
-	return len(k.Keys) == 1
+	// The entries of a quantity are sorted by unit first.
+	return len(k.Keys) == 1 && k.Type != fhir.SearchQuantity
 }
 
 // Phases is how many Walk statements make a page: matches that have a value for
@@ -578,7 +611,7 @@ func (p *Plan) CountValued() Statement {
 	valued := *p
 	if len(p.q.Sort) > 0 && len(p.q.Sort[0].Keys) > 0 {
 		present := Clause{Any: []Match{termsOf(p.q.Sort[0].Keys, fhir.ValuePresent())}}
-		valued.where = conjoin(append(p.q.Clauses[:len(p.q.Clauses):len(p.q.Clauses)], present))
+		valued.where = conjoin(append(p.clauses[:len(p.clauses):len(p.clauses)], present))
 	}
 	return valued.Count()
 }

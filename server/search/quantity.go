@@ -43,15 +43,10 @@ func (p *parser) quantity(param *fhir.Parameter, name, modifier, v string) ([]Ma
 const ucumSystem = "http://unitsofmeasure.org"
 
 // convert asks a comparison in another unit; false where the units have different
-// dimensions or are not understood. The factors are exact; a bound whose decimals
-// do not end is rounded to 40 digits.
-func convert(n Numbers, from, to string) (Numbers, bool) {
-	source, err := ucum.Parse(from)
-	if err != nil {
-		return n, false
-	}
-	target, err := ucum.Parse(to)
-	if err != nil {
+// dimensions. The factors are exact; a bound whose decimals do not end is rounded
+// to 40 digits.
+func convert(n Numbers, from, to *ucum.Unit) (Numbers, bool) {
+	if !from.Comparable(*to) {
 		return n, false
 	}
 	for _, d := range []**apd.Decimal{&n.Value, &n.Low, &n.High} {
@@ -59,7 +54,7 @@ func convert(n Numbers, from, to string) (Numbers, bool) {
 		if !ok {
 			return n, false
 		}
-		converted, err := source.Convert(value, target)
+		converted, err := from.Convert(value, *to)
 		if err != nil {
 			return n, false
 		}
@@ -68,6 +63,15 @@ func convert(n Numbers, from, to string) (Numbers, bool) {
 		}
 	}
 	return n, true
+}
+
+// measure reads a UCUM unit, nil where it is not understood.
+func measure(code string) *ucum.Unit {
+	u, err := ucum.Parse(code)
+	if err != nil {
+		return nil
+	}
+	return &u
 }
 
 func decimalOf(r *big.Rat) (*apd.Decimal, bool) {

@@ -81,6 +81,9 @@ type Quantities struct {
 	System, Code string
 }
 
+// anyUnit reports whether the comparison is of numbers in whatever unit.
+func (m *Quantities) anyUnit() bool { return m.System == "" && m.Code == "" }
+
 // Strings holds for a resource with a string that, folded, starts with Text or
 // has Text inside.
 type Strings struct {
@@ -139,6 +142,15 @@ type Has struct {
 	Clauses []Clause
 }
 
+// Coded holds for a resource with a joint row of a composite: a code, in whatever
+// system, and what Any, one of Dates, Numbers and Quantities, says of the value.
+// Compile puts Any in its place, with the keys of the code in each system.
+type Coded struct {
+	Key  fhir.Key // fhir.Composite.Joint
+	Code string
+	Any  Match
+}
+
 // All holds when each of its clauses does.
 type All struct{ Clauses []Clause }
 
@@ -152,6 +164,7 @@ func (IDs) match()        {}
 func (Updated) match()    {}
 func (Chain) match()      {}
 func (Has) match()        {}
+func (Coded) match()      {}
 func (All) match()        {}
 
 // Prefix is a comparison. Spec: https://hl7.org/fhir/R4/search.html#prefix.

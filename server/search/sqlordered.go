@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/ucum"
 
 	"github.com/cockroachdb/apd/v3"
 )
@@ -259,14 +260,22 @@ func (w *writer) unitRanges(m *Quantities) unitRanges {
 		return r
 	}
 	var r unitRanges
-	for _, u := range w.env.Units {
+	var from *ucum.Unit
+	if m.System == ucumSystem {
+		from = measure(m.Code)
+	}
+	for i := range w.env.Units {
+		u := &w.env.Units[i]
 		n := m.Numbers
 		switch {
 		case m.System == "" && (u.Code == m.Code || u.Unit == m.Code):
 		case m.System != "" && u.System == m.System && u.Code == m.Code:
 		case m.System == ucumSystem && u.System == ucumSystem:
 			var ok bool
-			if n, ok = convert(n, m.Code, u.Code); !ok {
+			if from == nil || u.measure == nil {
+				continue
+			}
+			if n, ok = convert(n, from, u.measure); !ok {
 				continue
 			}
 		default:
@@ -302,17 +311,17 @@ func (w *writer) unitTable(n string, m *Quantities) {
 
 func (w *writer) quantityRIDs(m *Quantities) {
 	x := "x" + w.next()
-	if m.System == "" && m.Code == "" {
-		n := w.operands(&m.Numbers)
-		w.numberBranches(m.Op, n, x, func(condition func()) {
-			w.s("SELECT ", x, ".rid FROM index_quantity ", x, " WHERE ")
+	u := "n" + w.next()
+	if m.anyUnit() {
+		// The index has the entries of each unit together.
+		w.numberBranches(m.Op, w.operands(&m.Numbers), x, func(condition func()) {
+			w.s("SELECT ", x, ".rid FROM quantity_unit ", u, " JOIN index_quantity ", x, " ON ", x, ".unit = ", u, ".id WHERE ")
 			w.keys(x, m.Keys)
 			w.s(" AND ")
 			condition()
 		})
 		return
 	}
-	u := "n" + w.next()
 	w.numberBranches(m.Op, numbers{u + ".value", u + ".low", u + ".high"}, x, func(condition func()) {
 		w.s("SELECT ", x, ".rid FROM ")
 		w.unitTable(u, m)
@@ -326,7 +335,7 @@ func (w *writer) quantityRIDs(m *Quantities) {
 func (w *writer) probeQuantities(r string, m *Quantities) {
 	x := "x" + w.next()
 	w.s("EXISTS (SELECT 1 FROM ")
-	if m.System == "" && m.Code == "" {
+	if m.anyUnit() {
 		w.s("index_quantity ", x, " WHERE ")
 	} else {
 		u := "n" + w.next()
@@ -338,7 +347,7 @@ func (w *writer) probeQuantities(r string, m *Quantities) {
 	}
 	w.s(x, ".rid = ", r, ".rid AND ")
 	w.probeKeys(x, m.Keys)
-	if m.System == "" && m.Code == "" {
+	if m.anyUnit() {
 		w.s(" AND ")
 		w.numberCondition(x, m.Op, w.operands(&m.Numbers))
 	}

@@ -26,42 +26,30 @@ const (
 	maxHistograms   = 256
 )
 
-// countByHistogram counts a search that is one comparison; false where it is
-// another kind of search, or there is no histogram that still holds.
-func (x *searching) countByHistogram(ctx context.Context, n *int64) (bool, error) {
-	if x.private {
-		return false, nil
-	}
-	h := x.plan.HalfAxis()
-	if h == nil {
-		return false, nil
-	}
+// byHistogram is what a histogram knows of the total of h; nil where there is none
+// that may still hold.
+func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remembered, error) {
 	name := h.Name()
 	g, snapshot := x.s.searches.histogram(name, x.s.now())
 	if g == nil {
 		if !x.s.searches.wantsHistogram(name, x.s.now()) {
-			return false, nil
+			return nil, nil
 		}
 		var err error
 		if g, snapshot, err = x.buildHistogram(ctx, h); err != nil || g == nil {
 			x.s.searches.keepHistogram(name, nil, "", x.s.now())
-			return false, err
+			return nil, err
 		}
+		x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
 	}
 	st, base := h.Count(x.plan.Env(), g)
-	check := x.plan.Unchanged(snapshot)
-	st = st.With(check)
-	var unchanged bool
-	if err := x.one(ctx, "count by histogram", st, n, &unchanged, &snapshot); err != nil {
-		return false, err
-	}
-	if !unchanged {
-		x.s.searches.keepHistogram(name, nil, "", x.s.now())
-		return false, nil
-	}
-	x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
-	*n += base
-	return true, nil
+	return &remembered{
+		about: base, exact: st.Then(x.plan.Unchanged(snapshot)), base: base,
+		keep: func(_ int64, snapshot string) {
+			x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
+		},
+		forget: func() { x.s.searches.keepHistogram(name, nil, "", x.s.now()) },
+	}, nil
 }
 
 func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*search.Histogram, string, error) {
@@ -127,10 +115,11 @@ func (m *searches) keepHistogram(name string, g *search.Histogram, snapshot stri
 	h.g, h.snapshot, h.at, h.building = g, snapshot, now, false
 }
 
-// column is a search.Column and the snapshot that it holds in.
+// column is a search.Column or a list of matches, and the snapshot that it holds in.
 type column struct {
-	c        *search.Column // nil while there is none
-	snapshot string
+	c        *search.Column
+	rids     []int64
+	snapshot string // "" while there is neither
 	at       time.Time
 	tried    time.Time
 	building bool
@@ -140,43 +129,121 @@ type column struct {
 const maxCells = 400_000
 
 // byColumn answers a search for terms and one comparison from memory; nil where
-// there is no column that still holds. A column
-// is made, like a histogram, when it is wanted for the second time.
-func (x *searching) byColumn(ctx context.Context, j *search.Joint) (*pageRows, error) {
+// there is no column that still holds. A column is made, like a histogram, when it
+// is wanted for the second time, where build allows it.
+func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (*pageRows, error) {
 	if x.private {
 		return nil, nil
 	}
 	key := keyOf(j.Build())
-	c, snapshot := x.s.searches.column(key, x.s.now())
-	if c == nil {
-		if !x.s.searches.wantsColumn(key, x.s.now()) {
+	var c *search.Column
+	var snapshot string
+	if known, ok := x.s.searches.column(key, x.s.now()); ok {
+		c, snapshot = known.c, known.snapshot
+	} else {
+		if !build || !x.s.searches.wantsColumn(key, x.s.now()) {
 			return nil, nil
 		}
 		var err error
 		if c, snapshot, err = x.buildColumn(ctx, j); err != nil || c == nil {
-			x.s.searches.keepColumn(key, nil, "", x.s.now())
+			x.s.searches.keepColumn(key, column{}, x.s.now())
 			return nil, err
 		}
 	}
-	rids := j.Matches(c)
-	of, err := x.plan.PageOf(rids)
+	total, of, err := j.Page(c)
 	if err != nil {
 		return nil, err
 	}
-	// The rows and the proof that nothing has changed come from one snapshot.
-	st := x.plan.Rows(of).Beside(x.plan.Unchanged(snapshot))
-	p, unchanged, now, err := x.rowsIfUnchanged(ctx, st)
-	if err != nil {
+	p, now, err := x.rowsOf(ctx, of, snapshot)
+	if err != nil || p == nil {
+		x.s.searches.keepColumn(key, column{}, x.s.now())
 		return nil, err
 	}
-	if !unchanged || len(p.rows) != len(of) {
-		x.s.searches.keepColumn(key, nil, "", x.s.now())
+	x.s.searches.keepColumn(key, column{c: c, snapshot: now}, x.s.now())
+	p.total = int64(total)
+	return p, nil
+}
+
+// rowsOf fetches the page whose resources memory tells, and the proof that nothing
+// has changed since snapshot, in one; nil where something has.
+func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
+	st := x.plan.Rows(rids).Beside(x.plan.Unchanged(snapshot))
+	x.note("rows from memory", st)
+	var unchanged bool
+	p, err = x.rows(ctx, st, &unchanged, &now)
+	if err != nil || !unchanged || len(p.rows) != len(rids) {
+		return nil, "", err
+	}
+	slices.SortFunc(p.rows, func(a, b match) int {
+		return cmp.Compare(slices.Index(rids, a.rid), slices.Index(rids, b.rid))
+	})
+	return p, now, nil
+}
+
+// listFrom is the number of matches from which it pays to remember which they are:
+// for the next page, and for whoever asks the same.
+const listFrom = 100
+
+// byList answers a search whose matches are remembered; nil where they are not, or
+// do not hold any more.
+func (x *searching) byList(ctx context.Context) (*pageRows, error) {
+	st, ok := x.plan.List()
+	if !ok || x.private {
 		return nil, nil
 	}
-	x.s.searches.keepColumn(key, c, now, x.s.now())
-	slices.SortFunc(p.rows, func(a, b match) int { return cmp.Compare(slices.Index(of, a.rid), slices.Index(of, b.rid)) })
-	p.total = int64(len(rids))
+	key := keyOf(st)
+	c, ok := x.s.searches.column(key, x.s.now())
+	if !ok {
+		return nil, nil
+	}
+	of, err := x.plan.PageOf(c.rids)
+	if err != nil {
+		return nil, err
+	}
+	p, now, err := x.rowsOf(ctx, of, c.snapshot)
+	if err != nil || p == nil {
+		x.s.searches.keepColumn(key, column{}, x.s.now())
+		return nil, err
+	}
+	c.snapshot = now
+	x.s.searches.keepColumn(key, c, x.s.now())
+	p.total = int64(len(c.rids))
 	return p, nil
+}
+
+// learnList remembers the matches of a search when it is asked for the second time.
+func (x *searching) learnList(ctx context.Context) error {
+	st, ok := x.plan.List()
+	if !ok || x.private {
+		return nil
+	}
+	key := keyOf(st)
+	if !x.s.searches.wantsColumn(key, x.s.now()) {
+		return nil
+	}
+	c := column{}
+	defer func() { x.s.searches.keepColumn(key, c, x.s.now()) }()
+	x.note("list", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var rids []int64
+	var snapshot string
+	for rows.Next() {
+		var rid int64
+		if err := rows.Scan(&rid, &snapshot); err != nil {
+			return err
+		}
+		rids = append(rids, rid)
+	}
+	if err := rows.Err(); err != nil || len(rids) == 0 || len(rids) > search.MaxColumn {
+		return err
+	}
+	slices.Sort(rids)
+	c.rids, c.snapshot = rids, snapshot
+	return nil
 }
 
 // buildColumn returns nil where there are too many entries, or ranges.
@@ -208,14 +275,21 @@ func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.C
 	return c, snapshot, nil
 }
 
-func (m *searches) column(k totalKey, now time.Time) (*search.Column, string) {
+func (c *column) len() int {
+	if c.c != nil {
+		return c.c.Len()
+	}
+	return len(c.rids)
+}
+
+func (m *searches) column(k totalKey, now time.Time) (column, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]
-	if c == nil || c.c == nil || now.Sub(c.at) > rememberedFor {
-		return nil, ""
+	if c == nil || c.snapshot == "" || now.Sub(c.at) > rememberedFor {
+		return column{}, false
 	}
-	return c.c, c.snapshot
+	return *c, true
 }
 
 func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
@@ -236,18 +310,14 @@ func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
 	return true
 }
 
-func (m *searches) keepColumn(k totalKey, of *search.Column, snapshot string, now time.Time) {
+func (m *searches) keepColumn(k totalKey, of column, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]
 	if c == nil {
 		return
 	}
-	if c.c != nil {
-		m.cells -= c.c.Len()
-	}
-	if of != nil {
-		m.cells += of.Len()
-	}
-	c.c, c.snapshot, c.at, c.building = of, snapshot, now, false
+	m.cells += of.len() - c.len()
+	of.tried, of.at = c.tried, now
+	*c = of
 }

@@ -67,8 +67,7 @@ func (m *orders) keep(k totalKey, o *keptOrder) {
 // byOrder answers a search that is sorted by a token, a reference or a uri: all
 // matches are read and sorted here, and the page is fetched.
 func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
-	count := x.plan.Count()
-	total, err := x.total(ctx, count, keyOf(count))
+	total, err := x.total(ctx, x.byTotal())
 	if err != nil {
 		return nil, err
 	}
@@ -121,14 +120,10 @@ func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, e
 	if err != nil {
 		return nil, err
 	}
-	st := x.plan.Rows(rids).Beside(x.plan.Unchanged(kept.snapshot))
-	p, unchanged, now, err := x.rowsIfUnchanged(ctx, st)
-	if err != nil {
-		return nil, err
-	}
-	if !unchanged || len(p.rows) != len(rids) {
+	p, now, err := x.rowsOf(ctx, rids, kept.snapshot)
+	if err != nil || p == nil {
 		x.s.searches.orders.keep(key, nil)
-		return nil, nil
+		return nil, err
 	}
 	x.s.searches.orders.keep(key, &keptOrder{kept.o, now, x.s.now()})
 	return arrange(p, kept.o, rids, keys), nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kiln/server/fhir"
@@ -90,99 +91,150 @@ type match struct {
 const walkCost = 10_000
 
 func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*SearchResult, error) {
-	plan, err := s.plan(ctx, conn, q)
-	if err != nil {
+	_, private := conn.(pgx.Tx)
+	x := &searching{s: s, conn: conn, q: q, private: private}
+	needsUnits := q.NeedsUnits()
+	seen := s.searches.units.Load()
+	if needsUnits && seen == nil {
+		seen = &unitsSeen{ids: []int64{}}
+	}
+	if err := x.compile(ctx, seen); err != nil {
 		return nil, err
 	}
-	_, private := conn.(pgx.Tx)
-	x := &searching{s: s, conn: conn, q: q, plan: plan, private: private}
-	if plan.Empty {
+	if x.plan.Empty {
 		return x.result(ctx, &pageRows{}, true)
 	}
-	if plan.InMemory() && q.Count > 0 {
-		p, err := x.byOrder(ctx)
+	// A column that holds needs no other units than it was made with.
+	joint := x.plan.Joint()
+	if joint != nil && joint.Alone() && q.Count > 0 {
+		if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
+			return x.resultOf(ctx, p, true, err)
+		}
+	}
+	if needsUnits {
+		now, err := x.unitsInUse(ctx, seen)
 		if err != nil {
 			return nil, err
 		}
-		return x.result(ctx, p, true)
+		if now != seen {
+			if err := x.compile(ctx, now); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if x.plan.InMemory() && q.Count > 0 {
+		p, err := x.byOrder(ctx)
+		return x.resultOf(ctx, p, true, err)
 	}
 	p, exact, err := x.run(ctx)
+	return x.resultOf(ctx, p, exact, err)
+}
+
+func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err error) (*SearchResult, error) {
 	if err != nil {
 		return nil, err
 	}
 	return x.result(ctx, p, exact)
 }
 
-// plan compiles q with what the database knows of types and units.
-func (s *Store) plan(ctx context.Context, conn querier, q *search.Query) (*search.Plan, error) {
+// compile plans the query with what the database knows of types, and with units.
+func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
-	env := &search.Env{Limit: s.searches.limit, Type: func(typ string) (int16, bool) {
-		if n, ok := s.types.current.Load().number[typ]; ok || asked {
+	env := &search.Env{Limit: x.s.searches.limit, Type: func(typ string) (int16, bool) {
+		if n, ok := x.s.types.current.Load().number[typ]; ok || asked {
 			return n, ok
 		}
 		asked = true
-		n, ok, err := s.typeNumber(ctx, typ)
+		n, ok, err := x.s.typeNumber(ctx, typ)
 		if err != nil && failure == nil {
 			failure = err
 		}
 		return n, ok
 	}}
-	if q.NeedsUnits() {
-		units, err := s.unitsInUse(ctx, conn)
-		if err != nil {
-			return nil, err
+	env.Systems = func(code fhir.Key) []string {
+		systems, err := systemsOf(ctx, x.conn, code)
+		if err != nil && failure == nil {
+			failure = err
 		}
-		env.Units = units
+		return systems
 	}
-	plan := search.Compile(q, env)
-	return plan, failure
+	if units != nil {
+		env.Units = units.units
+	}
+	x.plan = search.Compile(x.q, env)
+	return failure
 }
 
-// unitsInUse reads quantity_unit: a few hundred rows at most, and always as new
-// as the search.
-func (s *Store) unitsInUse(ctx context.Context, conn querier) ([]search.Unit, error) {
-	rows, err := conn.Query(ctx, `SELECT id, system, code, unit FROM quantity_unit`)
+// unitsInUse adds those of quantity_unit that this server has not seen: what it
+// returns is as new as the search. Rows never change.
+func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen, error) {
+	rows, err := x.conn.Query(ctx, `SELECT id, system, code, unit FROM quantity_unit WHERE id <> ALL ($1)`, seen.ids)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (u search.Unit, err error) {
-		err = r.Scan(&u.ID, &u.System, &u.Code, &u.Unit)
-		return u, err
+	more, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (search.Unit, error) {
+		var id int64
+		var system, code, unit string
+		err := r.Scan(&id, &system, &code, &unit)
+		return search.NewUnit(id, system, code, unit), err
 	})
+	if err != nil || len(more) == 0 {
+		return seen, err
+	}
+	now := &unitsSeen{ids: slices.Clone(seen.ids), units: append(slices.Clone(seen.units), more...)}
+	for _, u := range more {
+		now.ids = append(now.ids, u.ID)
+	}
+	x.s.searches.units.Store(now)
+	return now, nil
+}
+
+// unitsSeen are units that are committed.
+type unitsSeen struct {
+	ids   []int64
+	units []search.Unit
+}
+
+// systemsOf reads the systems of a code that a joint composite has rows of.
+func systemsOf(ctx context.Context, conn querier, code fhir.Key) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(code))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // run finds the page, and the total unless the query wants none. exact is false
 // where the total is not known.
 func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
-	// 1. What is a look into memory, and only the total.
-	if j := x.plan.Joint(); j != nil && j.Alone() && x.q.Count > 0 {
-		if p, err := x.byColumn(ctx, j); p != nil || err != nil {
+	// 1. What memory says, and only the total.
+	joint := x.plan.Joint()
+	if joint != nil && joint.Alone() && x.q.Count > 0 {
+		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
 			return p, true, err
 		}
 	}
-	count := x.plan.Count()
-	key := keyOf(count)
-	memory := &x.s.searches
-	var total int64
-	known, err := x.countByHistogram(ctx, &total)
+	known, err := x.known(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	if x.q.Count == 0 {
-		if !known {
-			total, err = x.total(ctx, count, key)
-		}
+		total, err := x.total(ctx, known)
 		return &pageRows{total: total}, true, err
 	}
 
-	// 2. A comparison whose total a histogram tells: a large one needs no
-	// candidates.
-	if known && total >= int64(x.plan.Limit) {
-		return x.common(ctx, total)
+	// 2. Many matches need no candidates.
+	if known != nil && (known.about >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0) {
+		p, err := x.common(ctx, known.about, known)
+		return p, true, err
 	}
 
 	// 3. Candidates, through the drivers that have not overflowed before.
+	if p, err := x.byList(ctx); p != nil || err != nil {
+		return p, true, err
+	}
+	memory := &x.s.searches
 	for i := range x.plan.Drivers {
 		driving := keyOf(x.plan.Driving(i))
 		if memory.overflows(driving, x.s.now()) {
@@ -197,14 +249,17 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if p.seen < int64(x.plan.Limit) {
-			return p, true, nil
+			if p.seen >= listFrom {
+				err = x.learnList(ctx)
+			}
+			return p, true, err
 		}
 		memory.overflowed(driving, x.s.now())
 	}
 
 	// 4. A common search.
-	if j := x.plan.Joint(); j != nil && !j.Alone() {
-		if p, err := x.byColumn(ctx, j); p != nil || err != nil {
+	if joint != nil && !joint.Alone() {
+		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
 			return p, true, err
 		}
 	}
@@ -213,41 +268,45 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		return p, true, err
 	}
 	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
-		p, err := x.walk(ctx)
+		p, _, err := x.walk(ctx, nil)
 		return p, false, err
 	}
-	if !known {
-		if total, err = x.total(ctx, count, key); err != nil {
-			return nil, false, err
-		}
+	total, err := x.total(ctx, known)
+	if err != nil {
+		return nil, false, err
 	}
-	return x.common(ctx, total)
+	p, err = x.common(ctx, total, nil)
+	return p, true, err
 }
 
 // common finds the page of a search whose total is known: along the order where
-// matches are common enough, else among all of them.
-func (x *searching) common(ctx context.Context, total int64) (p *pageRows, exact bool, err error) {
+// matches are common enough, else among all of them. The total is exact, or known
+// makes it so.
+func (x *searching) common(ctx context.Context, total int64, known *remembered) (*pageRows, error) {
 	if total == 0 {
-		return &pageRows{}, true, nil
+		return &pageRows{}, nil
 	}
 	ofType, err := x.totalOfType(ctx, total)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	far := int64(x.q.Count + 1)
 	if x.q.Cursor == nil {
 		far += int64(x.q.Offset)
 	}
 	if !x.plan.Walkable() || min(far, total)*ofType/total*x.plan.ProbeCost() > walkCost && total < ofType {
-		p, err := x.gather(ctx)
-		return p, true, err
+		return x.gather(ctx)
 	}
-	p, err = x.walk(ctx)
-	if err != nil {
-		return nil, false, err
+	p, unchanged, err := x.walk(ctx, known)
+	switch {
+	case err != nil:
+		return nil, err
+	case known == nil:
+		p.total = total
+	case !unchanged:
+		p.total, err = x.total(ctx, nil)
 	}
-	p.total = total
-	return p, true, nil
+	return p, err
 }
 
 func (x *searching) gather(ctx context.Context) (*pageRows, error) {
@@ -258,21 +317,30 @@ func (x *searching) gather(ctx context.Context) (*pageRows, error) {
 	return x.page(ctx, "gather", st)
 }
 
-// walk goes along the order, phase by phase, until the page is full.
-func (x *searching) walk(ctx context.Context) (*pageRows, error) {
-	all := &pageRows{}
+// walk goes along the order, phase by phase, until the page is full. The total is
+// that of known, where nothing has changed.
+func (x *searching) walk(ctx context.Context, known *remembered) (all *pageRows, unchanged bool, err error) {
+	all = &pageRows{}
 	skipped := 0 // by the phases before, of a hand-written offset
 	for phase := range x.plan.Phases() {
 		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if !ok {
 			continue
 		}
-		p, err := x.page(ctx, fmt.Sprintf("walk %d", phase+1), st)
+		var p *pageRows
+		name := fmt.Sprintf("walk %d", phase+1)
+		if known != nil {
+			// The rows and the proof of the total come from one snapshot.
+			p, all.total, unchanged, err = x.pageKnowing(ctx, name, st, known)
+			known = nil
+		} else {
+			p, err = x.page(ctx, name, st)
+		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		all.rows = append(all.rows, p.rows...)
 		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
@@ -280,40 +348,108 @@ func (x *searching) walk(ctx context.Context) (*pageRows, error) {
 			// with one.
 			var n int64
 			if err := x.one(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			skipped = int(n)
 		}
 	}
-	return all, nil
+	return all, unchanged, nil
+}
+
+// remembered is what memory has of a total: what it is about, and the statement that
+// makes it exact as long as nothing has changed.
+type remembered struct {
+	about int64
+	// exact is three expressions: a number to which base is added, and those of
+	// Plan.Unchanged.
+	exact search.Statement
+	base  int64
+	// keep is told when it held, and the state in which it did; forget when not.
+	keep   func(n int64, snapshot string)
+	forget func()
+}
+
+// known looks into memory for the total, exact or about.
+func (x *searching) known(ctx context.Context) (*remembered, error) {
+	if x.private {
+		return nil, nil
+	}
+	if h := x.plan.HalfAxis(); h != nil {
+		return x.byHistogram(ctx, h)
+	}
+	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.searches.overflows(keyOf(x.plan.Driving(0)), x.s.now()) {
+		return nil, nil // candidates tell
+	}
+	return x.byTotal(), nil
+}
+
+// byTotal is the total of the same search before, nil where there is none.
+func (x *searching) byTotal() *remembered {
+	key := keyOf(x.plan.Count())
+	t, ok := x.s.searches.total(key, x.s.now())
+	if !ok || x.private {
+		return nil
+	}
+	return &remembered{
+		about: t.n, exact: search.Statement{SQL: "SELECT 0::bigint"}.Then(x.plan.Unchanged(t.snapshot)), base: t.n,
+		keep: func(n int64, snapshot string) {
+			x.s.searches.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
+		},
+		forget: func() {},
+	}
+}
+
+// settle takes the answer of exact.
+func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
+	if !unchanged {
+		r.forget()
+		return 0, false
+	}
+	r.keep(r.base+n, snapshot)
+	return r.base + n, true
+}
+
+// pageKnowing runs a page statement with the total that memory knows.
+func (x *searching) pageKnowing(ctx context.Context, name string, st search.Statement, known *remembered) (p *pageRows, total int64, unchanged bool, err error) {
+	var n int64
+	var snapshot string
+	st = st.Beside(known.exact)
+	x.note(name, st)
+	if p, err = x.rows(ctx, st, &n, &unchanged, &snapshot); err != nil {
+		return nil, 0, false, err
+	}
+	total, unchanged = known.settle(n, unchanged, snapshot)
+	return p, total, unchanged, nil
 }
 
 // total counts the matches, from memory where nothing has changed since.
-func (x *searching) total(ctx context.Context, count search.Statement, key totalKey) (int64, error) {
-	if x.private {
-		var n int64
-		err := x.one(ctx, "count", count, &n)
-		return n, err
-	}
-	if t, ok := x.s.searches.total(key, x.s.now()); ok {
+func (x *searching) total(ctx context.Context, known *remembered) (n int64, err error) {
+	if known != nil {
 		var unchanged bool
 		var snapshot string
-		st := x.plan.Unchanged(t.snapshot)
-		if err := x.conn.QueryRow(ctx, "SELECT "+st.SQL, st.Args...).Scan(&unchanged, &snapshot); err != nil {
+		st := known.exact
+		st.SQL = "SELECT " + st.SQL
+		if err := x.one(ctx, "total", st, &n, &unchanged, &snapshot); err != nil {
 			return 0, err
 		}
-		if unchanged {
-			x.s.searches.keep(key, total{n: t.n, snapshot: snapshot, at: x.s.now()})
-			return t.n, nil
+		if n, ok := known.settle(n, unchanged, snapshot); ok {
+			return n, nil
 		}
 	}
-	var t total
-	count.SQL = "SELECT (" + count.SQL + "), " + search.Now
-	if err := x.one(ctx, "count", count, &t.n, &t.snapshot); err != nil {
+	count := x.plan.Count()
+	return x.count(ctx, count, keyOf(count))
+}
+
+// count counts and remembers, but for what only a transaction sees.
+func (x *searching) count(ctx context.Context, st search.Statement, key totalKey) (int64, error) {
+	t := total{at: x.s.now()}
+	st.SQL = "SELECT (" + st.SQL + "), " + search.Now
+	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
-	t.at = x.s.now()
-	x.s.searches.keep(key, t)
+	if !x.private {
+		x.s.searches.keep(key, t)
+	}
 	return t.n, nil
 }
 
@@ -325,7 +461,7 @@ func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, erro
 	if t, ok := x.s.searches.total(key, x.s.now()); ok {
 		return max(t.n, atLeast), nil
 	}
-	n, err := x.total(ctx, st, key)
+	n, err := x.count(ctx, st, key)
 	return max(n, atLeast), err
 }
 
@@ -344,14 +480,6 @@ func (x *searching) note(name string, st search.Statement) {
 func (x *searching) page(ctx context.Context, name string, st search.Statement) (*pageRows, error) {
 	x.note(name, st)
 	return x.rows(ctx, st)
-}
-
-// rowsIfUnchanged runs a page statement that has two expressions before its
-// columns: whether it still holds, and the snapshot of that.
-func (x *searching) rowsIfUnchanged(ctx context.Context, st search.Statement) (p *pageRows, unchanged bool, snapshot string, err error) {
-	x.note("rows of a column", st)
-	p, err = x.rows(ctx, st, &unchanged, &snapshot)
-	return p, unchanged, snapshot, err
 }
 
 // rows reads the rows of a page statement, after those columns that go to before.
@@ -485,6 +613,8 @@ type searches struct {
 	columns    map[totalKey]*column
 	cells      int // of all columns
 	orders     orders
+
+	units atomic.Pointer[unitsSeen]
 }
 
 type totalKey [16]byte
