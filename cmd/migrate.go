@@ -83,9 +83,23 @@ func onDatabase(run func(c *cobra.Command, url string) error) func(*cobra.Comman
 	}
 }
 
+// migration is a migration as --json shows it; applied is null for a missing one.
+type migration struct {
+	Version int64      `json:"version"`
+	Name    string     `json:"name"`
+	Applied *time.Time `json:"applied"`
+}
+
 func tellMigrations(c *cobra.Command, list []queries.Migration, none string) error {
 	if wantsJSON(c) {
-		return printJSON(c.OutOrStdout(), list)
+		out := make([]migration, len(list))
+		for i, m := range list {
+			out[i] = migration{m.Version, m.Name, nil}
+			if !m.Applied.IsZero() {
+				out[i].Applied = &m.Applied
+			}
+		}
+		return printJSON(c.OutOrStdout(), out)
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(c.OutOrStdout(), none)
