@@ -68,7 +68,11 @@ func TestConditionalCreate(t *testing.T) {
 
 	again := s.post("/Patient", body, "If-None-Exist", "identifier=urn:s|1").want(200)
 	again.equal("id", first.str("id")).has("ETag", `W/"1"`).has("Location", s.base+"/Patient/"+first.str("id")+"/_history/1")
-	s.post("/Patient", body, "If-None-Exist", "?identifier=urn:s|1").want(200).equal("id", first.str("id"))
+	for _, criteria := range []string{"?identifier=urn:s|1", "Patient?identifier=urn:s|1", "/Patient?identifier=urn:s|1"} {
+		s.post("/Patient", body, "If-None-Exist", criteria).want(200).equal("id", first.str("id"))
+		s.post("/", bundle("batch", entry("POST", "Patient", "", body, `,"ifNoneExist":"`+criteria+`"`))).want(200).equal("entry.0.response.status", "200 OK")
+	}
+	s.post("/Patient", body, "If-None-Exist", "Observation?identifier=urn:s|1").issue(400, "not-supported", "Observation")
 
 	s.create(body)
 	s.post("/Patient", body, "If-None-Exist", "identifier=urn:s|1").issue(412, "multiple-matches")

@@ -35,7 +35,7 @@ func TestExamplesComeBackUnchanged(t *testing.T) {
 			continue
 		}
 		stored[typ]++
-		got := decodeExact(t, s.get("/"+typ+"/"+a.str("id")).want(200).body)
+		got := decodeExact(t, s.get("/"+typ+"/"+a.str("id"), "Accept", "application/fhir+json").want(200).body)
 		for _, r := range []map[string]any{got, want} {
 			delete(r, "id")
 			if meta, ok := r["meta"].(map[string]any); ok {

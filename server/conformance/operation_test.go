@@ -146,6 +146,31 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("Patient's parameter %s is of type %q, want %q", name, params[name], typ)
 		}
 	}
+	t.Run("the service is named as the client sees it (CapabilityStatement.implementation.url)", func(t *testing.T) {
+		s := s.in(t)
+		s.get("/metadata").equal("implementation.url", s.base)
+		s.get(strings.TrimSuffix(s.base, "/fhir")+"/metadata").equal("implementation.url", strings.TrimSuffix(s.base, "/fhir"))
+		s.post("/", bundle("batch", entry("GET", "metadata", "", ""))).want(200).equal("entry.0.resource.implementation.url", s.base)
+	})
+	t.Run("_summary, _elements (http.html#parameters)", func(t *testing.T) {
+		s := s.in(t)
+		cut := s.get("/metadata?_elements=software").want(200).equal("software.name", "Kiln").equal("fhirVersion", "4.0.1").equal("meta.tag.0.code", "SUBSETTED")
+		if cut.at("rest") != nil || cut.at("implementation") != nil {
+			t.Error("elements that were not asked for")
+		}
+		s.get("/metadata?_summary=true").want(200).equal("meta.tag.0.code", "SUBSETTED").equal("fhirVersion", "4.0.1")
+		s.get("/metadata?_elements=nothing").issue(400, "invalid", "nothing")
+		s.get("/metadata?_summary=maybe").issue(400, "invalid", "maybe")
+	})
+	t.Run("mode (http.html#capabilities)", func(t *testing.T) {
+		s := s.in(t)
+		for _, mode := range []string{"full", "normative"} {
+			s.get("/metadata?mode="+mode).want(200).equal("resourceType", "CapabilityStatement").equal("rest.0.mode", "server")
+		}
+		a := s.get("/metadata?mode=terminology").want(200).equal("resourceType", "TerminologyCapabilities").equal("kind", "instance").equal("implementation.url", s.base)
+		s.post("/TerminologyCapabilities/$validate", string(a.body)).want(200).equal("issue.0.severity", "information")
+		s.get("/metadata?mode=partial").issue(400, "invalid", "partial", "terminology")
+	})
 	t.Run("what it names is served", func(t *testing.T) {
 		s := s.in(t)
 		for name, typ := range params {

@@ -118,8 +118,33 @@ func TestTransaction(t *testing.T) {
 		s.post("/", observation("Practitioner?identifier=urn:npi|1")).issue(412, "multiple-matches")
 		s.post("/", observation("Practitioner?bogus=1")).issue(400, "not-supported", "bogus")
 	})
+	t.Run("reads see what the transaction wrote (http.html#trules)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/seen", `{"resourceType":"Patient","id":"seen"}`).want(201)
+		a := s.post("/", bundle("transaction",
+			entry("GET", "Patient/seen/_history", "", ""),
+			entry("GET", "Patient/_history?_count=1", "", ""),
+			entry("GET", "_history?_count=1", "", ""),
+			entry("GET", "Patient/seen/_history/2", "", ""),
+			entry("GET", "Patient?_id=seen&active=true", "", ""),
+			entry("PUT", "Patient/seen", "", `{"resourceType":"Patient","id":"seen","active":true}`),
+		)).want(200)
+		a.equal("entry.0.resource.total", "2").equal("entry.0.resource.entry.0.resource.active", "true")
+		for i := range 3 {
+			at := fmt.Sprintf("entry.%d.resource.entry.0.resource.", i)
+			a.equal(at+"id", "seen").equal(at+"meta.versionId", "2")
+		}
+		a.equal("entry.3.resource.active", "true").equal("entry.4.resource.total", "1")
+	})
 	t.Run("an empty one", func(t *testing.T) {
-		s.in(t).post("/", `{"resourceType":"Bundle","type":"transaction"}`).want(200).equal("type", "transaction-response")
+		for _, typ := range []string{"transaction", "batch"} {
+			for _, entries := range []string{"", `,"entry":[]`} {
+				a := s.in(t).post("/", `{"resourceType":"Bundle","type":"`+typ+`"`+entries+`}`).want(200).equal("type", typ+"-response")
+				if a.len("entry") != 0 {
+					t.Errorf("%s: %d entries", typ, a.len("entry"))
+				}
+			}
+		}
 	})
 }
 

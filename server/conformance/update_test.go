@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"kiln/server"
@@ -32,7 +33,15 @@ func TestUpdate(t *testing.T) {
 		s.put("/Patient/m", patient("m", "B"), "If-Match", `W/"1"`).want(200).equal("meta.versionId", "2")
 		s.put("/Patient/m", patient("m", "C"), "If-Match", `W/"1"`).issue(409, "conflict")
 		s.put("/Patient/m", patient("m", "C"), "If-Match", `W/"7"`).issue(409, "conflict")
-		s.put("/Patient/m", patient("m", "C"), "If-Match", `bogus`).issue(400, "invalid", "bogus")
+		for _, none := range []string{`W/"abc"`, `"abc"`, `W/"0"`, `W/"99999999999999999999"`} { // RFC 9110 §8.8.3: tags, though of nothing here
+			s.put("/Patient/m", patient("m", "C"), "If-Match", none).issue(409, "conflict")
+			s.do("DELETE", "/Patient/m", "", "If-Match", none).issue(409, "conflict")
+			s.do("PATCH", "/Patient/m", `[]`, "If-Match", none, "Content-Type", "application/json-patch+json").issue(409, "conflict")
+			s.post("/", bundle("transaction", entry("PUT", "Patient/m", "", patient("m", "C"), `,"ifMatch":"`+strings.ReplaceAll(none, `"`, `\"`)+`"`))).issue(409, "conflict")
+		}
+		for _, malformed := range []string{`bogus`, `W/"1`, `W/"a b"`} {
+			s.put("/Patient/m", patient("m", "C"), "If-Match", malformed).issue(400, "invalid", "is not the ETag")
+		}
 		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `W/"1"`).want(412)
 		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `*`).issue(412, "conflict", "absent")
 		s.put("/Patient/m", patient("m", "D"), "If-Match", `*`).want(200).equal("meta.versionId", "3")

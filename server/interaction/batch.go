@@ -86,7 +86,7 @@ func bySubject(jobs []*job) [][]*job {
 		case j.to.id != "":
 			subject = j.to.typ + "/" + j.to.id
 		case j.entry.Request.IfNoneExist.Text != "":
-			subject = j.to.typ + "?" + j.entry.Request.IfNoneExist.Text
+			subject = j.to.typ + "?" + j.ifNoneExist()
 		case j.to.hasQuery:
 			subject = j.to.typ + "?" + j.to.query
 		}
@@ -109,7 +109,7 @@ func bySubject(jobs []*job) [][]*job {
 func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, error) {
 	q := j.entry.Request
 	if j.to.operation != "" || j.to.search {
-		return s.get(ctx, s.Store, j, p.Lenient)
+		return s.get(ctx, s.Store, j, p)
 	}
 	switch j.method {
 	case "POST":
@@ -128,7 +128,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 	case "DELETE":
 		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, IfMatch: q.IfMatch.Text})
 	}
-	return s.get(ctx, s.Store, j, p.Lenient)
+	return s.get(ctx, s.Store, j, p)
 }
 
 // failed is the entry of an error. What is no outcome goes to the log.

@@ -21,6 +21,7 @@ type BundleParams struct {
 	Body    []byte // must not change until Bundle returns
 	Return  Return // representation sends written resources back
 	Lenient bool   // handling=lenient, for the searches inside
+	BaseURL string // of the service as the client sees it, without a trailing slash
 }
 
 // Bundle carries out a batch or a transaction, whichever its type says.
@@ -34,6 +35,9 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnprocessableEntity {
 			if parts, ok := s.batchParts(p.Body); ok {
 				return s.batch(ctx, p, parts)
+			}
+			if emptyTransaction(p.Body) {
+				return Response{Status: http.StatusOK, Bundle: &Bundle{Type: "transaction-response", Total: -1}}, nil
 			}
 		}
 		return Response{}, err
@@ -85,6 +89,19 @@ func (s *Service) batchParts(body []byte) ([]part, bool) {
 		parts[i].entry = &r.(*r4.Bundle).Entry[0]
 	}
 	return parts, true
+}
+
+// emptyTransaction reports whether a body is a transaction with an empty array of
+// entries. JSON in FHIR has no empty arrays, but clients that found nothing to do
+// send one, and there is only one thing it can mean.
+// Spec: https://hl7.org/fhir/R4/json.html#primitive (arrays).
+func emptyTransaction(body []byte) bool {
+	var b struct {
+		ResourceType string             `json:"resourceType"`
+		Type         string             `json:"type"`
+		Entry        *[]json.RawMessage `json:"entry"`
+	}
+	return json.Unmarshal(body, &b) == nil && b.ResourceType == "Bundle" && b.Type == "transaction" && b.Entry != nil && len(*b.Entry) == 0
 }
 
 // renumber says Bundle.entry[i] where an error says Bundle.entry[0].
@@ -217,7 +234,8 @@ func dropSpace(r rune) rune {
 
 // get carries out an entry that is no write of one resource on from: a GET, an
 // operation, or a search by POST, whose parameters are those of its URL.
-func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (Response, error) {
+func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) (Response, error) {
+	lenient, base := p.Lenient, p.BaseURL
 	q := j.entry.Request
 	values, err := ParseQuery(j.to.query)
 	if err != nil {
@@ -232,17 +250,17 @@ func (s *Service) get(ctx context.Context, from reader, j *job, lenient bool) (R
 	t := j.to
 	switch {
 	case t.operation == "metadata":
-		return s.Capabilities(ctx)
+		return s.Capabilities(ctx, CapabilitiesParams{Values: values, BaseURL: base})
 	case t.operation == "$everything" && t.id != "" && j.method != "POST":
 		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
 	case t.operation == "$meta" && t.id != "":
 		return s.meta(ctx, from, MetaParams{ResourceType: t.typ, ID: t.id})
 	case t.operation != "":
-		p := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}
+		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}
 		if j.entry.Resource != nil {
-			p.Body = j.entry.Resource.Header().Raw
+			op.Body = j.entry.Resource.Header().Raw
 		}
-		return s.Operation(ctx, p)
+		return s.Operation(ctx, op)
 	case t.search && j.method != "POST":
 		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", clip(q.URL.Text))
 	case t.version != "":
@@ -293,9 +311,5 @@ func Told(r Response) []outcome.Issue {
 	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
 }
 
-// ifNoneExist is the search of a conditional create, without what may stand
-// before it: "?" or "Patient?".
-func (j *job) ifNoneExist() string {
-	text := j.entry.Request.IfNoneExist.Text
-	return strings.TrimPrefix(strings.TrimPrefix(text, j.to.typ+"?"), "?")
-}
+// ifNoneExist is the search of a conditional create, "" for a plain one.
+func (j *job) ifNoneExist() string { return criteria(j.to.typ, j.entry.Request.IfNoneExist.Text) }

@@ -1,44 +1,84 @@
 package interaction
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
 )
 
-// metadata caches the capability statement of a registry.
+// metadata caches the capability statement of a registry, before and behind the
+// URL of the service, which may depend on the request.
 type metadata struct {
-	mu   sync.Mutex
-	of   *search.Registry
-	body []byte
+	mu            sync.Mutex
+	of            *search.Registry
+	before, after []byte
+}
+
+// CapabilitiesParams are the inputs of the capabilities interaction.
+type CapabilitiesParams struct {
+	Values  url.Values // mode, _summary, _elements
+	BaseURL string     // of the service as the client sees it, without a trailing slash
 }
 
 // Capabilities returns the CapabilityStatement: what this server serves, from
-// the tables that serve it.
+// the tables that serve it. Mode terminology asks for the TerminologyCapabilities;
+// mode normative for what is normative, which here is all.
 // Spec: https://hl7.org/fhir/R4/http.html#capabilities.
-func (s *Service) Capabilities(_ context.Context) (Response, error) {
+func (s *Service) Capabilities(_ context.Context, p CapabilitiesParams) (Response, error) {
+	base := s.Facts.URL
+	if base == "" {
+		base = p.BaseURL
+	}
+	v := fhir.Version{ResourceType: "CapabilityStatement"}
+	var err error
+	switch mode := p.Values.Get("mode"); mode {
+	case "", "full", "normative":
+		v.Body, err = s.capabilityBody(base)
+	case "terminology":
+		v.ResourceType = "TerminologyCapabilities"
+		v.Body, err = json.Marshal(s.terminologyCapabilities(base))
+	default:
+		err = outcome.Invalid("mode is %q: expected full, normative or terminology", clip(mode))
+	}
+	if err != nil {
+		return Response{}, err
+	}
+	cut, err := s.Subset(Response{Version: v}, p.Values)
+	return Response{Status: http.StatusOK, Body: cut.Version.Body}, err
+}
+
+// capabilityBody is the capability statement of the service at base.
+func (s *Service) capabilityBody(base string) ([]byte, error) {
+	const mark = "urn:kiln:base"
 	reg := s.Registry()
 	if err := reg.Err(); err != nil {
-		return Response{}, err
+		return nil, err
 	}
 	s.metadata.mu.Lock()
 	defer s.metadata.mu.Unlock()
 	if s.metadata.of != reg {
-		body, err := json.Marshal(s.capabilityStatement(reg))
+		body, err := json.Marshal(s.capabilityStatement(reg, mark))
 		if err != nil {
-			return Response{}, fmt.Errorf("capability statement: %w", err)
+			return nil, fmt.Errorf("capability statement: %w", err)
 		}
-		s.metadata.of, s.metadata.body = reg, body
+		s.metadata.of = reg
+		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
-	return Response{Status: http.StatusOK, Body: s.metadata.body}, nil
+	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
+	body = append(body, s.metadata.before...)
+	body = fhir.AppendString(body, base)
+	return append(body, s.metadata.after...), nil
 }
 
 // The parts of a CapabilityStatement that the service fills in.
@@ -61,7 +101,7 @@ type (
 	}
 	implementation struct {
 		Description string `json:"description"`
-		URL         string `json:"url,omitempty"`
+		URL         string `json:"url"`
 	}
 	capRest struct {
 		Mode          string         `json:"mode"`
@@ -105,6 +145,8 @@ type (
 	}
 )
 
+const description = "Kiln, a FHIR R4 server compiled from its definitions"
+
 // common are the parameters of every type that are no entries of the index.
 var common = []capParameter{
 	{"_id", "http://hl7.org/fhir/SearchParameter/Resource-id", "token", "Logical id of this artifact"},
@@ -121,11 +163,11 @@ func codes(list ...string) []capCode {
 	return out
 }
 
-func (s *Service) capabilityStatement(reg *search.Registry) capabilityStatement {
+func (s *Service) capabilityStatement(reg *search.Registry, base string) capabilityStatement {
 	c := capabilityStatement{
 		ResourceType: "CapabilityStatement", Status: "active", Date: s.Facts.Date, Kind: "instance",
 		Software:       software{"Kiln", s.Facts.Version},
-		Implementation: implementation{"Kiln, a FHIR R4 server compiled from its definitions", s.Facts.URL},
+		Implementation: implementation{description, base},
 		FHIRVersion:    "4.0.1",
 		Format:         []string{"application/fhir+json", "application/json", "json"},
 		PatchFormat:    []string{JSONPatch, "application/fhir+json"},

@@ -3,6 +3,7 @@ package interaction
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -13,8 +14,8 @@ import (
 type CreateParams struct {
 	ResourceType string
 	Body         []byte // must not change until Create returns
-	// IfNoneExist is the search of a conditional create, without `?`; "" for a
-	// plain one.
+	// IfNoneExist is the search of a conditional create; `?` or `Patient?` may
+	// stand before it. "" is for a plain one.
 	IfNoneExist string
 }
 
@@ -51,7 +52,7 @@ func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (
 }
 
 func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *store.Write) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, p.IfNoneExist, "If-None-Exist")
+	c, err := s.condition(ctx, p.ResourceType, criteria(p.ResourceType, p.IfNoneExist), "If-None-Exist")
 	if err != nil {
 		return Response{}, err
 	}
@@ -72,4 +73,10 @@ func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *stor
 		return nil
 	})
 	return answer, err
+}
+
+// criteria is the search in the text of an If-None-Exist on typ: people write it
+// with and without the URL that it belongs to.
+func criteria(typ, text string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(text, "/"), typ+"?"), "?")
 }

@@ -70,11 +70,12 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
 	out := make([]byte, 0, len(body))
 	out = append(out, '{')
+	marked := false
 	for name, value := range members(body) {
 		switch name {
 		case "resourceType", "id":
 		case "meta":
-			value = tagged(value)
+			value, marked = tagged(value), true
 		default:
 			if f := t.FieldOf(name); f == nil || !keep(f) {
 				continue
@@ -87,6 +88,9 @@ func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
 		out = append(out, name...)
 		out = append(out, `":`...)
 		out = append(out, value...)
+	}
+	if !marked { // a resource made for the answer
+		out = append(out, `,"meta":{"tag":[`+subsetted+`]}`...)
 	}
 	return append(out, '}')
 }

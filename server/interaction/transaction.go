@@ -356,7 +356,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	// 7. Read, and tell.
 	out := t.told(p)
 	for _, j := range t.gets {
-		r, err := t.s.get(ctx, inside{tx, t.s.Store}, j, p.Lenient)
+		r, err := t.s.get(ctx, tx, j, p)
 		if err != nil {
 			return nil, inEntry(j.i, err)
 		}
@@ -469,18 +469,6 @@ func (j *job) response() Response {
 		return deleted(j.w)
 	}
 	return made(j.w.Result, j.w.Created)
-}
-
-// inside reads in a transaction. History alone is read beside it: it tells what
-// is committed.
-type inside struct {
-	*store.Tx
-	store *store.Store
-}
-
-// History returns committed versions.
-func (i inside) History(ctx context.Context, q store.HistoryQuery) (store.HistoryPage, error) {
-	return i.store.History(ctx, q)
 }
 
 // release gives the index entries back for reuse.

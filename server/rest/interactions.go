@@ -17,6 +17,15 @@ func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "read")
 	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
 		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
+	c.version(r, resp, err)
+}
+
+// version answers a read or a vread.
+func (c *call) version(r *http.Request, resp interaction.Response, err error) {
+	if err == nil && resp.Version.ResourceType == "Binary" && wantsContent(r) {
+		c.content(r, resp)
+		return
+	}
 	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
 }
 
@@ -25,22 +34,22 @@ func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "vread")
 	resp, err := h.Service.VRead(c.ctx, interaction.VReadParams{ResourceType: typ, ID: r.PathValue("id"), VersionID: r.PathValue("vid"),
 		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
-	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
+	c.version(r, resp, err)
 }
 
 // Create serves POST /{type}.
 func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "create")
-	c.write(r, func(body []byte) (interaction.Response, error) {
+	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
 		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body,
-			IfNoneExist: strings.TrimPrefix(r.Header.Get("If-None-Exist"), "?")})
+			IfNoneExist: r.Header.Get("If-None-Exist")})
 	})
 }
 
 // Update serves PUT /{type}/{id}.
 func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "update")
-	c.write(r, func(body []byte) (interaction.Response, error) {
+	c.write(r, typ, r.PathValue("id"), func(body []byte) (interaction.Response, error) {
 		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body,
 			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
 	})
@@ -53,7 +62,7 @@ func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ 
 		c.methodNotAllowed(r, "GET", "POST")
 		return
 	}
-	c.write(r, func(body []byte) (interaction.Response, error) {
+	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
 		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body,
 			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
 	})
@@ -184,7 +193,7 @@ func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 		c.fail(r, err)
 		return
 	}
-	resp, err := h.Service.Bundle(c.ctx, interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient})
+	resp, err := h.Service.Bundle(c.ctx, interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.base(r)})
 	if resp.Bundle != nil {
 		c.interaction = strings.TrimSuffix(resp.Bundle.Type, "-response")
 	}
@@ -193,7 +202,12 @@ func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) metadata(w http.ResponseWriter, r *http.Request) {
 	c := start(w, "capabilities")
-	resp, err := h.Service.Capabilities(c.ctx)
+	values, err := query(r)
+	if err != nil {
+		c.fail(r, err)
+		return
+	}
+	resp, err := h.Service.Capabilities(c.ctx, interaction.CapabilitiesParams{Values: values, BaseURL: c.base(r)})
 	c.answer(r, prefer{}, resp, err)
 }
 
@@ -243,15 +257,20 @@ func start(w http.ResponseWriter, name string) *call {
 	return c
 }
 
-// write reads what a write with a body has in common with the others, and
-// answers.
-func (c *call) write(r *http.Request, do func(body []byte) (interaction.Response, error)) {
+// write reads what a write with a body, of a resource of type typ under id, has in
+// common with the others, and answers.
+func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (interaction.Response, error)) {
 	pref, err := c.asked(r)
 	if err != nil {
 		c.fail(r, err)
 		return
 	}
-	body, err := c.resourceBody(r)
+	var body []byte
+	if typ == "Binary" {
+		body, err = c.binaryBody(r, id)
+	} else {
+		body, err = c.resourceBody(r)
+	}
 	if err != nil {
 		c.fail(r, err)
 		return

@@ -167,7 +167,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	case w.IfNoneMatch:
 		return outcome.Precondition(outcome.CodeDuplicate, "%s/%s exists, and If-None-Match asks that it does not", w.ResourceType, w.ID)
 	case w.IfMatch != 0 && w.IfMatch != int(r.Version):
-		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for version %d", w.ResourceType, w.ID, r.Version, w.IfMatch)
+		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for %s", w.ResourceType, w.ID, r.Version, asked(w.IfMatch))
 	}
 	body := w.Body
 	if w.Modify != nil {
@@ -194,12 +194,20 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	return nil
 }
 
+// asked is the version of an If-Match in words.
+func asked(version int) string {
+	if version < 0 {
+		return "a version that there never was"
+	}
+	return fmt.Sprintf("version %d", version)
+}
+
 // decideAbsent takes the last version there was, or the zero row.
 func (s *Store) decideAbsent(ctx context.Context, e *entry, h db.LastVersionsRow, now time.Time) error {
 	w := e.w
 	switch {
 	case w.IfMatch != 0:
-		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for version %d", w.ResourceType, w.ID, w.IfMatch)
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
 	case (w.MustExist || w.Modify != nil) && h.Version == 0:
 		return outcome.NotFound(w.ResourceType, w.ID)
 	case w.MustExist || w.Modify != nil:

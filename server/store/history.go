@@ -45,6 +45,15 @@ var (
 // existed and with invalid for a cursor that is not one.
 // Spec: https://hl7.org/fhir/R4/http.html#history.
 func (s *Store) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
+	return s.history(ctx, db.New(s.pool), q)
+}
+
+// History is Store.History with what the transaction has written so far.
+func (t *Tx) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
+	return t.store.history(ctx, db.New(t.tx), q)
+}
+
+func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (HistoryPage, error) {
 	r := historyRange{since: always, before: never, beforeRID: 0, currentAfter: always}
 	if !q.Since.IsZero() {
 		r.since = q.Since
@@ -59,7 +68,7 @@ func (s *Store) History(ctx context.Context, q HistoryQuery) (HistoryPage, error
 	}
 	page := HistoryPage{Total: -1}
 	if !q.NoTotal || q.ID != "" {
-		total, err := s.countHistory(ctx, q, r)
+		total, err := s.countHistory(ctx, d, q, r)
 		if err != nil {
 			return HistoryPage{}, err
 		}
@@ -78,7 +87,7 @@ func (s *Store) History(ctx context.Context, q HistoryQuery) (HistoryPage, error
 		r.before, r.beforeRID = at, rid
 	}
 	// One more than asked for tells whether there is a next page.
-	versions, rids, err := s.historyPage(ctx, q, r, min(q.Count, 1<<30)+1)
+	versions, rids, err := s.historyPage(ctx, d, q, r, min(q.Count, 1<<30)+1)
 	if err != nil {
 		return HistoryPage{}, err
 	}
@@ -96,8 +105,7 @@ type historyRange struct {
 	atOnly                      bool
 }
 
-func (s *Store) countHistory(ctx context.Context, q HistoryQuery, r historyRange) (int, error) {
-	d := db.New(s.pool)
+func (s *Store) countHistory(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange) (int, error) {
 	if q.ID != "" {
 		ref, shard := place(q.ResourceType, q.ID)
 		n, err := d.CountInstanceHistory(ctx, db.CountInstanceHistoryParams{
@@ -123,8 +131,7 @@ func (s *Store) countHistory(ctx context.Context, q HistoryQuery, r historyRange
 	return int(n), translate(err)
 }
 
-func (s *Store) historyPage(ctx context.Context, q HistoryQuery, r historyRange, count int) ([]fhir.Version, []int64, error) {
-	d := db.New(s.pool)
+func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange, count int) ([]fhir.Version, []int64, error) {
 	if q.ID != "" {
 		ref, shard := place(q.ResourceType, q.ID)
 		rows, err := d.InstanceHistory(ctx, db.InstanceHistoryParams{

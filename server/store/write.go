@@ -24,8 +24,9 @@ type Write struct {
 	// Resource is what Index was made of, for Store.Indexer to do it again should
 	// search parameters change meanwhile; nil for DELETE and with Modify.
 	Resource fhir.Resource
-	// IfMatch is the version that must be current, 0 for any. Another one is a
-	// conflict, an absent resource a failed precondition (412).
+	// IfMatch is the version that must be current, 0 for any, below 0 for one that
+	// never is. Another one is a conflict, an absent resource a failed precondition
+	// (412).
 	IfMatch int
 	// IfNoneMatch is `If-None-Match: *`: the resource must not exist, else 412.
 	IfNoneMatch bool

@@ -1,0 +1,58 @@
+package interaction
+
+// The parts of a TerminologyCapabilities that the service fills in.
+type (
+	terminologyCapabilities struct {
+		ResourceType   string         `json:"resourceType"`
+		Status         string         `json:"status"`
+		Date           string         `json:"date"`
+		Description    string         `json:"description"`
+		Kind           string         `json:"kind"`
+		Software       software       `json:"software"`
+		Implementation implementation `json:"implementation"`
+		Expansion      *expansion     `json:"expansion,omitempty"`
+		ValidateCode   *validateCode  `json:"validateCode,omitempty"`
+		Translation    *translation   `json:"translation,omitempty"`
+	}
+	expansion struct {
+		Hierarchical bool                 `json:"hierarchical"`
+		Paging       bool                 `json:"paging"`
+		Incomplete   bool                 `json:"incomplete"`
+		Parameter    []expansionParameter `json:"parameter"`
+		TextFilter   string               `json:"textFilter"`
+	}
+	expansionParameter struct {
+		Name string `json:"name"`
+	}
+	validateCode struct {
+		Translations bool `json:"translations"`
+	}
+	translation struct {
+		NeedsMap bool `json:"needsMap"`
+	}
+)
+
+// terminologyCapabilities is what the server says of its terminology service: the
+// operations that are there, and how they answer.
+// Spec: https://hl7.org/fhir/R4/terminologycapabilities.html.
+func (s *Service) terminologyCapabilities(base string) terminologyCapabilities {
+	c := terminologyCapabilities{
+		ResourceType: "TerminologyCapabilities", Status: "active", Date: s.Facts.Date, Kind: "instance",
+		Description: "Answers from the code systems, value sets and concept maps of FHIR R4, of the packages installed and of those stored here; " +
+			"what none of them knows is asked of an external terminology server where one is configured.",
+		Software: software{"Kiln", s.Facts.Version}, Implementation: implementation{description, base},
+	}
+	if len(s.operations["$expand"]) > 0 {
+		c.Expansion = &expansion{Hierarchical: true, Paging: true, TextFilter: "Every word of the filter must stand in the code, the display or a designation, without regard to case and accents."}
+		for _, name := range []string{"activeOnly", "count", "excludeNested", "filter", "includeDesignations", "offset", "url"} {
+			c.Expansion.Parameter = append(c.Expansion.Parameter, expansionParameter{name})
+		}
+	}
+	if len(s.operations["$validate-code"]) > 0 {
+		c.ValidateCode = new(validateCode)
+	}
+	if len(s.operations["$translate"]) > 0 {
+		c.Translation = &translation{NeedsMap: true}
+	}
+	return c
+}
