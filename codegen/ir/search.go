@@ -131,7 +131,6 @@ var special = map[string]string{
 	"_text":    "full-text search is not supported",
 	"_content": "full-text search is not supported",
 	"_query":   "there are no named queries",
-	"_filter":  "the _filter language is not supported",
 	"near":     "search by distance is not supported",
 }
 

@@ -63,7 +63,7 @@ func consent(x *fhir.Index, r *r4.Consent) {
 
 var parametersConsent = []fhir.Parameter{
 	{Code: "_content", Base: "Consent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "Consent", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "Consent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Consent", Type: fhir.SearchToken, Single: true, Expression: "Consent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Consent", Type: fhir.SearchDate, Single: true, Expression: "Consent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0xe78b96f24f5edcb0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

@@ -45,7 +45,7 @@ func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
 
 var parametersEpisodeOfCare = []fhir.Parameter{
 	{Code: "_content", Base: "EpisodeOfCare", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "EpisodeOfCare", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "EpisodeOfCare", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EpisodeOfCare", Type: fhir.SearchToken, Single: true, Expression: "EpisodeOfCare.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EpisodeOfCare", Type: fhir.SearchDate, Single: true, Expression: "EpisodeOfCare.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "EpisodeOfCare", Type: fhir.SearchURI, Keys: []fhir.Key{0xf2c908c637ecb5b2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

@@ -46,7 +46,7 @@ func media(x *fhir.Index, r *r4.Media) {
 
 var parametersMedia = []fhir.Parameter{
 	{Code: "_content", Base: "Media", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "Media", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "Media", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Media", Type: fhir.SearchToken, Single: true, Expression: "Media.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Media", Type: fhir.SearchDate, Single: true, Expression: "Media.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0xeb3b1dcf091d8b97}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

@@ -35,7 +35,7 @@ func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 
 var parametersPaymentNotice = []fhir.Parameter{
 	{Code: "_content", Base: "PaymentNotice", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "PaymentNotice", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "PaymentNotice", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PaymentNotice", Type: fhir.SearchToken, Single: true, Expression: "PaymentNotice.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PaymentNotice", Type: fhir.SearchDate, Single: true, Expression: "PaymentNotice.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x08a4ed3272020198}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

@@ -80,7 +80,7 @@ func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 
 var parametersQuestionnaire = []fhir.Parameter{
 	{Code: "_content", Base: "Questionnaire", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "Questionnaire", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "Questionnaire", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Questionnaire", Type: fhir.SearchToken, Single: true, Expression: "Questionnaire.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Questionnaire", Type: fhir.SearchDate, Single: true, Expression: "Questionnaire.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x443129e9b6c85cac}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

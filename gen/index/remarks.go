@@ -160,7 +160,7 @@ var Omitted = []Remark{
 	{Base: "ResearchStudy", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "ResearchSubject", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Resource", Code: "_content", Type: fhir.SearchString, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Expression: "", Reason: "full-text search is not supported"},
-	{Base: "Resource", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "the _filter language is not supported"},
+	{Base: "Resource", Code: "_filter", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/filter", Expression: "", Reason: "special parameters are not supported"},
 	{Base: "Resource", Code: "_query", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Expression: "", Reason: "there are no named queries"},
 	{Base: "RiskAssessment", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "RiskEvidenceSynthesis", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},

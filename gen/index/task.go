@@ -51,7 +51,7 @@ func task(x *fhir.Index, r *r4.Task) {
 
 var parametersTask = []fhir.Parameter{
 	{Code: "_content", Base: "Task", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
-	{Code: "_filter", Base: "Task", Type: fhir.SearchSpecial, Unsupported: "the _filter language is not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
+	{Code: "_filter", Base: "Task", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Task", Type: fhir.SearchToken, Single: true, Expression: "Task.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Task", Type: fhir.SearchDate, Single: true, Expression: "Task.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
 	{Code: "_profile", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0xb718e43ad7b5f541}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},

@@ -153,6 +153,7 @@ var common = []capParameter{
 	{"_lastUpdated", "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", "date", "When the resource version last changed"},
 	{"_list", "", "special", "Members of the List with this id"},
 	{"_has", "", "special", "Reverse chaining: resources that others refer to"},
+	{"_filter", "http://hl7.org/fhir/SearchParameter/filter", "special", "Comparisons joined by and, or, not and parentheses"},
 }
 
 func codes(list ...string) []capCode {

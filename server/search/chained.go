@@ -13,6 +13,14 @@ import (
 // follows the point. Without a type every possible target that has the parameter
 // is searched. Spec: https://hl7.org/fhir/R4/search.html#chaining.
 func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string, depth int) (Clause, error) {
+	return p.over(param, c, modifier, rest, func(target string) (Clause, error) {
+		return p.clause([]string{target}, rest, c.Value, depth+1)
+	})
+}
+
+// over is the chain over param to what read reads for a type of target; rest is
+// that in words.
+func (p *parser) over(param *fhir.Parameter, c Clause, modifier, rest string, read func(target string) (Clause, error)) (Clause, error) {
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", clip(c.Name), param.Code, param.Type)
 	}
@@ -33,7 +41,7 @@ func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string,
 				clip(c.Name), maxChains, param.Code)
 		}
 		used, ordered := p.values, p.ordered
-		sub, err := p.clause([]string{target}, rest, c.Value, depth+1)
+		sub, err := read(target)
 		if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeTooCostly {
 			return c, err // whatever the other types say
 		}
@@ -129,22 +137,29 @@ func (p *parser) has(types []string, name, value string, depth int) (Clause, err
 	if len(parts) < 4 || parts[3] == "" {
 		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", clip(name))
 	}
-	source := parts[1]
+	return p.from(types, c, parts[1], parts[2], func() (Clause, error) {
+		return p.clause([]string{parts[1]}, parts[3], value, depth+1)
+	})
+}
+
+// from is the reverse chain from what read reads for type source, whose parameter
+// reference refers to a resource of one of types.
+func (p *parser) from(types []string, c Clause, source, reference string, read func() (Clause, error)) (Clause, error) {
 	if !p.reg.Has(source) {
 		return c, p.reg.typeError(source)
 	}
-	param, err := p.lookup([]string{source}, name, parts[2])
+	param, err := p.lookup([]string{source}, c.Name, reference)
 	if err != nil {
 		return c, known(err)
 	}
 	if param.Type != fhir.SearchReference {
-		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", clip(name), param.Code, source, param.Type)
+		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", clip(c.Name), param.Code, source, param.Type)
 	}
 	if len(param.Targets) > 0 && len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
-		return c, outcome.Invalid("parameter %s: %s of %s refers to %s, not to %s", clip(name), param.Code, source,
+		return c, outcome.Invalid("parameter %s: %s of %s refers to %s, not to %s", clip(c.Name), param.Code, source,
 			strings.Join(param.Targets, ", "), strings.Join(types, ", "))
 	}
-	sub, err := p.clause([]string{source}, parts[3], value, depth+1)
+	sub, err := read()
 	if err != nil {
 		return c, known(err)
 	}

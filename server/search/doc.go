@@ -20,6 +20,10 @@
 // makes SQL and knows nothing of FHIR's syntax. There is one file for
 // each parameter type: token.go, date.go, …
 //
+// `_filter` is a language of its own (filtersyntax.go) whose comparisons are read
+// like other parameters (filter.go): and, or and not make All, several matches,
+// and Not of what the others make, so that it needs nothing of Compile.
+//
 // # How it is asked
 //
 // Every clause can be asked in two ways. To find rows, through an index:

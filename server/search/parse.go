@@ -53,7 +53,7 @@ type parser struct {
 
 // commonNames are the parameters of every resource type that are no entries of
 // the index.
-var commonNames = []string{"_id", "_lastUpdated", "_list", "_has"}
+var commonNames = []string{"_id", "_lastUpdated", "_list", "_has", "_filter"}
 
 // resultNames are the parameters that shape the result.
 var resultNames = []string{
@@ -66,7 +66,6 @@ var resultNames = []string{
 var refusedNames = map[string]string{
 	"_text":          "full text search is not supported",
 	"_content":       "full text search is not supported",
-	"_filter":        "the filter syntax is not supported",
 	"_query":         "named queries are not supported",
 	"_contained":     "contained resources are not searched on their own",
 	"_containedType": "contained resources are not searched on their own",
@@ -214,6 +213,8 @@ func (p *parser) clause(types []string, name, value string, depth int) (Clause, 
 			return p.updated(c, modifier)
 		case "_list":
 			return p.list(types, c, modifier)
+		case "_filter":
+			return p.filter(types, c, modifier, depth)
 		}
 	}
 	param, err := p.lookup(types, name, code)

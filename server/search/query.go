@@ -84,8 +84,8 @@ type Quantities struct {
 // anyUnit reports whether the comparison is of numbers in whatever unit.
 func (m *Quantities) anyUnit() bool { return m.System == "" && m.Code == "" }
 
-// Strings holds for a resource with a string that, folded, starts with Text or
-// has Text inside.
+// Strings holds for a resource with a string that, folded, stands to Text as Op
+// says.
 type Strings struct {
 	Keys   []fhir.Key
 	Single bool
@@ -109,6 +109,9 @@ const (
 	StartsWith TextOp = iota
 	Contains
 	URIBelow // Text itself, or Text and further path steps
+	EndsWith
+	Whole // equal
+	Other // not equal
 )
 
 // IDs holds for the resources with these ref values (fhir.ValueReference).

@@ -365,6 +365,10 @@ func (w *writer) stringRIDs(m *Strings) {
 	w.s("SELECT ", x, ".rid FROM index_string ", x, " WHERE ")
 	w.keys(x, m.Keys)
 	w.s(" AND ")
+	if m.Op != StartsWith && m.Op != Contains {
+		w.textCondition(x, m)
+		return
+	}
 	if m.Op == Contains {
 		// Trigrams find parts of three characters and more; a shorter part reads
 		// the strings of the key.
@@ -396,7 +400,10 @@ func (w *writer) probeStrings(r string, m *Strings) {
 	x := "x" + w.next()
 	w.s("EXISTS (SELECT 1 FROM index_string ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
 	w.probeKeys(x, m.Keys)
-	if m.Op == Contains {
+	if m.Op != StartsWith && m.Op != Contains {
+		w.s(" AND ")
+		w.textCondition(x, m)
+	} else if m.Op == Contains {
 		w.s(" AND strpos(", x, ".text, ")
 		w.p(m.Text)
 		w.s("::text) > 0")
