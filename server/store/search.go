@@ -65,6 +65,20 @@ type searching struct {
 	// others do: what it counts is not kept.
 	private bool
 	steps   []step // for an explanation
+
+	first      totalKey // of driver 0, once it is known
+	firstKnown bool
+}
+
+// driving is what driver i is remembered by.
+func (x *searching) driving(i int) totalKey {
+	if i > 0 {
+		return keyOf(x.plan.Driving(i))
+	}
+	if !x.firstKnown {
+		x.first, x.firstKnown = keyOf(x.plan.Driving(0)), true
+	}
+	return x.first
 }
 
 // step is one statement that was run.
@@ -162,7 +176,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	if units != nil {
 		env.Units = units.units
 	}
-	x.plan = search.Compile(x.q, env)
+	x.plan, x.firstKnown = search.Compile(x.q, env), false
 	return failure
 }
 
@@ -236,7 +250,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 	memory := &x.s.searches
 	for i := range x.plan.Drivers {
-		driving := keyOf(x.plan.Driving(i))
+		driving := x.driving(i)
 		if memory.overflows(driving, x.s.now()) {
 			continue
 		}
@@ -304,7 +318,7 @@ func (x *searching) common(ctx context.Context, total int64, known *remembered) 
 	case known == nil:
 		p.total = total
 	case !unchanged:
-		p.total, err = x.total(ctx, nil)
+		p.total, err = x.total(ctx, known)
 	}
 	return p, err
 }
@@ -367,6 +381,9 @@ type remembered struct {
 	// keep is told when it held, and the state in which it did; forget when not.
 	keep   func(n int64, snapshot string)
 	forget func()
+
+	since string // the state in which base was the total, "" where it is not
+	stale bool   // something has changed
 }
 
 // known looks into memory for the total, exact or about.
@@ -377,7 +394,7 @@ func (x *searching) known(ctx context.Context) (*remembered, error) {
 	if h := x.plan.HalfAxis(); h != nil {
 		return x.byHistogram(ctx, h)
 	}
-	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.searches.overflows(keyOf(x.plan.Driving(0)), x.s.now()) {
+	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.searches.overflows(x.driving(0), x.s.now()) {
 		return nil, nil // candidates tell
 	}
 	return x.byTotal(), nil
@@ -395,13 +412,14 @@ func (x *searching) byTotal() *remembered {
 		keep: func(n int64, snapshot string) {
 			x.s.searches.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
 		},
-		forget: func() {},
+		forget: func() {}, since: t.snapshot,
 	}
 }
 
 // settle takes the answer of exact.
 func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
 	if !unchanged {
+		r.stale = true
 		r.forget()
 		return 0, false
 	}
@@ -424,7 +442,7 @@ func (x *searching) pageKnowing(ctx context.Context, name string, st search.Stat
 
 // total counts the matches, from memory where nothing has changed since.
 func (x *searching) total(ctx context.Context, known *remembered) (n int64, err error) {
-	if known != nil {
+	if known != nil && !known.stale {
 		var unchanged bool
 		var snapshot string
 		st := known.exact
@@ -436,8 +454,28 @@ func (x *searching) total(ctx context.Context, known *remembered) (n int64, err 
 			return n, nil
 		}
 	}
+	if known != nil && known.since != "" {
+		if n, ok, err := x.added(ctx, known); ok || err != nil {
+			return n, err
+		}
+	}
 	count := x.plan.Count()
 	return x.count(ctx, count, keyOf(count))
+}
+
+// added is the total where nothing but a few new resources has come since: counting
+// again would read every match.
+func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok bool, err error) {
+	st, ok := x.plan.Added(known.since)
+	if !ok {
+		return 0, false, nil
+	}
+	var snapshot string
+	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok {
+		return 0, false, err
+	}
+	known.keep(known.base+n, snapshot)
+	return known.base + n, true, nil
 }
 
 // count counts and remembers, but for what only a transaction sees.

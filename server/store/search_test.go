@@ -775,7 +775,7 @@ func TestTotalsFollowWrites(t *testing.T) {
 		{typ: "Observation", values: params("code", "c")},
 		{typ: "Observation", values: params("code:not", "x")},
 		{typ: "Observation", values: params("subject:Patient.gender", "male")},
-		{typ: "Observation", values: params()},
+		{typ: "Observation", values: params("code-value-quantity", "c$gt0")},
 	}
 	check := func(when string, want ...int) {
 		t.Helper()
@@ -790,12 +790,14 @@ func TestTotalsFollowWrites(t *testing.T) {
 	check("at first", 3, 2, 3, 3, 3, 3, 3, 3)
 	write(t, other, observation("d", "2021-06-01", "4"))
 	check("after a create", 4, 2, 4, 4, 4, 4, 4, 4)
+	write(t, other, resourceWrite(t, []byte(`{"resourceType":"Observation","id":"e","status":"final","code":{"coding":[{"code":"x"}]}}`)))
+	check("after a create that few match", 4, 2, 5, 4, 4, 4, 4, 4)
 	write(t, other, observation("a", "2019-01-01", "0"))
-	check("after an update", 3, 2, 4, 3, 4, 4, 4, 4)
+	check("after an update", 3, 2, 5, 3, 4, 4, 4, 3)
 	write(t, other, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"p","gender":"female"}`)))
-	check("after an update of the target", 3, 2, 4, 3, 4, 4, 0, 4)
+	check("after an update of the target", 3, 2, 5, 3, 4, 4, 0, 3)
 	write(t, other, remove("Observation", "b"))
-	check("after a delete", 2, 2, 3, 2, 3, 3, 0, 3)
+	check("after a delete", 2, 2, 4, 2, 3, 3, 0, 2)
 }
 
 func params(pairs ...string) url.Values {
