@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,14 +152,12 @@ func TestParseTarget(t *testing.T) {
 
 func TestReduce(t *testing.T) {
 	body := []byte(`{"resourceType":"Observation","id":"1","meta":{"versionId":"1","tag":[{"code":"a"}]},"text":{"div":"<div a=\"}\">,</div>"},"status":"final","_status":{"id":"x"},"code":{"text":"]}"},"valueQuantity":{"value":1.50},"note":[{"text":"n"}]}`)
-	keep := func(names ...string) func(*fhir.Field) bool {
-		return func(f *fhir.Field) bool {
-			for _, n := range names {
-				if f.Name == n {
-					return true
-				}
+	keep := func(names ...string) func(*fhir.Field, string, []byte) []byte {
+		return func(f *fhir.Field, _ string, value []byte) []byte {
+			if slices.Contains(names, f.Name) {
+				return value
 			}
-			return false
+			return nil
 		}
 	}
 	got := string(reduce((*r4.Observation)(nil).Type(), body, keep("value", "status")))

@@ -46,11 +46,17 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 // stored text, whose top-level elements it copies or leaves out.
 func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.Version) fhir.Version {
 	var keep func(f *fhir.Field) bool
+	left := func(f *fhir.Field, _ string, value []byte) []byte {
+		if keep(f) {
+			return value
+		}
+		return nil
+	}
 	switch {
 	case len(elements) > 0:
 		keep = func(f *fhir.Field) bool { return f.Min > 0 || f.Modifier || slices.Contains(elements, f.Name) }
 	case summary == search.SummaryTrue:
-		keep = func(f *fhir.Field) bool { return f.Summary || f.Min > 0 }
+		left = summarizer{s.Model}.left
 	case summary == search.SummaryText:
 		keep = func(f *fhir.Field) bool { return f.Name == "text" || f.Min > 0 }
 	case summary == search.SummaryData:
@@ -60,14 +66,14 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 	}
 	return func(v fhir.Version) fhir.Version {
 		if r := s.Model.Resources[v.ResourceType]; r != nil && v.Body != nil {
-			v.Body = reduce(r.Type(), v.Body, keep)
+			v.Body = reduce(r.Type(), v.Body, left)
 		}
 		return v
 	}
 }
 
-// reduce copies the properties of body whose fields are to be kept.
-func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
+// reduce copies what is left of each property of body, nil for nothing.
+func reduce(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, value []byte) []byte) []byte {
 	out := make([]byte, 0, len(body))
 	out = append(out, '{')
 	marked := false
@@ -77,17 +83,15 @@ func reduce(t *fhir.Type, body []byte, keep func(f *fhir.Field) bool) []byte {
 		case "meta":
 			value, marked = tagged(value), true
 		default:
-			if f := t.FieldOf(name); f == nil || !keep(f) {
+			f := t.FieldOf(name)
+			if f == nil {
+				continue
+			}
+			if value = left(f, name, value); value == nil {
 				continue
 			}
 		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(out, '"')
-		out = append(out, name...)
-		out = append(out, `":`...)
-		out = append(out, value...)
+		out = appendMember(out, name, value)
 	}
 	if !marked { // a resource made for the answer
 		out = append(out, `,"meta":{"tag":[`+subsetted+`]}`...)
@@ -115,36 +119,62 @@ func members(object []byte) func(yield func(name string, value []byte) bool) {
 		for i := 1; i < len(object) && object[i] == '"'; i++ {
 			nameEnd := i + 1 + bytes.IndexByte(object[i+1:], '"')
 			from := nameEnd + 2 // the quote and the colon
-			to := from
-			for depth := 0; to < len(object); to++ {
-				switch object[to] {
-				case '"':
-					for to++; object[to] != '"'; to++ {
-						if object[to] == '\\' {
-							to++
-						}
-					}
-					continue
-				case '{', '[':
-					depth++
-					continue
-				case '}', ']':
-					if depth--; depth >= 0 {
-						continue
-					}
-				case ',':
-					if depth > 0 {
-						continue
-					}
-				default:
-					continue
-				}
-				break
-			}
+			to := valueEnd(object, from)
 			if !yield(string(object[i+1:nameEnd]), object[from:to]) {
 				return
 			}
 			i = to
 		}
 	}
+}
+
+// items yields the elements of a stored JSON array.
+func items(array []byte) func(yield func(value []byte) bool) {
+	return func(yield func([]byte) bool) {
+		for from := 1; from < len(array)-1; {
+			to := valueEnd(array, from)
+			if !yield(array[from:to]) {
+				return
+			}
+			from = to + 1
+		}
+	}
+}
+
+// valueEnd is the end of the JSON value that begins at from: where a comma or
+// bracket of what it is a part of stands.
+func valueEnd(text []byte, from int) int {
+	depth := 0
+	for i := from; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			for i++; text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth < 0 {
+				return i
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(text)
+}
+
+// appendMember appends a property to an object that is not closed.
+func appendMember(out []byte, name string, value []byte) []byte {
+	if out[len(out)-1] != '{' {
+		out = append(out, ',')
+	}
+	out = append(out, '"')
+	out = append(out, name...)
+	out = append(out, `":`...)
+	return append(out, value...)
 }
