@@ -127,11 +127,13 @@ func (s *Service) compartment(p SearchParams) (*search.Clause, error) {
 // links are the links of a page; to gives the URL of the page at an offset.
 // Spec: https://hl7.org/fhir/R4/http.html#paging.
 func links(q *search.Query, found *store.SearchResult, to func(offset int, cursor string) string) []Link {
-	self := ""
+	at, self := found.Offset, ""
 	if q.Cursor != nil {
 		self = q.Cursor.String()
+	} else if at == 0 {
+		at = -1
 	}
-	out := []Link{{"self", to(found.Offset, self)}}
+	out := []Link{{"self", to(at, self)}}
 	if q.Count == 0 {
 		return out
 	}

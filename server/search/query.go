@@ -266,10 +266,11 @@ func InCompartment(types []string, code, id string) Clause {
 	return Clause{Name: "compartment", Value: code + "/" + id, Any: []Match{Terms{terms}}}
 }
 
-// PageValues returns Applied with `_offset` and the cursor of a page, for a link.
+// PageValues returns Applied with `_offset` and the cursor of a page, for a link. An
+// offset below 0 is the page that nobody asked for by an offset.
 func (q *Query) PageValues(offset int, cursor string) url.Values {
 	out := q.Applied()
-	if offset > 0 || cursor != "" {
+	if offset >= 0 {
 		out.Set("_offset", strconv.Itoa(offset))
 	}
 	if cursor != "" {
