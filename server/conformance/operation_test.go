@@ -107,6 +107,29 @@ func TestMeta(t *testing.T) {
 	s.get(path).want(200).equal("meta.tag.0.code", "b").equal("meta.profile.0", "").equal("meta.versionId", "3")
 	s.get("/Patient?_tag=urn:s|a").want(200).equal("total", "0")
 
+	t.Run("of a type and of the server: all that is in use", func(t *testing.T) {
+		s := s.in(t)
+		if a := s.get("/Observation/$meta").want(200); a.len("parameter") != 0 {
+			t.Errorf("a meta of nothing: %s", a.body)
+		}
+		s.put("/Observation/o", `{"resourceType":"Observation","id":"o","meta":{"tag":[{"system":"urn:s","code":"b"},{"system":"urn:s","code":"c","display":"C"}],"security":[{"system":"urn:l","code":"R"}]},"status":"final","code":{"text":"x"}}`).want(201)
+		s.put("/Patient/q", `{"resourceType":"Patient","id":"q","meta":{"profile":["http://example.org/q"],"tag":[{"system":"urn:s","code":"b"}]}}`, "X-Skip-Validation", "true").want(201)
+		for path, want := range map[string]string{
+			"/Patient/$meta":     `{"profile":["http://example.org/q"],"tag":[{"code":"b","system":"urn:s"}]}`,
+			"/Observation/$meta": `{"security":[{"code":"R","system":"urn:l"}],"tag":[{"code":"b","system":"urn:s"},{"code":"c","display":"C","system":"urn:s"}]}`,
+			"/$meta":             `{"profile":["http://example.org/q"],"security":[{"code":"R","system":"urn:l"}],"tag":[{"code":"b","system":"urn:s"},{"code":"c","display":"C","system":"urn:s"}]}`,
+		} {
+			for _, a := range []*answer{s.get(path), s.post(path, `{"resourceType":"Parameters"}`)} {
+				if got := jsonText(a.want(200).at("parameter.0.valueMeta")); got != want {
+					t.Errorf("%s: %s, want %s", a.what, got, want)
+				}
+			}
+		}
+		b := s.post("/", bundle("transaction", entry("GET", "Patient/$meta", "", ""), entry("DELETE", "Patient/q", "", ""))).want(200)
+		if got := jsonText(b.at("entry.0.resource.parameter.0.valueMeta")); got != `{"tag":[{"code":"b","system":"urn:s"}]}` {
+			t.Errorf("in a transaction: %s", got)
+		}
+	})
 	s.get(path+"/$meta-add").issue(405, "not-supported")
 	s.post(path+"/$meta-add", `{"resourceType":"Parameters"}`).want(400)
 	s.post(path+"/$meta-add", `{"resourceType":"Patient"}`).issue(400, "invalid", "Parameters")

@@ -95,3 +95,12 @@ func encoded(query string) string {
 	}
 	return strings.Join(parts, "&")
 }
+
+// jsonText is a value of an answer as JSON, properties sorted.
+func jsonText(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

@@ -253,7 +253,7 @@ func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) 
 		return s.Capabilities(ctx, CapabilitiesParams{Values: values, BaseURL: base})
 	case t.operation == "$everything" && t.id != "" && j.method != "POST":
 		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
-	case t.operation == "$meta" && t.id != "":
+	case t.operation == "$meta":
 		return s.meta(ctx, from, MetaParams{ResourceType: t.typ, ID: t.id})
 	case t.operation != "":
 		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}

@@ -18,13 +18,17 @@ type MetaParams struct {
 	Body []byte
 }
 
-// Meta returns the profiles, tags and security labels of a resource.
+// Meta returns the profiles, tags and security labels of a resource; without ID
+// those that any resource of the type has, without ResourceType any at all.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
 func (s *Service) Meta(ctx context.Context, p MetaParams) (Response, error) {
 	return s.meta(ctx, s.Store, p)
 }
 
 func (s *Service) meta(ctx context.Context, from reader, p MetaParams) (Response, error) {
+	if p.ID == "" {
+		return s.metaInUse(ctx, from, p.ResourceType)
+	}
 	answer, err := s.read(ctx, from, ReadParams{ResourceType: p.ResourceType, ID: p.ID})
 	if err != nil {
 		return Response{}, err
@@ -118,9 +122,13 @@ func (s *Service) metaOf(v fhir.Version) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	out := &r4.Parameters{Parameter: []r4.ParametersParameter{{Value: metaAt(r)}}}
+	return metaParameters(metaAt(r)), nil
+}
+
+func metaParameters(m *r4.Meta) Response {
+	out := &r4.Parameters{Parameter: []r4.ParametersParameter{{Value: m}}}
 	out.Parameter[0].Name.Text = "return"
-	return Response{Status: http.StatusOK, Body: fhir.Encode(nil, out)}, nil
+	return Response{Status: http.StatusOK, Body: fhir.Encode(nil, out)}
 }
 
 // metaAt returns the meta of a stored resource, which always has one.

@@ -75,7 +75,7 @@ func (s *Service) AddOwnOperations() {
 		},
 	})
 	s.AddOperation("$meta", Operation{
-		Instance:   true,
+		System: true, Type: true, Instance: true,
 		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta",
 		Run: func(ctx context.Context, p OperationParams) (Response, error) {
 			return s.Meta(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID})
