@@ -25,6 +25,20 @@ func (s *Server) validation() {
 		v.Forget()
 		s.Service.Terminology.Forget()
 	}
+	s.Service.Definition = func(typ, id string) ([]byte, bool, error) {
+		switch typ { // what packages bring; nothing else makes a server open them
+		case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
+			"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
+		default:
+			return nil, false, nil
+		}
+		all, err := definitions.Embedded()
+		if err != nil {
+			return nil, false, err
+		}
+		body, ok := all.Read(typ, id)
+		return body, ok, nil
+	}
 	options := validate.Options{Terminology: s.Service.Terminology}
 	if s.Config.Validation.CheckReferences {
 		options.Exists = s.exists

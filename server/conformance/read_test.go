@@ -54,6 +54,23 @@ func TestRead(t *testing.T) {
 		s.get("/Patient/"+id, "If-Modified-Since", "Mon, 01 Jan 2001 00:00:00 GMT").want(200)
 		s.get("/Patient/"+id, "If-Modified-Since", "yesterday").want(200)
 	})
+	t.Run("definitions that the server is built with, until one is stored there (contract: all of R4)", func(t *testing.T) {
+		s := s.in(t)
+		a := s.get("/StructureDefinition/Patient").want(200).equal("url", "http://hl7.org/fhir/StructureDefinition/Patient").equal("type", "Patient").
+			equal("meta.tag.0.code", "SUBSETTED").has("ETag", "").has("Content-Location", "")
+		if a.len("snapshot.element") == 0 {
+			t.Error("no snapshot")
+		}
+		s.get("/StructureDefinition/Patient?_elements=type").want(200).equal("type", "Patient").equal("meta.tag.1.code", "").equal("snapshot", "")
+		for _, path := range []string{"/SearchParameter/individual-birthdate", "/ValueSet/administrative-gender", "/CodeSystem/administrative-gender", "/OperationDefinition/Patient-everything", "/CompartmentDefinition/patient"} {
+			s.get(path).want(200)
+		}
+		s.get("/StructureDefinition/Patent").issue(404, "not-found")
+		s.put("/ValueSet/administrative-gender", `{"resourceType":"ValueSet","id":"administrative-gender","status":"draft"}`).want(201)
+		s.get("/ValueSet/administrative-gender").want(200).equal("status", "draft").has("ETag", `W/"1"`)
+		s.do("DELETE", "/ValueSet/administrative-gender", "").want(204)
+		s.get("/ValueSet/administrative-gender").issue(410, "deleted")
+	})
 	t.Run("HEAD is GET without the body (http.html#read)", func(t *testing.T) {
 		a := s.in(t).do("HEAD", "/Patient/"+id, "").want(200)
 		if len(a.body) != 0 || a.header.Get("Content-Length") == "0" {

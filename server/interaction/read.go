@@ -27,7 +27,8 @@ type ReadParams struct {
 }
 
 // Read returns the current version of a resource, or 304 without content when
-// the client's copy is still good. It fails with not-found and deleted.
+// the client's copy is still good. A definition that the server is built with is
+// there until one is stored under its id. It fails with not-found and deleted.
 // Spec: https://hl7.org/fhir/R4/http.html#read.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Response, error) {
 	return s.read(ctx, s.Store, p)
@@ -43,9 +44,31 @@ func (s *Service) read(ctx context.Context, from reader, p ReadParams) (Response
 	}
 	v, err := from.Read(ctx, p.ResourceType, p.ID)
 	if err != nil {
+		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusNotFound {
+			return s.builtIn(p, err)
+		}
 		return Response{}, err
 	}
 	return readResponse(v, p.IfNoneMatch, p.IfModifiedSince), nil
+}
+
+// builtIn answers a read of what is not stored but one of the definitions that
+// the server is built with: StructureDefinition/Patient. It is a resource without
+// versions, condensed, and marked so. It fails with missing, the reason why the
+// read does, where there is none.
+func (s *Service) builtIn(p ReadParams, missing error) (Response, error) {
+	if s.Definition == nil {
+		return Response{}, missing
+	}
+	body, ok, err := s.Definition(p.ResourceType, p.ID)
+	if err != nil {
+		return Response{}, err
+	}
+	if !ok {
+		return Response{}, missing
+	}
+	body = reduce(s.Model.Resources[p.ResourceType].Type(), body, func(*fhir.Field) bool { return true })
+	return Response{Status: http.StatusOK, Version: fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body}}, nil
 }
 
 func readResponse(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) Response {

@@ -46,8 +46,11 @@ type Service struct {
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
 	Terminology *terminology.Service
-	Facts       Facts
-	Logger      *slog.Logger // nil discards
+	// Definition returns one of the definitions that the server is built with, as
+	// JSON; nil has none.
+	Definition func(typ, id string) (body []byte, ok bool, err error)
+	Facts      Facts
+	Logger     *slog.Logger // nil discards
 
 	operations map[string][]Operation
 	indexes    sync.Pool

@@ -101,6 +101,9 @@ func reduce(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, val
 
 // tagged adds the tag SUBSETTED to a meta.
 func tagged(meta []byte) []byte {
+	if bytes.Contains(meta, []byte(subsetted)) {
+		return meta
+	}
 	for name, value := range members(meta) {
 		if name == "tag" && len(value) > 2 {
 			// value is a part of meta: cut it open before its last bracket. An equal

@@ -81,7 +81,9 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 	case resp.Body != nil:
 		c.send(r, resp.Status, contentType, resp.Body, pretty)
 	default:
-		header["Content-Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
+		if v.VersionID > 0 {
+			header["Content-Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
+		}
 		c.send(r, resp.Status, contentType, v.Body, pretty)
 	}
 }
