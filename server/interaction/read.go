@@ -67,7 +67,7 @@ func (s *Service) builtIn(p ReadParams, missing error) (Response, error) {
 	if !ok {
 		return Response{}, missing
 	}
-	body = reduce(s.Model.Resources[p.ResourceType].Type(), body, func(*fhir.Field) bool { return true })
+	body = reduce(s.Model.Resources[p.ResourceType].Type(), body, func(_ *fhir.Field, _ string, value []byte) []byte { return value })
 	return Response{Status: http.StatusOK, Version: fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body}}, nil
 }
 
