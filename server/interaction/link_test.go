@@ -177,7 +177,12 @@ func TestParseETag(t *testing.T) {
 			t.Errorf("ParseETag(%q) = %d, %v, want %d", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", `W/""`, `W/"0"`, `W/"-1"`, `W/"x"`, `W/"99999999999"`, `*`} {
+	for _, in := range []string{`W/""`, `W/"0"`, `W/"-1"`, `W/"x"`, `W/"99999999999"`} {
+		if got, err := ParseETag(in); err != nil || got != NoVersion {
+			t.Errorf("ParseETag(%q) = %d, %v, want NoVersion", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "x", "0", `W/"a b"`, `*`} {
 		if got, err := ParseETag(in); err == nil {
 			t.Errorf("ParseETag(%q) = %d, want an error", in, got)
 		}
