@@ -22,6 +22,10 @@ func TestSearchInclude(t *testing.T) {
 		`{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p1"},"encounter":{"reference":"Encounter/e1"},"performer":[{"reference":"Practitioner/dr"}]}`,
 		`{"resourceType":"Observation","id":"o2","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p1"},"hasMember":[{"reference":"Observation/o1"}]}`,
 		`{"resourceType":"Observation","id":"o3","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/missing"},"focus":[{"reference":"http://other.example/Patient/1"}]}`,
+		`{"resourceType":"Questionnaire","id":"q1","url":"http://forms.example/q","version":"1","status":"active"}`,
+		`{"resourceType":"Questionnaire","id":"q2","url":"http://forms.example/q","version":"2","status":"active"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r1","status":"completed","questionnaire":"http://forms.example/q|1"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r2","status":"completed","questionnaire":"http://forms.example/q"}`,
 		`{"resourceType":"Provenance","id":"v1","target":[{"reference":"Observation/o1"},{"reference":"Patient/p1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/dr"}}]}`,
 	)
 	for _, c := range []struct {
@@ -47,6 +51,9 @@ func TestSearchInclude(t *testing.T) {
 		{"_include and _revinclude", "Encounter?_id=e1&_include=Encounter:patient&_revinclude=Observation:encounter", "e1", "Observation/o1 Patient/p1"},
 		{"a resource that is a match is not included again", "Observation?_id=o1,o2&_include=Observation:has-member", "o1 o2", ""},
 		{"from a type to itself", "Patient?_id=p2&_include=Patient:link", "p2", "Patient/p1"},
+		{"along a canonical with its version", "QuestionnaireResponse?_id=r1&_include=QuestionnaireResponse:questionnaire", "r1", "Questionnaire/q1"},
+		{"along a canonical of any version", "QuestionnaireResponse?_id=r2&_include=QuestionnaireResponse:questionnaire", "r2", "Questionnaire/q1 Questionnaire/q2"},
+		{"back along canonicals", "Questionnaire?_id=q2&_revinclude=QuestionnaireResponse:questionnaire", "q2", "QuestionnaireResponse/r2"},
 		{"nothing to include", "Observation?_id=nothing&_include=Observation:subject", "", ""},
 	} {
 		t.Run(c.spec+" (#include) "+c.query, func(t *testing.T) {

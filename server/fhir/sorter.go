@@ -22,13 +22,19 @@ type Sorter struct {
 	Keys       []Key
 	Targets    []string // only references to these types count; nil is every one
 	Descending bool
+	// Every collects all uris and canonicals, for Values, and finds no order.
+	Every bool
 
+	all         []string
 	value, text string // text is what counts where there is no value
 	found, told bool
 }
 
 // Reset makes the Sorter ready for the next resource.
-func (s *Sorter) Reset() { s.value, s.text, s.found, s.told = "", "", false, false }
+func (s *Sorter) Reset() { s.value, s.text, s.found, s.told, s.all = "", "", false, false, nil }
+
+// Values are all uris and canonicals of the resource.
+func (s *Sorter) Values() []string { return s.all }
 
 // Value returns what the resource is sorted by; false where it has none.
 func (s *Sorter) Value() (string, bool) {
@@ -107,7 +113,11 @@ func (x *Index) sortReference(k Key, reference, typ string) {
 // sortURI offers a uri or canonical.
 func (x *Index) sortURI(k Key, uri string) {
 	for _, s := range x.Sorters {
-		if slices.Contains(s.Keys, k) {
+		switch {
+		case !slices.Contains(s.Keys, k):
+		case s.Every:
+			s.all = append(s.all, uri)
+		default:
 			s.offer(uri)
 		}
 	}

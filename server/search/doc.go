@@ -86,6 +86,13 @@
 // costs what page 1 costs. Resources that have no value for a sort key come last,
 // in both directions. Spec: https://hl7.org/fhir/R4/search.html#sort.
 //
+// # Includes
+//
+// What the resources of a page refer to stands in their rows (targets), and what
+// refers to them is found by terms. A canonical names its resource by URL: the
+// store reads canonicals from the bodies of the page and looks for resources with
+// that url, or for resources that name the url, and compares versions (canonical.go).
+//
 // # Never an answer to another question
 //
 // What cannot be applied is refused by name: an unknown parameter, a modifier

@@ -210,6 +210,15 @@ type Include struct {
 	Iterate bool
 	// Keys are those of the reference parameters named.
 	Keys []fhir.Key
+	// Canonicals are the types with a canonical URL that the references may name.
+	Canonicals []Canonical
+}
+
+// Canonical is a resource type whose resources have a canonical URL.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
+type Canonical struct {
+	Type string
+	Keys []fhir.Key // of its parameter url
 }
 
 // same reports whether both follow the same references at the same time.

@@ -148,7 +148,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 			types = p.reg.Types()
 		}
 		for _, t := range types {
-			in.Keys = p.referenceKeys(in.Keys, t)
+			p.everyReference(&in, t)
 		}
 		return in, nil
 	}
@@ -170,7 +170,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		return in, badValue(name, value, "the search returns "+strings.Join(q.Types, ", ")+"; references of included resources are followed with _include:iterate")
 	}
 	if in.Param == "*" {
-		in.Keys = p.referenceKeys(nil, in.Source)
+		p.everyReference(&in, in.Source)
 		return in, nil
 	}
 	param, ok := p.reg.Lookup(in.Source, in.Param)
@@ -195,20 +195,6 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		in.Target = param.Targets[0] // patient shares its entries with subject
 	}
 	in.Keys = param.Keys
+	p.canonicals(&in, param)
 	return in, nil
-}
-
-// referenceKeys appends the keys of every reference parameter of typ.
-func (p *parser) referenceKeys(keys []fhir.Key, typ string) []fhir.Key {
-	for _, o := range p.reg.Parameters(typ) {
-		if o.Type != fhir.SearchReference || unsupported(o) != "" {
-			continue
-		}
-		for _, k := range o.Keys {
-			if !slices.Contains(keys, k) {
-				keys = append(keys, k)
-			}
-		}
-	}
-	return keys
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -151,7 +150,7 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 // sort reads all matches, one body in memory at a time.
 func (x *searching) sort(ctx context.Context) (*search.Order, error) {
 	if x.s.Indexer == nil {
-		return nil, errors.New("store: sorting needs an Indexer")
+		return nil, errNoIndexer
 	}
 	st := x.plan.Unsorted()
 	x.note("all matches, to be sorted", st)

@@ -859,6 +859,7 @@ func TestNoSequentialScan(t *testing.T) {
 // Spec: https://hl7.org/fhir/R4/search.html#include.
 func TestIncludes(t *testing.T) {
 	s, _ := open(t)
+	s.Indexer = compiled{}
 	var ws []*store.Write
 	for _, text := range []string{
 		`{"resourceType":"Organization","id":"a","partOf":{"reference":"Organization/b"}}`,
@@ -869,6 +870,13 @@ func TestIncludes(t *testing.T) {
 		`{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/p"}}`,
 		`{"resourceType":"Observation","id":"o2","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/p"},"hasMember":[{"reference":"Observation/o1"}]}`,
 		`{"resourceType":"Observation","id":"o3","status":"final","code":{"text":"t"},"subject":{"reference":"Patient/absent"}}`,
+		`{"resourceType":"Library","id":"l1","url":"http://a/Library/l","version":"1","status":"active","type":{"text":"t"},"relatedArtifact":[{"type":"depends-on","resource":"http://a/Library/m"}]}`,
+		`{"resourceType":"Library","id":"l2","url":"http://a/Library/l","version":"2","status":"active","type":{"text":"t"}}`,
+		`{"resourceType":"Library","id":"m","url":"http://a/Library/m","status":"active","type":{"text":"t"}}`,
+		`{"resourceType":"Measure","id":"any","status":"active","library":["http://a/Library/l"]}`,
+		`{"resourceType":"Measure","id":"one","status":"active","library":["http://a/Library/l|1"]}`,
+		`{"resourceType":"Measure","id":"none","status":"active","library":["http://a/Library/l|3"]}`,
+		`{"resourceType":"Questionnaire","id":"q","url":"http://a/Library/l","status":"active"}`,
 		`{"resourceType":"Provenance","id":"v","target":[{"reference":"Observation/o1/_history/1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/x"}}]}`,
 	} {
 		ws = append(ws, resourceWrite(t, []byte(text)))
@@ -889,6 +897,14 @@ func TestIncludes(t *testing.T) {
 		{"versioned references count", "Observation?_id=o1&_revinclude=Provenance:target", "Provenance/v"},
 		{"iterated backwards", "Patient?_revinclude=Observation:subject&_revinclude:iterate=Provenance:target", "Observation/o1 Observation/o2 Provenance/v"},
 		{"everything that refers", "Patient?_revinclude=*", "Observation/o1 Observation/o2"},
+		{"a canonical names every version", "Measure?_id=any&_include=Measure:depends-on:Library", "Library/l1 Library/l2"},
+		{"a canonical with a version names that", "Measure?_id=one&_include=Measure:depends-on:Library", "Library/l1"},
+		{"or nothing", "Measure?_id=none&_include=Measure:depends-on", ""},
+		{"a canonical of any type", "Measure?_id=any&_include=Measure:*", "Library/l1 Library/l2 Questionnaire/q"},
+		{"iterated along canonicals", "Measure?_id=one&_include=Measure:depends-on:Library&_include:iterate=Library:depends-on", "Library/l1 Library/m"},
+		{"what names the match by its canonical, in its version or in any", "Library?_id=l1&_revinclude=Measure:depends-on", "Measure/any Measure/one"},
+		{"not what names another version", "Library?_id=l2&_revinclude=Measure:depends-on", "Measure/any"},
+		{"iterated backwards along canonicals", "Library?_id=m&_revinclude=Library:depends-on&_revinclude:iterate=Measure:depends-on", "Library/l1 Measure/any Measure/one"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,32 +20,47 @@ import (
 // Spec: https://hl7.org/fhir/R4/search.html#include.
 func (x *searching) include(ctx context.Context, r *SearchResult, rids []int64) error {
 	seen := slices.Clone(rids)
+	from := r.Matches
 	for round := 0; len(rids) > 0; round++ {
 		var found []int64
-		room := search.IncludeLimit - len(r.Includes)
-		for _, st := range x.plan.Following(rids, seen, round > 0, room+1) {
-			rows, err := x.included(ctx, st)
-			if err != nil {
-				return err
-			}
+		first := len(r.Includes)
+		// add reports false where the cap is reached, as it is when cut says that
+		// there are more rows.
+		add := func(rows []match, cut bool) bool {
 			for _, m := range rows {
 				if slices.Contains(found, m.rid) {
 					continue
 				}
-				if room == 0 {
-					r.Issues = append(r.Issues, outcome.Issue{
-						Severity: outcome.Warning, Code: outcome.CodeTooCostly,
-						Diagnostics: fmt.Sprintf("more than %d resources would be included on this page; the rest was left out: ask for fewer matches with _count, or for the included resources by themselves", search.IncludeLimit),
-					})
-					return nil
+				if len(r.Includes) == search.IncludeLimit {
+					cut = true
+					break
 				}
 				r.Includes = append(r.Includes, m.v)
 				found = append(found, m.rid)
-				room--
+			}
+			if cut {
+				r.Issues = append(r.Issues, outcome.Issue{
+					Severity: outcome.Warning, Code: outcome.CodeTooCostly,
+					Diagnostics: fmt.Sprintf("more than %d resources would be included on this page; the rest was left out: ask for fewer matches with _count, or for the included resources by themselves", search.IncludeLimit),
+				})
+			}
+			return !cut
+		}
+		limit := search.IncludeLimit - first + 1
+		for _, st := range x.plan.Following(rids, seen, round > 0, limit) {
+			rows, err := x.included(ctx, st)
+			if err != nil {
+				return err
+			}
+			if !add(rows, false) {
+				return nil
 			}
 		}
+		if more, err := x.canonicals(ctx, from, seen, round > 0, limit, add); err != nil || !more {
+			return err
+		}
 		seen = append(seen, found...)
-		rids = found
+		rids, from = found, r.Includes[first:]
 	}
 	return nil
 }
