@@ -162,6 +162,9 @@ func TestSearchCompartments(t *testing.T) {
 		{"/Patient/nobody/Observation", ""},
 		{"/Encounter/e/*", "c e o"},
 		{"/Device/m/*", "m o"},
+		{"/Patient/p/*?_type=Condition", "c"},
+		{"/Patient/p/*?_type=Condition%2CEncounter", "c e"},
+		{"/Patient/p/*?_id=o", "o"},
 	} {
 		t.Run(c.path+" (http.html#vsearch)", func(t *testing.T) {
 			a := s.in(t).get(c.path).want(200)
@@ -186,5 +189,6 @@ func TestSearchCompartments(t *testing.T) {
 		s := s.in(t)
 		s.get("/Organization/o/Observation").issue(404, "not-supported")
 		s.get("/Patient/p/Organization").issue(404, "not-supported", "Organization")
+		s.get("/Patient/p/*?_type=Organization").issue(400, "invalid", "_type", "Organization")
 	})
 }

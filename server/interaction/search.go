@@ -50,10 +50,8 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		return Response{}, err
 	}
 	path := typ
-	var clause *search.Clause
 	if p.Compartment != "" {
-		var err error
-		if clause, err = s.compartment(p); err != nil {
+		if _, err := s.compartment(p, nil); err != nil {
 			return Response{}, err
 		}
 		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
@@ -64,7 +62,11 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		return Response{}, err
 	}
 	q.Ignored = append(q.Ignored, told...)
-	if clause != nil {
+	if p.Compartment != "" {
+		clause, err := s.compartment(p, q.Types)
+		if err != nil {
+			return Response{}, err
+		}
 		q.And(*clause)
 	}
 	return s.page(ctx, from, q, func(offset int, cursor string) string {
@@ -105,8 +107,9 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to f
 	return Response{Status: http.StatusOK, Bundle: b}, nil
 }
 
-// compartment is the clause that keeps a search inside a compartment.
-func (s *Service) compartment(p SearchParams) (*search.Clause, error) {
+// compartment is the clause that keeps a search inside a compartment; asked are the
+// types of `_type`, nil for all.
+func (s *Service) compartment(p SearchParams, asked []string) (*search.Clause, error) {
 	def, ok := s.Registry().Compartment(p.Compartment)
 	if !ok {
 		return nil, outcome.NotSupported("%s is no compartment: expected Patient, Encounter, Practitioner, RelatedPerson or Device", p.Compartment)
@@ -114,6 +117,14 @@ func (s *Service) compartment(p SearchParams) (*search.Clause, error) {
 	var types []string
 	if p.ResourceType == "*" {
 		types = compartmentTypes(def)
+		for _, typ := range asked {
+			if !slices.Contains(types, typ) {
+				return nil, outcome.Invalid("parameter _type: the %s compartment has no resources of type %s", p.Compartment, typ)
+			}
+		}
+		if len(asked) > 0 {
+			types = asked
+		}
 	} else {
 		if _, ok := def.By[p.ResourceType]; !ok {
 			return nil, outcome.NotSupported("the %s compartment has no resources of type %s", p.Compartment, p.ResourceType)
