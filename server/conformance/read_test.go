@@ -38,7 +38,11 @@ func TestRead(t *testing.T) {
 		s.in(t).get("/Patient/"+gone).issue(410, "deleted", "Patient/"+gone)
 	})
 	t.Run("an unknown type is 404, not-supported (contract)", func(t *testing.T) {
-		s.in(t).get("/Patent/1").issue(404, "not-supported", "Patent")
+		s.in(t).get("/Patent/1").issue(404, "not-supported", `Patent`, `did you mean \"Patient\"?`)
+		s.in(t).get("/patient/1").issue(404, "not-supported", `did you mean \"Patient\"?`)
+		if a := s.in(t).get("/Patient/a%00b").issue(404, "not-found"); strings.Contains(string(a.body), "u0000") {
+			t.Errorf("the outcome is no FHIR: %s", a.body)
+		}
 	})
 	t.Run("conditional read (http.html#cread)", func(t *testing.T) {
 		s := s.in(t)

@@ -38,7 +38,7 @@ func (s *Service) condition(ctx context.Context, typ, criteria, what string) (*c
 
 func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values, what string) (*condition, error) {
 	if s.Model.Resources[typ] == nil {
-		return nil, unknownType(typ)
+		return nil, s.UnknownType(typ)
 	}
 	for _, name := range []string{"_format", "_pretty", "_summary", "_elements"} {
 		values.Del(name) // they speak of the answer, not of the match

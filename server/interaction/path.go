@@ -50,7 +50,7 @@ func (s *Service) parseTarget(text string) (target, error) {
 	if len(parts) > 0 && parts[0] != "_history" && !strings.HasPrefix(parts[0], "$") && parts[0] != "metadata" {
 		t.typ, parts = parts[0], parts[1:]
 		if s.Model.Resources[t.typ] == nil {
-			return t, unknownType(t.typ)
+			return t, s.UnknownType(t.typ)
 		}
 		if len(parts) > 0 && parts[0] != "_history" && parts[0] != "_search" && !strings.HasPrefix(parts[0], "$") {
 			t.id, parts = parts[0], parts[1:]

@@ -79,13 +79,15 @@ type Facts struct {
 // of the model's.
 func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string) error {
 	if typ != "" && s.Model.Resources[typ] == nil {
-		return unknownType(typ)
+		return s.UnknownType(typ)
 	}
 	return access.From(ctx).May(access.Request{Interaction: i, ResourceType: typ, ID: id})
 }
 
-func unknownType(typ string) error {
-	return outcome.NotSupported("there is no resource type %q in FHIR R4", clip(typ))
+// UnknownType is the error of a resource type that there is not, not-supported, 404;
+// it names the nearest.
+func (s *Service) UnknownType(typ string) error {
+	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", clip(typ), s.Registry().NearestType(typ))
 }
 
 // decode reads a body of the given resource type.

@@ -1,6 +1,9 @@
 package outcome
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // JSON returns issues as an OperationOutcome resource.
 func JSON(issues []Issue) []byte {
@@ -16,7 +19,7 @@ func JSON(issues []Issue) []byte {
 		Issue        []issue `json:"issue"`
 	}{ResourceType: "OperationOutcome", Issue: make([]issue, 0, len(issues))}
 	for _, i := range issues {
-		o := issue{Severity: i.Severity, Code: i.Code, Diagnostics: i.Diagnostics}
+		o := issue{Severity: i.Severity, Code: i.Code, Diagnostics: strings.Map(printable, i.Diagnostics)}
 		if i.Expression != "" {
 			o.Expression = []string{i.Expression}
 		}
@@ -33,6 +36,15 @@ func JSON(issues []Issue) []byte {
 		panic(err) // strings and integers always marshal
 	}
 	return b
+}
+
+// printable puts U+FFFD in the place of what a FHIR string cannot have; diagnostics
+// repeat what clients send. Spec: https://hl7.org/fhir/R4/datatypes.html#string.
+func printable(c rune) rune {
+	if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+		return '\uFFFD'
+	}
+	return c
 }
 
 type extension struct {

@@ -8,8 +8,8 @@ import (
 // What browsers may send across origins. PATCH is an interaction like the others.
 const (
 	corsMethods = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
-	corsHeaders = "Content-Type, Authorization, Accept, X-Request-Id, Prefer, If-Match, If-None-Match, If-None-Exist, If-Modified-Since"
-	corsExposed = "ETag, Location, Content-Location, Last-Modified, X-Request-Id"
+	corsHeaders = "Content-Type, Authorization, Accept, X-Request-Id, Prefer, If-Match, If-None-Match, If-None-Exist, If-Modified-Since, X-Skip-Validation, X-Security-Context"
+	corsExposed = "ETag, Location, Content-Location, Last-Modified, X-Request-Id, X-Security-Context"
 	corsMaxAge  = "86400" // seconds that a preflight is remembered
 )
 

@@ -264,7 +264,7 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	case h.Service.Model.Resources[first] != nil:
 		c.fail(r, outcome.NotSupported("%s is not a path of this server", clip(r.URL.Path)))
 	default:
-		c.fail(r, outcome.NotSupported("there is no resource type %q in FHIR R4", clip(first)))
+		c.fail(r, h.Service.UnknownType(first))
 	}
 }
 

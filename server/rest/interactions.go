@@ -154,7 +154,7 @@ func (h *Handler) SearchCompartment(w http.ResponseWriter, r *http.Request, typ 
 	searched := r.PathValue("type")
 	c := start(w, "search-compartment")
 	if searched != "*" && h.Service.Model.Resources[searched] == nil {
-		c.fail(r, outcome.NotSupported("there is no resource type %q in FHIR R4", clip(searched)))
+		c.fail(r, h.Service.UnknownType(searched))
 		return
 	}
 	c.search(r, interaction.SearchParams{ResourceType: searched, Compartment: typ, CompartmentID: r.PathValue("id")})

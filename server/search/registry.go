@@ -161,8 +161,11 @@ func isOrdered(t fhir.SearchType) bool {
 
 // typeError says that typ is no resource type and names the nearest one.
 func (r *Registry) typeError(typ string) *outcome.Error {
-	return outcome.NotSupported("resource type %q is not known%s", clip(typ), didYouMean(typ, r.names)).WithStatus(400)
+	return outcome.NotSupported("resource type %q is not known%s", clip(typ), r.NearestType(typ)).WithStatus(400)
 }
+
+// NearestType is `, did you mean "Patient"?` for what was meant by typ, or "".
+func (r *Registry) NearestType(typ string) string { return didYouMean(typ, r.names) }
 
 // codes returns what may stand as a parameter name for typ.
 func (r *Registry) codes(typ string) []string {
