@@ -13,6 +13,10 @@ import (
 // end to end, and the writer who fills the collection would have to wait while
 // all of it is sorted in. So it is done here, soon and away from any request. It
 // is a matter of speed only: a search finds a term in either place.
+//
+// It also has PostgreSQL look at tables that have grown by half: autovacuum comes
+// after a minute, and until then statements are planned for tables that are nearly
+// empty.
 type flusher struct {
 	pending atomic.Int64 // terms written since the last flush
 	wake    chan struct{}
@@ -30,6 +34,8 @@ const (
 	// flushRounds pauses pass at most before a trickle is flushed, which is cheap.
 	flushRounds  = 10
 	flushTrickle = 20_000
+	// analyzeTerms is the least growth that is looked at.
+	analyzeTerms = 100_000
 )
 
 func (f *flusher) start(s *Store) {
@@ -57,6 +63,7 @@ func (f *flusher) add(terms int) {
 }
 
 func (f *flusher) run(s *Store) {
+	written, next := int64(0), int64(analyzeTerms)
 	for {
 		select {
 		case <-f.quit:
@@ -66,13 +73,19 @@ func (f *flusher) run(s *Store) {
 		if !f.settle() {
 			return
 		}
-		f.pending.Store(0)
+		written += f.pending.Swap(0)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		_, err := s.side.Exec(ctx, "SELECT gin_clean_pending_list('resource_terms'), gin_clean_pending_list('index_string_contains')")
-		cancel()
 		if err != nil {
 			s.log.Warn("flush new terms into the index", "error", err)
 		}
+		if written >= next {
+			next = written + max(written/2, analyzeTerms)
+			if _, err := s.side.Exec(ctx, "ANALYZE (SKIP_LOCKED) resource, index_date, index_number, index_quantity, index_string, token_text, quantity_unit"); err != nil {
+				s.log.Warn("analyze what has grown", "error", err)
+			}
+		}
+		cancel()
 	}
 }
 
