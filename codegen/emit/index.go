@@ -64,8 +64,6 @@ type op struct {
 	path   ir.Path
 	system string
 	text   string // of the branch, for the comment; "" in a composite
-	// compartment puts the resource into a compartment instead.
-	compartment string
 }
 
 // at returns the node that the steps lead to.
@@ -94,19 +92,8 @@ func extractor(f *jen.File, s *ir.Search) {
 		n := root.at(c.Element.Steps)
 		n.composites = append(n.composites, c)
 	}
-	for _, code := range slices.Sorted(maps.Keys(s.Compartments)) {
-		for _, p := range s.Compartments[code] {
-			n := root.at(p.Steps)
-			if !slices.ContainsFunc(n.ops, func(o op) bool { return o.compartment == code }) {
-				n.ops = append(n.ops, op{path: p, compartment: code})
-			}
-		}
-	}
-	f.Comment(extractorName(s.Type) + " adds what the search parameters and compartments say of r to x.")
+	f.Comment(extractorName(s.Type) + " adds what the search parameters say of r to x.")
 	f.Func().Id(extractorName(s.Type)).Params(jen.Id("x").Op("*").Qual(fhirPath, "Index"), jen.Id("r").Op("*").Qual(r4Path, s.Type.Go)).BlockFunc(func(g *jen.Group) {
-		for _, code := range s.Self {
-			g.Id("x").Dot("Compartment").Call(jen.Lit(code), jen.Id("r").Dot("ID").Dot("Text"))
-		}
 		inside(g, root, "r")
 	})
 }
@@ -235,17 +222,13 @@ func leaf(g *jen.Group, o op, value *jen.Statement, address bool) {
 	if address {
 		value = jen.Op("&").Add(value)
 	}
-	if o.compartment != "" {
-		g.Id("compartment").Call(jen.Id("x"), jen.Lit(o.compartment), value)
-		return
-	}
 	var call *jen.Statement
 	function := ir.Conversion(o.typ, o.path)
 	switch {
 	case o.path.NotFalse:
 		call = g.Id("x").Dot("Boolean").Call(key(o.key), jen.Id("existsAndNotFalse").Call(value))
 	case o.path.At.Primitive && o.system != "":
-		call = g.Id("tokenCode").Call(jen.Id("x"), key(o.key), jen.Lit(o.system), value.Dot("Text"))
+		call = g.Id("x").Dot("CodeOf").Call(key(o.key), jen.Lit(o.system), value.Dot("Text"))
 	case o.path.At.Primitive:
 		call = g.Id("x").Dot(function).Call(key(o.key), value.Dot("Text"))
 	default:
@@ -267,7 +250,7 @@ func key(k fhir.Key) *jen.Statement {
 // variable names the value of an element: the element's name, unless that would
 // be a keyword or one of the names the extractors use.
 func variable(element, from string) string {
-	if token.IsKeyword(element) || slices.Contains([]string{"x", "r", "i", "v", "fhir", "r4", "compartment", "len", "range"}, element) {
+	if token.IsKeyword(element) || slices.Contains([]string{"x", "r", "i", "v", "fhir", "r4", "len", "range"}, element) {
 		return element + "_"
 	}
 	return element
@@ -309,6 +292,9 @@ func parameterFacts(m *ir.Model, p fhir.Parameter) []jen.Code {
 	}
 	if p.System != "" {
 		add("System", jen.Lit(p.System))
+	}
+	if len(p.Systems) > 0 {
+		add("Systems", litStrings(p.Systems))
 	}
 	if len(p.Composites) > 0 {
 		add("Composites", jen.Index().Qual(fhirPath, "Composite").ValuesFunc(func(g *jen.Group) {

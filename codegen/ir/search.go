@@ -20,10 +20,6 @@ type Search struct {
 	Branches []Branch
 	// Composites are the composite keys to extract.
 	Composites []CompositeBranch
-	// Compartments are the references that put a resource into a compartment, by
-	// the compartment; the resource itself is Self.
-	Compartments map[string][]Path
-	Self         []string
 }
 
 // Branch is one key: paths whose values are indexed alike.
@@ -65,7 +61,7 @@ type Remark struct {
 func search(set *definition.Set, m *Model) error {
 	s := &searcher{set: set, model: m, byType: map[string]*Search{}, taken: map[[2]string]string{}}
 	for _, t := range m.Resources {
-		x := &Search{Type: t, Compartments: map[string][]Path{}}
+		x := &Search{Type: t}
 		m.Searches = append(m.Searches, x)
 		s.byType[t.Name] = x
 	}
@@ -229,6 +225,10 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		p.Keys = appendNew(p.Keys, b.Key)
 		p.Single = p.Single && !slices.ContainsFunc(b.Paths, several)
 		systems[b.System] = true
+		if b.System != "" {
+			p.Systems = append(p.Systems, make([]string, len(p.Keys)-len(p.Systems))...)
+			p.Systems[slices.Index(p.Keys, b.Key)] = b.System
+		}
 		for _, q := range b.Paths {
 			targets = append(targets, s.targets(d, q)...)
 		}
@@ -526,25 +526,14 @@ func joint(b CompositeBranch) bool {
 	return tokens == 1 && ordered == 1
 }
 
-// membership finds the references that put resources into compartments.
+// membership checks that the search parameters are there which put resources into
+// compartments.
 func (s *searcher) membership() error {
 	for _, comp := range s.model.Compartments {
 		for _, x := range s.model.Searches {
 			for _, code := range comp.By[x.Type.Name] {
-				if code == "{def}" {
-					x.Self = append(x.Self, comp.Code)
-					continue
-				}
-				i := slices.IndexFunc(x.Parameters, func(p fhir.Parameter) bool { return p.Code == code })
-				if i < 0 {
+				if code != "{def}" && !slices.ContainsFunc(x.Parameters, func(p fhir.Parameter) bool { return p.Code == code }) {
 					return fmt.Errorf("compartment %s: %s has no search parameter %s", comp.Code, x.Type.Name, code)
-				}
-				for _, k := range x.Parameters[i].Keys {
-					for _, b := range x.Branches {
-						if b.Key == k {
-							x.Compartments[comp.Code] = append(x.Compartments[comp.Code], b.Paths...)
-						}
-					}
 				}
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// account adds what the search parameters and compartments say of r to x.
+// account adds what the search parameters say of r to x.
 func account(x *fhir.Index, r *r4.Account) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x591e7a9d45c4b6e8, &r.Identifier[i]) // Account.identifier
@@ -24,16 +24,12 @@ func account(x *fhir.Index, r *r4.Account) {
 			tokenCoding(x, 0xba6a34c32f3ccab2, &meta.Tag[i]) // Account.meta.tag
 		}
 	}
-	x.String(0x800e31e236995e8e, r.Name.Text)                                             // Account.name
-	referenceReference(x, 0x41868fc7093bc90e, r.Owner)                                    // Account.owner
-	datePeriod(x, 0xfee79fe01f4d2427, r.ServicePeriod)                                    // Account.servicePeriod
-	tokenCode(x, 0x4276454dad95208d, "http://hl7.org/fhir/account-status", r.Status.Text) // Account.status
+	x.String(0x800e31e236995e8e, r.Name.Text)                                         // Account.name
+	referenceReference(x, 0x41868fc7093bc90e, r.Owner)                                // Account.owner
+	datePeriod(x, 0xfee79fe01f4d2427, r.ServicePeriod)                                // Account.servicePeriod
+	x.CodeOf(0x4276454dad95208d, "http://hl7.org/fhir/account-status", r.Status.Text) // Account.status
 	for i := range r.Subject {
-		subject := &r.Subject[i]
-		referenceReference(x, 0xca27969d9d738a66, subject) // Account.subject
-		compartment(x, "Device", subject)
-		compartment(x, "Patient", subject)
-		compartment(x, "Practitioner", subject)
+		referenceReference(x, 0xca27969d9d738a66, &r.Subject[i]) // Account.subject
 	}
 	tokenCodeableConcept(x, 0x46ce6b2d26221c1d, r.Type_) // Account.type
 }
@@ -54,7 +50,7 @@ var parametersAccount = []fhir.Parameter{
 	{Code: "owner", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0x41868fc7093bc90e}, Targets: []string{"Organization"}, Single: true, Expression: "Account.owner", URL: "http://hl7.org/fhir/SearchParameter/Account-owner", Description: "Entity managing the Account"},
 	{Code: "patient", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0xca27969d9d738a66}, Targets: []string{"Patient"}, Expression: "Account.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Account-patient", Description: "The entity that caused the expenses"},
 	{Code: "period", Base: "Account", Type: fhir.SearchDate, Keys: []fhir.Key{0xfee79fe01f4d2427}, Single: true, Expression: "Account.servicePeriod", URL: "http://hl7.org/fhir/SearchParameter/Account-period", Description: "Transaction window"},
-	{Code: "status", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x4276454dad95208d}, Single: true, System: "http://hl7.org/fhir/account-status", Expression: "Account.status", URL: "http://hl7.org/fhir/SearchParameter/Account-status", Description: "active | inactive | entered-in-error | on-hold | unknown"},
+	{Code: "status", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x4276454dad95208d}, Single: true, System: "http://hl7.org/fhir/account-status", Systems: []string{"http://hl7.org/fhir/account-status"}, Expression: "Account.status", URL: "http://hl7.org/fhir/SearchParameter/Account-status", Description: "active | inactive | entered-in-error | on-hold | unknown"},
 	{Code: "subject", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0xca27969d9d738a66}, Targets: []string{"Device", "HealthcareService", "Location", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Expression: "Account.subject", URL: "http://hl7.org/fhir/SearchParameter/Account-subject", Description: "The entity that caused the expenses"},
 	{Code: "type", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x46ce6b2d26221c1d}, Expression: "Account.type", URL: "http://hl7.org/fhir/SearchParameter/Account-type", Description: "E.g. patient, expense, depreciation"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// activityDefinition adds what the search parameters and compartments say of r to x.
+// activityDefinition adds what the search parameters say of r to x.
 func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 	x.Date(0x06270c3a550e294e, r.Date.Text)              // ActivityDefinition.date
 	x.String(0x7e0ad86c08684cb9, r.Description.Text)     // ActivityDefinition.description
@@ -53,8 +53,8 @@ func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 			x.Canonical(0x3a9ef3c692f18202, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0x046b7db1d74e590f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ActivityDefinition.status
-	x.String(0xa79983aa32bcd2b4, r.Title.Text)                                                // ActivityDefinition.title
+	x.CodeOf(0x046b7db1d74e590f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ActivityDefinition.status
+	x.String(0xa79983aa32bcd2b4, r.Title.Text)                                            // ActivityDefinition.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0x1dec21d91aa0850c, &r.Topic[i]) // ActivityDefinition.topic
 	}
@@ -119,7 +119,7 @@ var parametersActivityDefinition = []fhir.Parameter{
 	{Code: "name", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xf7a8c348c86f7e0a}, Single: true, Expression: "ActivityDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-name", Description: "Computationally friendly name of the activity definition"},
 	{Code: "predecessor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xcbf95cc3128f3d71}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x57c1f9e1cfd4184d}, Single: true, Expression: "ActivityDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-publisher", Description: "Name of the publisher of the activity definition"},
-	{Code: "status", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x046b7db1d74e590f}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ActivityDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-status", Description: "The current status of the activity definition"},
+	{Code: "status", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x046b7db1d74e590f}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ActivityDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-status", Description: "The current status of the activity definition"},
 	{Code: "successor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x3a9ef3c692f18202}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xa79983aa32bcd2b4}, Single: true, Expression: "ActivityDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-title", Description: "The human-friendly name of the activity definition"},
 	{Code: "topic", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dec21d91aa0850c}, Expression: "ActivityDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-topic", Description: "Topics associated with the module"},

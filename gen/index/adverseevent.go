@@ -7,9 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// adverseEvent adds what the search parameters and compartments say of r to x.
+// adverseEvent adds what the search parameters say of r to x.
 func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
-	tokenCode(x, 0x2d523c37a0bab624, "http://hl7.org/fhir/adverse-event-actuality", r.Actuality.Text) // AdverseEvent.actuality
+	x.CodeOf(0x2d523c37a0bab624, "http://hl7.org/fhir/adverse-event-actuality", r.Actuality.Text) // AdverseEvent.actuality
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x8ded56e1b7443147, &r.Category[i]) // AdverseEvent.category
 	}
@@ -29,8 +29,6 @@ func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
 		}
 	}
 	referenceReference(x, 0xa224db36f1c597b2, r.Recorder) // AdverseEvent.recorder
-	compartment(x, "Practitioner", r.Recorder)
-	compartment(x, "RelatedPerson", r.Recorder)
 	for i := range r.ResultingCondition {
 		referenceReference(x, 0xdb1ca9f32ca3e584, &r.ResultingCondition[i]) // AdverseEvent.resultingCondition
 	}
@@ -40,7 +38,6 @@ func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
 		referenceReference(x, 0x37a94f09a3caf43e, &r.Study[i]) // AdverseEvent.study
 	}
 	referenceReference(x, 0xdd7f8d917d0132c9, r.Subject) // AdverseEvent.subject
-	compartment(x, "Patient", r.Subject)
 	for i := range r.SuspectEntity {
 		suspectEntity := &r.SuspectEntity[i]
 		referenceReference(x, 0xf3e3654160f4d82d, suspectEntity.Instance) // AdverseEvent.suspectEntity.instance
@@ -58,7 +55,7 @@ var parametersAdverseEvent = []fhir.Parameter{
 	{Code: "_source", Base: "AdverseEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x4a08ab4819bff0dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4368cabce6aaaa6b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AdverseEvent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "actuality", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d523c37a0bab624}, Single: true, System: "http://hl7.org/fhir/adverse-event-actuality", Expression: "AdverseEvent.actuality", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-actuality", Description: "actual | potential"},
+	{Code: "actuality", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d523c37a0bab624}, Single: true, System: "http://hl7.org/fhir/adverse-event-actuality", Systems: []string{"http://hl7.org/fhir/adverse-event-actuality"}, Expression: "AdverseEvent.actuality", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-actuality", Description: "actual | potential"},
 	{Code: "category", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ded56e1b7443147}, Expression: "AdverseEvent.category", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-category", Description: "product-problem | product-quality | product-use-error | wrong-dose | incorrect-prescribing-information | wrong-technique | wrong-route-of-administration | wrong-rate | wrong-duration | wrong-time | expired-drug | medical-device-use-error | problem-different-manufacturer | unsafe-physical-environment"},
 	{Code: "date", Base: "AdverseEvent", Type: fhir.SearchDate, Keys: []fhir.Key{0x2eed0932c99ddb8d}, Single: true, Expression: "AdverseEvent.date", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-date", Description: "When the event occurred"},
 	{Code: "event", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3131634754761b3}, Expression: "AdverseEvent.event", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-event", Description: "Type of the event itself in relation to the subject"},

@@ -7,18 +7,15 @@ import (
 	"kiln/server/fhir"
 )
 
-// allergyIntolerance adds what the search parameters and compartments say of r to x.
+// allergyIntolerance adds what the search parameters say of r to x.
 func allergyIntolerance(x *fhir.Index, r *r4.AllergyIntolerance) {
 	referenceReference(x, 0x54627c8cbe301344, r.Asserter) // AllergyIntolerance.asserter
-	compartment(x, "Patient", r.Asserter)
-	compartment(x, "Practitioner", r.Asserter)
-	compartment(x, "RelatedPerson", r.Asserter)
 	for i := range r.Category {
-		tokenCode(x, 0x67f39f223a809b7b, "http://hl7.org/fhir/allergy-intolerance-category", r.Category[i].Text) // AllergyIntolerance.category
+		x.CodeOf(0x67f39f223a809b7b, "http://hl7.org/fhir/allergy-intolerance-category", r.Category[i].Text) // AllergyIntolerance.category
 	}
-	tokenCodeableConcept(x, 0x474904a615d52c55, r.ClinicalStatus)                                               // AllergyIntolerance.clinicalStatus
-	tokenCodeableConcept(x, 0x5aeacc99526eaf98, r.Code)                                                         // AllergyIntolerance.code
-	tokenCode(x, 0xb6ea9d476e54ea81, "http://hl7.org/fhir/allergy-intolerance-criticality", r.Criticality.Text) // AllergyIntolerance.criticality
+	tokenCodeableConcept(x, 0x474904a615d52c55, r.ClinicalStatus)                                           // AllergyIntolerance.clinicalStatus
+	tokenCodeableConcept(x, 0x5aeacc99526eaf98, r.Code)                                                     // AllergyIntolerance.code
+	x.CodeOf(0xb6ea9d476e54ea81, "http://hl7.org/fhir/allergy-intolerance-criticality", r.Criticality.Text) // AllergyIntolerance.criticality
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x8abf4cdaf11679bc, &r.Identifier[i]) // AllergyIntolerance.identifier
 	}
@@ -36,23 +33,20 @@ func allergyIntolerance(x *fhir.Index, r *r4.AllergyIntolerance) {
 		}
 	}
 	referenceReference(x, 0xe90c0104008e6466, r.Patient) // AllergyIntolerance.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Reaction {
 		reaction := &r.Reaction[i]
 		tokenCodeableConcept(x, 0x340e1d8117f662ee, reaction.ExposureRoute) // AllergyIntolerance.reaction.exposureRoute
 		for i := range reaction.Manifestation {
 			tokenCodeableConcept(x, 0x6a7bbdd00eff4216, &reaction.Manifestation[i]) // AllergyIntolerance.reaction.manifestation
 		}
-		x.Date(0x00ff2cf1e1eac7e2, reaction.Onset.Text)                                                         // AllergyIntolerance.reaction.onset
-		tokenCode(x, 0x1529c3cb5e5f91ac, "http://hl7.org/fhir/reaction-event-severity", reaction.Severity.Text) // AllergyIntolerance.reaction.severity
-		tokenCodeableConcept(x, 0xcb84741f0c1cdee8, reaction.Substance)                                         // AllergyIntolerance.reaction.substance
+		x.Date(0x00ff2cf1e1eac7e2, reaction.Onset.Text)                                                     // AllergyIntolerance.reaction.onset
+		x.CodeOf(0x1529c3cb5e5f91ac, "http://hl7.org/fhir/reaction-event-severity", reaction.Severity.Text) // AllergyIntolerance.reaction.severity
+		tokenCodeableConcept(x, 0xcb84741f0c1cdee8, reaction.Substance)                                     // AllergyIntolerance.reaction.substance
 	}
-	x.Date(0x8b2f9cbe5d025b4a, r.RecordedDate.Text)       // AllergyIntolerance.recordedDate
-	referenceReference(x, 0xb99ce00ae8de1d4d, r.Recorder) // AllergyIntolerance.recorder
-	compartment(x, "Patient", r.Recorder)
-	compartment(x, "Practitioner", r.Recorder)
-	tokenCode(x, 0x59c6457f38f0de04, "http://hl7.org/fhir/allergy-intolerance-type", r.Type_.Text) // AllergyIntolerance.type
-	tokenCodeableConcept(x, 0x41a98cf19ca0e94f, r.VerificationStatus)                              // AllergyIntolerance.verificationStatus
+	x.Date(0x8b2f9cbe5d025b4a, r.RecordedDate.Text)                                            // AllergyIntolerance.recordedDate
+	referenceReference(x, 0xb99ce00ae8de1d4d, r.Recorder)                                      // AllergyIntolerance.recorder
+	x.CodeOf(0x59c6457f38f0de04, "http://hl7.org/fhir/allergy-intolerance-type", r.Type_.Text) // AllergyIntolerance.type
+	tokenCodeableConcept(x, 0x41a98cf19ca0e94f, r.VerificationStatus)                          // AllergyIntolerance.verificationStatus
 }
 
 var parametersAllergyIntolerance = []fhir.Parameter{
@@ -67,10 +61,10 @@ var parametersAllergyIntolerance = []fhir.Parameter{
 	{Code: "_tag", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xa44db4848b6e4ae0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AllergyIntolerance", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "asserter", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0x54627c8cbe301344}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.asserter", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-asserter", Description: "Source of the information about the allergy"},
-	{Code: "category", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x67f39f223a809b7b}, System: "http://hl7.org/fhir/allergy-intolerance-category", Expression: "AllergyIntolerance.category", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-category", Description: "food | medication | environment | biologic"},
+	{Code: "category", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x67f39f223a809b7b}, System: "http://hl7.org/fhir/allergy-intolerance-category", Systems: []string{"http://hl7.org/fhir/allergy-intolerance-category"}, Expression: "AllergyIntolerance.category", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-category", Description: "food | medication | environment | biologic"},
 	{Code: "clinical-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x474904a615d52c55}, Expression: "AllergyIntolerance.clinicalStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-clinical-status", Description: "active | inactive | resolved"},
 	{Code: "code", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x5aeacc99526eaf98, 0xcb84741f0c1cdee8}, Expression: "AllergyIntolerance.code | AllergyIntolerance.reaction.substance", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code that identifies the allergy or intolerance"},
-	{Code: "criticality", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6ea9d476e54ea81}, Single: true, System: "http://hl7.org/fhir/allergy-intolerance-criticality", Expression: "AllergyIntolerance.criticality", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-criticality", Description: "low | high | unable-to-assess"},
+	{Code: "criticality", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6ea9d476e54ea81}, Single: true, System: "http://hl7.org/fhir/allergy-intolerance-criticality", Systems: []string{"http://hl7.org/fhir/allergy-intolerance-criticality"}, Expression: "AllergyIntolerance.criticality", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-criticality", Description: "low | high | unable-to-assess"},
 	{Code: "date", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0x8b2f9cbe5d025b4a}, Single: true, Expression: "AllergyIntolerance.recordedDate", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Date first version of the resource instance was recorded"},
 	{Code: "identifier", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x8abf4cdaf11679bc}, Expression: "AllergyIntolerance.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External ids for this item"},
 	{Code: "last-date", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0xa24c60cdf5369ae1}, Single: true, Expression: "AllergyIntolerance.lastOccurrence", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-last-date", Description: "Date(/time) of last known occurrence of a reaction"},
@@ -79,7 +73,7 @@ var parametersAllergyIntolerance = []fhir.Parameter{
 	{Code: "patient", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0xe90c0104008e6466}, Targets: []string{"Patient"}, Single: true, Expression: "AllergyIntolerance.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the sensitivity is for"},
 	{Code: "recorder", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0xb99ce00ae8de1d4d}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.recorder", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-recorder", Description: "Who recorded the sensitivity"},
 	{Code: "route", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x340e1d8117f662ee}, Expression: "AllergyIntolerance.reaction.exposureRoute", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-route", Description: "How the subject was exposed to the substance"},
-	{Code: "severity", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x1529c3cb5e5f91ac}, System: "http://hl7.org/fhir/reaction-event-severity", Expression: "AllergyIntolerance.reaction.severity", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-severity", Description: "mild | moderate | severe (of event as a whole)"},
-	{Code: "type", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x59c6457f38f0de04}, Single: true, System: "http://hl7.org/fhir/allergy-intolerance-type", Expression: "AllergyIntolerance.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "allergy | intolerance - Underlying mechanism (if known)"},
+	{Code: "severity", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x1529c3cb5e5f91ac}, System: "http://hl7.org/fhir/reaction-event-severity", Systems: []string{"http://hl7.org/fhir/reaction-event-severity"}, Expression: "AllergyIntolerance.reaction.severity", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-severity", Description: "mild | moderate | severe (of event as a whole)"},
+	{Code: "type", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x59c6457f38f0de04}, Single: true, System: "http://hl7.org/fhir/allergy-intolerance-type", Systems: []string{"http://hl7.org/fhir/allergy-intolerance-type"}, Expression: "AllergyIntolerance.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "allergy | intolerance - Underlying mechanism (if known)"},
 	{Code: "verification-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x41a98cf19ca0e94f}, Expression: "AllergyIntolerance.verificationStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-verification-status", Description: "unconfirmed | confirmed | refuted | entered-in-error"},
 }

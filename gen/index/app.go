@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// app adds what the search parameters and compartments say of r to x.
+// app adds what the search parameters say of r to x.
 func app(x *fhir.Index, r *r4.App) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
@@ -26,8 +26,8 @@ func app(x *fhir.Index, r *r4.App) {
 		operations := &r.Operations[i]
 		x.Code(0x29c86e810a1eb220, operations.Name.Text) // App.operations.name
 	}
-	tokenCode(x, 0x48b5fe0465d186fd, "http://kiln/fhir/CodeSystem/app-status", r.Status.Text) // App.status
-	x.Code(0x905d6f8a66ca3fb2, r.Version.Text)                                                // App.version
+	x.CodeOf(0x48b5fe0465d186fd, "http://kiln/fhir/CodeSystem/app-status", r.Status.Text) // App.status
+	x.Code(0x905d6f8a66ca3fb2, r.Version.Text)                                            // App.version
 }
 
 var parametersApp = []fhir.Parameter{
@@ -43,6 +43,6 @@ var parametersApp = []fhir.Parameter{
 	{Code: "_text", Base: "App", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "name", Base: "App", Type: fhir.SearchString, Keys: []fhir.Key{0xb8c5271fe8ca8ec7}, Single: true, Expression: "App.name", URL: "http://kiln/fhir/SearchParameter/App-name", Description: "Name of the application"},
 	{Code: "operation", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x29c86e810a1eb220}, Expression: "App.operations.name", URL: "http://kiln/fhir/SearchParameter/App-operation", Description: "Name of an operation of the application"},
-	{Code: "status", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x48b5fe0465d186fd}, Single: true, System: "http://kiln/fhir/CodeSystem/app-status", Expression: "App.status", URL: "http://kiln/fhir/SearchParameter/App-status", Description: "Status of the application"},
+	{Code: "status", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x48b5fe0465d186fd}, Single: true, System: "http://kiln/fhir/CodeSystem/app-status", Systems: []string{"http://kiln/fhir/CodeSystem/app-status"}, Expression: "App.status", URL: "http://kiln/fhir/SearchParameter/App-status", Description: "Status of the application"},
 	{Code: "version", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x905d6f8a66ca3fb2}, Single: true, Expression: "App.version", URL: "http://kiln/fhir/SearchParameter/App-version", Description: "Version of the application"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// appointment adds what the search parameters and compartments say of r to x.
+// appointment adds what the search parameters say of r to x.
 func appointment(x *fhir.Index, r *r4.Appointment) {
 	tokenCodeableConcept(x, 0xa70da7ff35d451bd, r.AppointmentType) // Appointment.appointmentType
 	for i := range r.BasedOn {
@@ -30,12 +30,8 @@ func appointment(x *fhir.Index, r *r4.Appointment) {
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x6da59924eac12197, participant.Actor) // Appointment.participant.actor
-		compartment(x, "Device", participant.Actor)
-		compartment(x, "Patient", participant.Actor)
-		compartment(x, "Practitioner", participant.Actor)
-		compartment(x, "RelatedPerson", participant.Actor)
-		tokenCode(x, 0x7692a5daf62350b8, "http://hl7.org/fhir/participationstatus", participant.Status.Text) // Appointment.participant.status
+		referenceReference(x, 0x6da59924eac12197, participant.Actor)                                     // Appointment.participant.actor
+		x.CodeOf(0x7692a5daf62350b8, "http://hl7.org/fhir/participationstatus", participant.Status.Text) // Appointment.participant.status
 	}
 	for i := range r.ReasonCode {
 		tokenCodeableConcept(x, 0xeec11cc5e8c7516f, &r.ReasonCode[i]) // Appointment.reasonCode
@@ -55,8 +51,8 @@ func appointment(x *fhir.Index, r *r4.Appointment) {
 	for i := range r.Specialty {
 		tokenCodeableConcept(x, 0xc825bac410b04164, &r.Specialty[i]) // Appointment.specialty
 	}
-	x.Date(0x284edb5b0f13dbe5, r.Start.Text)                                                 // Appointment.start
-	tokenCode(x, 0xb4080346ab65bfb5, "http://hl7.org/fhir/appointmentstatus", r.Status.Text) // Appointment.status
+	x.Date(0x284edb5b0f13dbe5, r.Start.Text)                                             // Appointment.start
+	x.CodeOf(0xb4080346ab65bfb5, "http://hl7.org/fhir/appointmentstatus", r.Status.Text) // Appointment.status
 	for i := range r.SupportingInformation {
 		referenceReference(x, 0xf24e967fefaf294e, &r.SupportingInformation[i]) // Appointment.supportingInformation
 	}
@@ -79,7 +75,7 @@ var parametersAppointment = []fhir.Parameter{
 	{Code: "date", Base: "Appointment", Type: fhir.SearchDate, Keys: []fhir.Key{0x284edb5b0f13dbe5}, Single: true, Expression: "Appointment.start", URL: "http://hl7.org/fhir/SearchParameter/Appointment-date", Description: "Appointment date/time."},
 	{Code: "identifier", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xef2be5645a0b8196}, Expression: "Appointment.identifier", URL: "http://hl7.org/fhir/SearchParameter/Appointment-identifier", Description: "An Identifier of the Appointment"},
 	{Code: "location", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Location"}, Expression: "Appointment.participant.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-location", Description: "This location is listed in the participants of the appointment"},
-	{Code: "part-status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x7692a5daf62350b8}, System: "http://hl7.org/fhir/participationstatus", Expression: "Appointment.participant.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-part-status", Description: "The Participation status of the subject, or other participant on the appointment. Can be used to locate participants that have not responded to meeting requests."},
+	{Code: "part-status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x7692a5daf62350b8}, System: "http://hl7.org/fhir/participationstatus", Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "Appointment.participant.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-part-status", Description: "The Participation status of the subject, or other participant on the appointment. Can be used to locate participants that have not responded to meeting requests."},
 	{Code: "patient", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Patient"}, Expression: "Appointment.participant.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-patient", Description: "One of the individuals of the appointment is this patient"},
 	{Code: "practitioner", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Practitioner"}, Expression: "Appointment.participant.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-practitioner", Description: "One of the individuals of the appointment is this practitioner"},
 	{Code: "reason-code", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xeec11cc5e8c7516f}, Expression: "Appointment.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Appointment-reason-code", Description: "Coded reason this appointment is scheduled"},
@@ -88,6 +84,6 @@ var parametersAppointment = []fhir.Parameter{
 	{Code: "service-type", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x80b1ce6acba4cdcf}, Expression: "Appointment.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Appointment-service-type", Description: "The specific service that is to be performed during this appointment"},
 	{Code: "slot", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xfa60ae852cbd4fe1}, Targets: []string{"Slot"}, Expression: "Appointment.slot", URL: "http://hl7.org/fhir/SearchParameter/Appointment-slot", Description: "The slots that this appointment is filling"},
 	{Code: "specialty", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xc825bac410b04164}, Expression: "Appointment.specialty", URL: "http://hl7.org/fhir/SearchParameter/Appointment-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
-	{Code: "status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4080346ab65bfb5}, Single: true, System: "http://hl7.org/fhir/appointmentstatus", Expression: "Appointment.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-status", Description: "The overall status of the appointment"},
+	{Code: "status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4080346ab65bfb5}, Single: true, System: "http://hl7.org/fhir/appointmentstatus", Systems: []string{"http://hl7.org/fhir/appointmentstatus"}, Expression: "Appointment.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-status", Description: "The overall status of the appointment"},
 	{Code: "supporting-info", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xf24e967fefaf294e}, Targets: anyType, Expression: "Appointment.supportingInformation", URL: "http://hl7.org/fhir/SearchParameter/Appointment-supporting-info", Description: "Additional information to support the appointment"},
 }

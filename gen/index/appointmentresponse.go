@@ -7,13 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// appointmentResponse adds what the search parameters and compartments say of r to x.
+// appointmentResponse adds what the search parameters say of r to x.
 func appointmentResponse(x *fhir.Index, r *r4.AppointmentResponse) {
-	referenceReference(x, 0x6af1241f3fd888f6, r.Actor) // AppointmentResponse.actor
-	compartment(x, "Device", r.Actor)
-	compartment(x, "Patient", r.Actor)
-	compartment(x, "Practitioner", r.Actor)
-	compartment(x, "RelatedPerson", r.Actor)
+	referenceReference(x, 0x6af1241f3fd888f6, r.Actor)       // AppointmentResponse.actor
 	referenceReference(x, 0xc3187ee9269858d3, r.Appointment) // AppointmentResponse.appointment
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x3cbe9ed19bc05d41, &r.Identifier[i]) // AppointmentResponse.identifier
@@ -30,7 +26,7 @@ func appointmentResponse(x *fhir.Index, r *r4.AppointmentResponse) {
 			tokenCoding(x, 0x05e73cb44ee5d8a6, &meta.Tag[i]) // AppointmentResponse.meta.tag
 		}
 	}
-	tokenCode(x, 0x73b2c03a8e3169b3, "http://hl7.org/fhir/participationstatus", r.ParticipantStatus.Text) // AppointmentResponse.participantStatus
+	x.CodeOf(0x73b2c03a8e3169b3, "http://hl7.org/fhir/participationstatus", r.ParticipantStatus.Text) // AppointmentResponse.participantStatus
 }
 
 var parametersAppointmentResponse = []fhir.Parameter{
@@ -48,7 +44,7 @@ var parametersAppointmentResponse = []fhir.Parameter{
 	{Code: "appointment", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3187ee9269858d3}, Targets: []string{"Appointment"}, Single: true, Expression: "AppointmentResponse.appointment", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-appointment", Description: "The appointment that the response is attached to"},
 	{Code: "identifier", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cbe9ed19bc05d41}, Expression: "AppointmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-identifier", Description: "An Identifier in this appointment response"},
 	{Code: "location", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Location"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-location", Description: "This Response is for this Location"},
-	{Code: "part-status", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x73b2c03a8e3169b3}, Single: true, System: "http://hl7.org/fhir/participationstatus", Expression: "AppointmentResponse.participantStatus", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-part-status", Description: "The participants acceptance status for this appointment"},
+	{Code: "part-status", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x73b2c03a8e3169b3}, Single: true, System: "http://hl7.org/fhir/participationstatus", Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "AppointmentResponse.participantStatus", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-part-status", Description: "The participants acceptance status for this appointment"},
 	{Code: "patient", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Patient"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-patient", Description: "This Response is for this Patient"},
 	{Code: "practitioner", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Practitioner"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-practitioner", Description: "This Response is for this Practitioner"},
 }

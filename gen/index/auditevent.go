@@ -7,9 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// auditEvent adds what the search parameters and compartments say of r to x.
+// auditEvent adds what the search parameters say of r to x.
 func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
-	tokenCode(x, 0x255ab376f036ce84, "http://hl7.org/fhir/audit-event-action", r.Action.Text) // AuditEvent.action
+	x.CodeOf(0x255ab376f036ce84, "http://hl7.org/fhir/audit-event-action", r.Action.Text) // AuditEvent.action
 	for i := range r.Agent {
 		agent := &r.Agent[i]
 		x.Code(0x35c659ee1db793ba, agent.AltID.Text)  // AuditEvent.agent.altId
@@ -24,9 +24,6 @@ func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 			tokenCodeableConcept(x, 0x767380aa2cee4dac, &agent.Role[i]) // AuditEvent.agent.role
 		}
 		referenceReference(x, 0x23940c1a4a03c80d, agent.Who) // AuditEvent.agent.who
-		compartment(x, "Device", agent.Who)
-		compartment(x, "Patient", agent.Who)
-		compartment(x, "Practitioner", agent.Who)
 	}
 	for i := range r.Entity {
 		entity := &r.Entity[i]
@@ -34,7 +31,6 @@ func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 		tokenCoding(x, 0xfc8fba4d18772c65, entity.Role)        // AuditEvent.entity.role
 		tokenCoding(x, 0xbc180b1f2a9274da, entity.Type_)       // AuditEvent.entity.type
 		referenceReference(x, 0x94349eb0601cdc3a, entity.What) // AuditEvent.entity.what
-		compartment(x, "Patient", entity.What)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
@@ -48,8 +44,8 @@ func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 			tokenCoding(x, 0x080d0d21a71d0050, &meta.Tag[i]) // AuditEvent.meta.tag
 		}
 	}
-	tokenCode(x, 0xdd7f4e9432303136, "http://hl7.org/fhir/audit-event-outcome", r.Outcome.Text) // AuditEvent.outcome
-	x.Date(0x3fac2ad03a414ec6, r.Recorded.Text)                                                 // AuditEvent.recorded
+	x.CodeOf(0xdd7f4e9432303136, "http://hl7.org/fhir/audit-event-outcome", r.Outcome.Text) // AuditEvent.outcome
+	x.Date(0x3fac2ad03a414ec6, r.Recorded.Text)                                             // AuditEvent.recorded
 	if source := r.Source; source != nil {
 		referenceReference(x, 0xac944027a71975c2, source.Observer) // AuditEvent.source.observer
 		x.Code(0x241466ec4e912446, source.Site.Text)               // AuditEvent.source.site
@@ -71,7 +67,7 @@ var parametersAuditEvent = []fhir.Parameter{
 	{Code: "_source", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x8da6aebeef3822ee}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x080d0d21a71d0050}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AuditEvent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "action", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x255ab376f036ce84}, Single: true, System: "http://hl7.org/fhir/audit-event-action", Expression: "AuditEvent.action", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-action", Description: "Type of action performed during the event"},
+	{Code: "action", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x255ab376f036ce84}, Single: true, System: "http://hl7.org/fhir/audit-event-action", Systems: []string{"http://hl7.org/fhir/audit-event-action"}, Expression: "AuditEvent.action", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-action", Description: "Type of action performed during the event"},
 	{Code: "address", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0xb51a3cd0866c9a4c}, Expression: "AuditEvent.agent.network.address", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-address", Description: "Identifier for the network access point of the user device"},
 	{Code: "agent", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x23940c1a4a03c80d}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "AuditEvent.agent.who", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent", Description: "Identifier of who"},
 	{Code: "agent-name", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0xe144a4ee56a64fea}, Expression: "AuditEvent.agent.name", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent-name", Description: "Human friendly name for the agent"},
@@ -82,7 +78,7 @@ var parametersAuditEvent = []fhir.Parameter{
 	{Code: "entity-name", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0x942b4f2581039e59}, Expression: "AuditEvent.entity.name", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-name", Description: "Descriptor for entity"},
 	{Code: "entity-role", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc8fba4d18772c65}, Expression: "AuditEvent.entity.role", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-role", Description: "What role the entity played"},
 	{Code: "entity-type", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc180b1f2a9274da}, Expression: "AuditEvent.entity.type", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-type", Description: "Type of entity involved"},
-	{Code: "outcome", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd7f4e9432303136}, Single: true, System: "http://hl7.org/fhir/audit-event-outcome", Expression: "AuditEvent.outcome", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-outcome", Description: "Whether the event succeeded or failed"},
+	{Code: "outcome", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd7f4e9432303136}, Single: true, System: "http://hl7.org/fhir/audit-event-outcome", Systems: []string{"http://hl7.org/fhir/audit-event-outcome"}, Expression: "AuditEvent.outcome", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-outcome", Description: "Whether the event succeeded or failed"},
 	{Code: "patient", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x23940c1a4a03c80d, 0x94349eb0601cdc3a}, Targets: []string{"Patient"}, Expression: "AuditEvent.agent.who.where(resolve() is Patient) | AuditEvent.entity.what.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-patient", Description: "Identifier of who"},
 	{Code: "policy", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x91d1c9632c3c662a}, Expression: "AuditEvent.agent.policy", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-policy", Description: "Policy that authorized event"},
 	{Code: "site", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x241466ec4e912446}, Single: true, Expression: "AuditEvent.source.site", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-site", Description: "Logical source location within the enterprise"},

@@ -7,12 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// basic adds what the search parameters and compartments say of r to x.
+// basic adds what the search parameters say of r to x.
 func basic(x *fhir.Index, r *r4.Basic) {
 	referenceReference(x, 0xe1e9c5f880496e4b, r.Author) // Basic.author
-	compartment(x, "Patient", r.Author)
-	compartment(x, "Practitioner", r.Author)
-	compartment(x, "RelatedPerson", r.Author)
 	tokenCodeableConcept(x, 0xf0889a29387a3193, r.Code) // Basic.code
 	x.Date(0x8e79ce7cc7cf5a3d, r.Created.Text)          // Basic.created
 	for i := range r.Identifier {
@@ -31,7 +28,6 @@ func basic(x *fhir.Index, r *r4.Basic) {
 		}
 	}
 	referenceReference(x, 0x167bb957731c1638, r.Subject) // Basic.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersBasic = []fhir.Parameter{

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// bodyStructure adds what the search parameters and compartments say of r to x.
+// bodyStructure adds what the search parameters say of r to x.
 func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x3cfa96aa5f90e5a7, &r.Identifier[i]) // BodyStructure.identifier
@@ -27,7 +27,6 @@ func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 	}
 	tokenCodeableConcept(x, 0x076076f46adfce1a, r.Morphology) // BodyStructure.morphology
 	referenceReference(x, 0x53e28132c1557381, r.Patient)      // BodyStructure.patient
-	compartment(x, "Patient", r.Patient)
 }
 
 var parametersBodyStructure = []fhir.Parameter{

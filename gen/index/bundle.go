@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// bundle adds what the search parameters and compartments say of r to x.
+// bundle adds what the search parameters say of r to x.
 func bundle(x *fhir.Index, r *r4.Bundle) {
 	if len(r.Entry) > 0 {
 		entry := &r.Entry[0]
@@ -26,8 +26,8 @@ func bundle(x *fhir.Index, r *r4.Bundle) {
 			tokenCoding(x, 0x784e3a71725779ce, &meta.Tag[i]) // Bundle.meta.tag
 		}
 	}
-	x.Date(0x88c22515c05492ed, r.Timestamp.Text)                                      // Bundle.timestamp
-	tokenCode(x, 0x956fa30c226ad162, "http://hl7.org/fhir/bundle-type", r.Type_.Text) // Bundle.type
+	x.Date(0x88c22515c05492ed, r.Timestamp.Text)                                  // Bundle.timestamp
+	x.CodeOf(0x956fa30c226ad162, "http://hl7.org/fhir/bundle-type", r.Type_.Text) // Bundle.type
 }
 
 var parametersBundle = []fhir.Parameter{
@@ -44,5 +44,5 @@ var parametersBundle = []fhir.Parameter{
 	{Code: "identifier", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4fa45437c805cb0}, Single: true, Expression: "Bundle.identifier", URL: "http://hl7.org/fhir/SearchParameter/Bundle-identifier", Description: "Persistent identifier for the bundle"},
 	{Code: "message", Base: "Bundle", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3b7613cc294b843}, Targets: []string{"MessageHeader"}, Single: true, Expression: "Bundle.entry[0].resource", URL: "http://hl7.org/fhir/SearchParameter/Bundle-message", Description: "The first resource in the bundle, if the bundle type is \"message\" - this is a message header, and this parameter provides access to search its contents"},
 	{Code: "timestamp", Base: "Bundle", Type: fhir.SearchDate, Keys: []fhir.Key{0x88c22515c05492ed}, Single: true, Expression: "Bundle.timestamp", URL: "http://hl7.org/fhir/SearchParameter/Bundle-timestamp", Description: "When the bundle was assembled"},
-	{Code: "type", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x956fa30c226ad162}, Single: true, System: "http://hl7.org/fhir/bundle-type", Expression: "Bundle.type", URL: "http://hl7.org/fhir/SearchParameter/Bundle-type", Description: "document | message | transaction | transaction-response | batch | batch-response | history | searchset | collection"},
+	{Code: "type", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x956fa30c226ad162}, Single: true, System: "http://hl7.org/fhir/bundle-type", Systems: []string{"http://hl7.org/fhir/bundle-type"}, Expression: "Bundle.type", URL: "http://hl7.org/fhir/SearchParameter/Bundle-type", Description: "document | message | transaction | transaction-response | batch | batch-response | history | searchset | collection"},
 }

@@ -7,12 +7,12 @@ import (
 	"kiln/server/fhir"
 )
 
-// capabilityStatement adds what the search parameters and compartments say of r to x.
+// capabilityStatement adds what the search parameters say of r to x.
 func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	x.Date(0xa6226dd8e83159d8, r.Date.Text)          // CapabilityStatement.date
 	x.String(0x1c5dac7ba2e88355, r.Description.Text) // CapabilityStatement.description
 	for i := range r.Format {
-		tokenCode(x, 0xe4db53ee7ff4db8b, "urn:ietf:bcp:13", r.Format[i].Text) // CapabilityStatement.format
+		x.CodeOf(0xe4db53ee7ff4db8b, "urn:ietf:bcp:13", r.Format[i].Text) // CapabilityStatement.format
 	}
 	for i := range r.ImplementationGuide {
 		x.Canonical(0xa597dde403c0792f, r.ImplementationGuide[i].Text) // CapabilityStatement.implementationGuide
@@ -36,14 +36,14 @@ func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	x.String(0x12aea3c551e5e670, r.Publisher.Text) // CapabilityStatement.publisher
 	for i := range r.Rest {
 		rest := &r.Rest[i]
-		tokenCode(x, 0x721ba0756183326a, "http://hl7.org/fhir/restful-capability-mode", rest.Mode.Text) // CapabilityStatement.rest.mode
+		x.CodeOf(0x721ba0756183326a, "http://hl7.org/fhir/restful-capability-mode", rest.Mode.Text) // CapabilityStatement.rest.mode
 		for i := range rest.Resource {
 			resource := &rest.Resource[i]
 			x.Canonical(0xf5a165a895e2b808, resource.Profile.Text) // CapabilityStatement.rest.resource.profile
 			for i := range resource.SupportedProfile {
 				x.Canonical(0x3f90639ead7b3d76, resource.SupportedProfile[i].Text) // CapabilityStatement.rest.resource.supportedProfile
 			}
-			tokenCode(x, 0x9771570a9487bf90, "http://hl7.org/fhir/resource-types", resource.Type_.Text) // CapabilityStatement.rest.resource.type
+			x.CodeOf(0x9771570a9487bf90, "http://hl7.org/fhir/resource-types", resource.Type_.Text) // CapabilityStatement.rest.resource.type
 		}
 		if security := rest.Security; security != nil {
 			for i := range security.Service {
@@ -54,9 +54,9 @@ func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	if software := r.Software; software != nil {
 		x.String(0x9732c67adb62badd, software.Name.Text) // CapabilityStatement.software.name
 	}
-	tokenCode(x, 0x4d87248ff708c626, "http://hl7.org/fhir/publication-status", r.Status.Text) // CapabilityStatement.status
-	x.String(0xea34db75cfad296c, r.Title.Text)                                                // CapabilityStatement.title
-	x.URI(0xd3be291efb1408ac, r.URL.Text)                                                     // CapabilityStatement.url
+	x.CodeOf(0x4d87248ff708c626, "http://hl7.org/fhir/publication-status", r.Status.Text) // CapabilityStatement.status
+	x.String(0xea34db75cfad296c, r.Title.Text)                                            // CapabilityStatement.title
+	x.URI(0xd3be291efb1408ac, r.URL.Text)                                                 // CapabilityStatement.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x38c04fe881278a09, 2) // CapabilityStatement.useContext: code & value.ofType(CodeableConcept)
@@ -109,17 +109,17 @@ var parametersCapabilityStatement = []fhir.Parameter{
 	{Code: "date", Base: "CapabilityStatement", Type: fhir.SearchDate, Keys: []fhir.Key{0xa6226dd8e83159d8}, Single: true, Expression: "CapabilityStatement.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The capability statement publication date"},
 	{Code: "description", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x1c5dac7ba2e88355}, Single: true, Expression: "CapabilityStatement.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the capability statement"},
 	{Code: "fhirversion", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd39f8d5f3148b8c4}, Single: true, Expression: "CapabilityStatement.version", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-fhirversion", Description: "The version of FHIR"},
-	{Code: "format", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4db53ee7ff4db8b}, System: "urn:ietf:bcp:13", Expression: "CapabilityStatement.format", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-format", Description: "formats supported (xml | json | ttl | mime type)"},
+	{Code: "format", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4db53ee7ff4db8b}, System: "urn:ietf:bcp:13", Systems: []string{"urn:ietf:bcp:13"}, Expression: "CapabilityStatement.format", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-format", Description: "formats supported (xml | json | ttl | mime type)"},
 	{Code: "guide", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xa597dde403c0792f}, Targets: []string{"ImplementationGuide"}, Expression: "CapabilityStatement.implementationGuide", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-guide", Description: "Implementation guides supported"},
 	{Code: "jurisdiction", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xb315cbc09316b328}, Expression: "CapabilityStatement.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the capability statement"},
-	{Code: "mode", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x721ba0756183326a}, System: "http://hl7.org/fhir/restful-capability-mode", Expression: "CapabilityStatement.rest.mode", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-mode", Description: "Mode - restful (server/client) or messaging (sender/receiver)"},
+	{Code: "mode", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x721ba0756183326a}, System: "http://hl7.org/fhir/restful-capability-mode", Systems: []string{"http://hl7.org/fhir/restful-capability-mode"}, Expression: "CapabilityStatement.rest.mode", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-mode", Description: "Mode - restful (server/client) or messaging (sender/receiver)"},
 	{Code: "name", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x3edef7bd201ea6c2}, Single: true, Expression: "CapabilityStatement.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the capability statement"},
 	{Code: "publisher", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x12aea3c551e5e670}, Single: true, Expression: "CapabilityStatement.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the capability statement"},
-	{Code: "resource", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x9771570a9487bf90}, System: "http://hl7.org/fhir/resource-types", Expression: "CapabilityStatement.rest.resource.type", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource", Description: "Name of a resource mentioned in a capability statement"},
+	{Code: "resource", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x9771570a9487bf90}, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CapabilityStatement.rest.resource.type", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource", Description: "Name of a resource mentioned in a capability statement"},
 	{Code: "resource-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xf5a165a895e2b808}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.profile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource-profile", Description: "A profile id invoked in a capability statement"},
 	{Code: "security-service", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x15272c6d58c93bdb}, Expression: "CapabilityStatement.rest.security.service", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-security-service", Description: "OAuth | SMART-on-FHIR | NTLM | Basic | Kerberos | Certificates"},
 	{Code: "software", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x9732c67adb62badd}, Single: true, Expression: "CapabilityStatement.software.name", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-software", Description: "Part of the name of a software application"},
-	{Code: "status", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d87248ff708c626}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "CapabilityStatement.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the capability statement"},
+	{Code: "status", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d87248ff708c626}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CapabilityStatement.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the capability statement"},
 	{Code: "supported-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f90639ead7b3d76}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.supportedProfile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-supported-profile", Description: "Profiles for use cases supported"},
 	{Code: "title", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0xea34db75cfad296c}, Single: true, Expression: "CapabilityStatement.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the capability statement"},
 	{Code: "url", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xd3be291efb1408ac}, Single: true, Expression: "CapabilityStatement.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the capability statement"},

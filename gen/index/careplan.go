@@ -7,18 +7,14 @@ import (
 	"kiln/server/fhir"
 )
 
-// carePlan adds what the search parameters and compartments say of r to x.
+// carePlan adds what the search parameters say of r to x.
 func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	for i := range r.Activity {
 		activity := &r.Activity[i]
 		if detail := activity.Detail; detail != nil {
 			tokenCodeableConcept(x, 0x273b33838c51ba4b, detail.Code) // CarePlan.activity.detail.code
 			for i := range detail.Performer {
-				performer := &detail.Performer[i]
-				referenceReference(x, 0x655ee0a06503abd7, performer) // CarePlan.activity.detail.performer
-				compartment(x, "Patient", performer)
-				compartment(x, "Practitioner", performer)
-				compartment(x, "RelatedPerson", performer)
+				referenceReference(x, 0x655ee0a06503abd7, &detail.Performer[i]) // CarePlan.activity.detail.performer
 			}
 			dateOf(x, 0x9635918d35604597, detail.Scheduled) // CarePlan.activity.detail.scheduled
 		}
@@ -37,7 +33,6 @@ func carePlan(x *fhir.Index, r *r4.CarePlan) {
 		tokenCodeableConcept(x, 0xc91e3aa5c3fc5876, &r.Category[i]) // CarePlan.category
 	}
 	referenceReference(x, 0x17759a882385926f, r.Encounter) // CarePlan.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Goal {
 		referenceReference(x, 0x74b9491cb496bd19, &r.Goal[i]) // CarePlan.goal
 	}
@@ -50,7 +45,7 @@ func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	for i := range r.InstantiatesURI {
 		x.URI(0x340f9da06ead4735, r.InstantiatesURI[i].Text) // CarePlan.instantiatesUri
 	}
-	tokenCode(x, 0x9afe3aa53d2a35e8, "http://hl7.org/fhir/request-intent", r.Intent.Text) // CarePlan.intent
+	x.CodeOf(0x9afe3aa53d2a35e8, "http://hl7.org/fhir/request-intent", r.Intent.Text) // CarePlan.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0xd1b4b4feafe7c5be, meta.Profile[i].Text) // CarePlan.meta.profile
@@ -70,9 +65,8 @@ func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	for i := range r.Replaces {
 		referenceReference(x, 0x4ab54bb769f007ca, &r.Replaces[i]) // CarePlan.replaces
 	}
-	tokenCode(x, 0xe9be2109399c0108, "http://hl7.org/fhir/request-status", r.Status.Text) // CarePlan.status
-	referenceReference(x, 0x9c4645bc15909c9e, r.Subject)                                  // CarePlan.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xe9be2109399c0108, "http://hl7.org/fhir/request-status", r.Status.Text) // CarePlan.status
+	referenceReference(x, 0x9c4645bc15909c9e, r.Subject)                              // CarePlan.subject
 }
 
 var parametersCarePlan = []fhir.Parameter{
@@ -99,11 +93,11 @@ var parametersCarePlan = []fhir.Parameter{
 	{Code: "identifier", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x57ff4ec0aa81374a}, Expression: "CarePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this plan"},
 	{Code: "instantiates-canonical", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xc12538676eaef46d}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "CarePlan.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
 	{Code: "instantiates-uri", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x340f9da06ead4735}, Expression: "CarePlan.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "intent", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x9afe3aa53d2a35e8}, Single: true, System: "http://hl7.org/fhir/request-intent", Expression: "CarePlan.intent", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-intent", Description: "proposal | plan | order | option"},
+	{Code: "intent", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x9afe3aa53d2a35e8}, Single: true, System: "http://hl7.org/fhir/request-intent", Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "CarePlan.intent", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-intent", Description: "proposal | plan | order | option"},
 	{Code: "part-of", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x562e72cc7bc87a58}, Targets: []string{"CarePlan"}, Expression: "CarePlan.partOf", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-part-of", Description: "Part of referenced CarePlan"},
 	{Code: "patient", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c4645bc15909c9e}, Targets: []string{"Patient"}, Single: true, Expression: "CarePlan.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the care plan is for"},
 	{Code: "performer", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x655ee0a06503abd7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CarePlan.activity.detail.performer", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-performer", Description: "Matches if the practitioner is listed as a performer in any of the \"simple\" activities. (For performers of the detailed activities, chain through the activitydetail search parameter.)"},
 	{Code: "replaces", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x4ab54bb769f007ca}, Targets: []string{"CarePlan"}, Expression: "CarePlan.replaces", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-replaces", Description: "CarePlan replaced by this CarePlan"},
-	{Code: "status", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xe9be2109399c0108}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "CarePlan.status", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xe9be2109399c0108}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CarePlan.status", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c4645bc15909c9e}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CarePlan.subject", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-subject", Description: "Who the care plan is for"},
 }

@@ -7,13 +7,12 @@ import (
 	"kiln/server/fhir"
 )
 
-// careTeam adds what the search parameters and compartments say of r to x.
+// careTeam adds what the search parameters say of r to x.
 func careTeam(x *fhir.Index, r *r4.CareTeam) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x77be08e371879106, &r.Category[i]) // CareTeam.category
 	}
 	referenceReference(x, 0xcc97998e3f8de9c0, r.Encounter) // CareTeam.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x5ffcf6a5cd2b2d6c, &r.Identifier[i]) // CareTeam.identifier
 	}
@@ -32,14 +31,10 @@ func careTeam(x *fhir.Index, r *r4.CareTeam) {
 	for i := range r.Participant {
 		participant := &r.Participant[i]
 		referenceReference(x, 0x5bed68a2593da48e, participant.Member) // CareTeam.participant.member
-		compartment(x, "Patient", participant.Member)
-		compartment(x, "Practitioner", participant.Member)
-		compartment(x, "RelatedPerson", participant.Member)
 	}
-	datePeriod(x, 0xcfa188bea78a53ff, r.Period)                                             // CareTeam.period
-	tokenCode(x, 0x0138da108aa1e7d3, "http://hl7.org/fhir/care-team-status", r.Status.Text) // CareTeam.status
-	referenceReference(x, 0xc06388089d473acc, r.Subject)                                    // CareTeam.subject
-	compartment(x, "Patient", r.Subject)
+	datePeriod(x, 0xcfa188bea78a53ff, r.Period)                                         // CareTeam.period
+	x.CodeOf(0x0138da108aa1e7d3, "http://hl7.org/fhir/care-team-status", r.Status.Text) // CareTeam.status
+	referenceReference(x, 0xc06388089d473acc, r.Subject)                                // CareTeam.subject
 }
 
 var parametersCareTeam = []fhir.Parameter{
@@ -59,6 +54,6 @@ var parametersCareTeam = []fhir.Parameter{
 	{Code: "identifier", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ffcf6a5cd2b2d6c}, Expression: "CareTeam.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this team"},
 	{Code: "participant", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0x5bed68a2593da48e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CareTeam.participant.member", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-participant", Description: "Who is involved"},
 	{Code: "patient", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xc06388089d473acc}, Targets: []string{"Patient"}, Single: true, Expression: "CareTeam.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who care team is for"},
-	{Code: "status", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x0138da108aa1e7d3}, Single: true, System: "http://hl7.org/fhir/care-team-status", Expression: "CareTeam.status", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-status", Description: "proposed | active | suspended | inactive | entered-in-error"},
+	{Code: "status", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x0138da108aa1e7d3}, Single: true, System: "http://hl7.org/fhir/care-team-status", Systems: []string{"http://hl7.org/fhir/care-team-status"}, Expression: "CareTeam.status", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-status", Description: "proposed | active | suspended | inactive | entered-in-error"},
 	{Code: "subject", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xc06388089d473acc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CareTeam.subject", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-subject", Description: "Who care team is for"},
 }

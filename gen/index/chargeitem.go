@@ -7,20 +7,16 @@ import (
 	"kiln/server/fhir"
 )
 
-// chargeItem adds what the search parameters and compartments say of r to x.
+// chargeItem adds what the search parameters say of r to x.
 func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 	for i := range r.Account {
 		referenceReference(x, 0x2433f0f9f6175aa1, &r.Account[i]) // ChargeItem.account
 	}
 	tokenCodeableConcept(x, 0xfba1012e5d15cd40, r.Code)  // ChargeItem.code
 	referenceReference(x, 0xdaf9cf835d525756, r.Context) // ChargeItem.context
-	compartment(x, "Encounter", r.Context)
 	x.Date(0x3a09d7acd3cbef85, r.EnteredDate.Text)       // ChargeItem.enteredDate
 	referenceReference(x, 0xc2039032f26574f4, r.Enterer) // ChargeItem.enterer
-	compartment(x, "Device", r.Enterer)
-	compartment(x, "Practitioner", r.Enterer)
-	compartment(x, "RelatedPerson", r.Enterer)
-	x.Number(0x919f66a7943cd5a1, r.FactorOverride.Text) // ChargeItem.factorOverride
+	x.Number(0x919f66a7943cd5a1, r.FactorOverride.Text)  // ChargeItem.factorOverride
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x5d063c219123648a, &r.Identifier[i]) // ChargeItem.identifier
 	}
@@ -39,10 +35,7 @@ func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 	dateOf(x, 0xe06b41c9f4dcd2fb, r.Occurrence) // ChargeItem.occurrence
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0x9fe84f5a6cfcc205, performer.Actor) // ChargeItem.performer.actor
-		compartment(x, "Device", performer.Actor)
-		compartment(x, "Practitioner", performer.Actor)
-		compartment(x, "RelatedPerson", performer.Actor)
+		referenceReference(x, 0x9fe84f5a6cfcc205, performer.Actor)      // ChargeItem.performer.actor
 		tokenCodeableConcept(x, 0x039b6fe829ce3c7d, performer.Function) // ChargeItem.performer.function
 	}
 	referenceReference(x, 0xae691be3e58b7449, r.PerformingOrganization) // ChargeItem.performingOrganization
@@ -53,7 +46,6 @@ func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 		referenceReference(x, 0x1d60ecb51ba42abc, &r.Service[i]) // ChargeItem.service
 	}
 	referenceReference(x, 0x9b53fe4e6ecc3480, r.Subject) // ChargeItem.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersChargeItem = []fhir.Parameter{

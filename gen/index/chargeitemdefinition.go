@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// chargeItemDefinition adds what the search parameters and compartments say of r to x.
+// chargeItemDefinition adds what the search parameters say of r to x.
 func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 	x.Date(0x42103ec0a3d883cb, r.Date.Text)              // ChargeItemDefinition.date
 	x.String(0x219f97fb28318485, r.Description.Text)     // ChargeItemDefinition.description
@@ -30,10 +30,10 @@ func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 			tokenCoding(x, 0x36e949c86c4c3bdb, &meta.Tag[i]) // ChargeItemDefinition.meta.tag
 		}
 	}
-	x.String(0xee58e5b08298ec00, r.Publisher.Text)                                            // ChargeItemDefinition.publisher
-	tokenCode(x, 0x832c1d2e5bda3f4d, "http://hl7.org/fhir/publication-status", r.Status.Text) // ChargeItemDefinition.status
-	x.String(0xe6f5d71b5c322e9c, r.Title.Text)                                                // ChargeItemDefinition.title
-	x.URI(0x6fa271b58cfc59ba, r.URL.Text)                                                     // ChargeItemDefinition.url
+	x.String(0xee58e5b08298ec00, r.Publisher.Text)                                        // ChargeItemDefinition.publisher
+	x.CodeOf(0x832c1d2e5bda3f4d, "http://hl7.org/fhir/publication-status", r.Status.Text) // ChargeItemDefinition.status
+	x.String(0xe6f5d71b5c322e9c, r.Title.Text)                                            // ChargeItemDefinition.title
+	x.URI(0x6fa271b58cfc59ba, r.URL.Text)                                                 // ChargeItemDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x38f936c2b92b4a8e, 2) // ChargeItemDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -89,7 +89,7 @@ var parametersChargeItemDefinition = []fhir.Parameter{
 	{Code: "identifier", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xadcbfdbe2d52a0b8}, Expression: "ChargeItemDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-identifier", Description: "External identifier for the charge item definition"},
 	{Code: "jurisdiction", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe402251bb923a43a}, Expression: "ChargeItemDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-jurisdiction", Description: "Intended jurisdiction for the charge item definition"},
 	{Code: "publisher", Base: "ChargeItemDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xee58e5b08298ec00}, Single: true, Expression: "ChargeItemDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-publisher", Description: "Name of the publisher of the charge item definition"},
-	{Code: "status", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x832c1d2e5bda3f4d}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ChargeItemDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-status", Description: "The current status of the charge item definition"},
+	{Code: "status", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x832c1d2e5bda3f4d}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ChargeItemDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-status", Description: "The current status of the charge item definition"},
 	{Code: "title", Base: "ChargeItemDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xe6f5d71b5c322e9c}, Single: true, Expression: "ChargeItemDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-title", Description: "The human-friendly name of the charge item definition"},
 	{Code: "url", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x6fa271b58cfc59ba}, Single: true, Expression: "ChargeItemDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-url", Description: "The uri that identifies the charge item definition"},
 	{Code: "version", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9859c71ee8988304}, Single: true, Expression: "ChargeItemDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-version", Description: "The business version of the charge item definition"},

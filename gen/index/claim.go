@@ -7,16 +7,14 @@ import (
 	"kiln/server/fhir"
 )
 
-// claim adds what the search parameters and compartments say of r to x.
+// claim adds what the search parameters say of r to x.
 func claim(x *fhir.Index, r *r4.Claim) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]
 		referenceReference(x, 0xcff0c35b20d66334, careTeam.Provider) // Claim.careTeam.provider
-		compartment(x, "Practitioner", careTeam.Provider)
 	}
-	x.Date(0x1e6b55214917a2b9, r.Created.Text)           // Claim.created
-	referenceReference(x, 0x26cd7f2a41fbcde3, r.Enterer) // Claim.enterer
-	compartment(x, "Practitioner", r.Enterer)
+	x.Date(0x1e6b55214917a2b9, r.Created.Text)            // Claim.created
+	referenceReference(x, 0x26cd7f2a41fbcde3, r.Enterer)  // Claim.enterer
 	referenceReference(x, 0xe6a70cd2da3f64d3, r.Facility) // Claim.facility
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x9b2a88f0f93a68ee, &r.Identifier[i]) // Claim.identifier
@@ -29,26 +27,18 @@ func claim(x *fhir.Index, r *r4.Claim) {
 			for i := range detail.SubDetail {
 				subDetail := &detail.SubDetail[i]
 				for i := range subDetail.UDI {
-					udi := &subDetail.UDI[i]
-					referenceReference(x, 0xa5557c9b7ae89608, udi) // Claim.item.detail.subDetail.udi
-					compartment(x, "Device", udi)
+					referenceReference(x, 0xa5557c9b7ae89608, &subDetail.UDI[i]) // Claim.item.detail.subDetail.udi
 				}
 			}
 			for i := range detail.UDI {
-				udi := &detail.UDI[i]
-				referenceReference(x, 0xa2d79c5c722c776e, udi) // Claim.item.detail.udi
-				compartment(x, "Device", udi)
+				referenceReference(x, 0xa2d79c5c722c776e, &detail.UDI[i]) // Claim.item.detail.udi
 			}
 		}
 		for i := range item.Encounter {
-			encounter := &item.Encounter[i]
-			referenceReference(x, 0x8d04581396432963, encounter) // Claim.item.encounter
-			compartment(x, "Encounter", encounter)
+			referenceReference(x, 0x8d04581396432963, &item.Encounter[i]) // Claim.item.encounter
 		}
 		for i := range item.UDI {
-			udi := &item.UDI[i]
-			referenceReference(x, 0xdcc858571b846fd1, udi) // Claim.item.udi
-			compartment(x, "Device", udi)
+			referenceReference(x, 0xdcc858571b846fd1, &item.UDI[i]) // Claim.item.udi
 		}
 	}
 	if meta := r.Meta; meta != nil {
@@ -64,26 +54,19 @@ func claim(x *fhir.Index, r *r4.Claim) {
 		}
 	}
 	referenceReference(x, 0x9987952930d89021, r.Patient) // Claim.patient
-	compartment(x, "Patient", r.Patient)
 	if payee := r.Payee; payee != nil {
 		referenceReference(x, 0x5729b83442cef3fb, payee.Party) // Claim.payee.party
-		compartment(x, "Patient", payee.Party)
-		compartment(x, "Practitioner", payee.Party)
-		compartment(x, "RelatedPerson", payee.Party)
 	}
 	tokenCodeableConcept(x, 0x70b15d6f86501cde, r.Priority) // Claim.priority
 	for i := range r.Procedure {
 		procedure := &r.Procedure[i]
 		for i := range procedure.UDI {
-			udi := &procedure.UDI[i]
-			referenceReference(x, 0x46282f88cb9c15cf, udi) // Claim.procedure.udi
-			compartment(x, "Device", udi)
+			referenceReference(x, 0x46282f88cb9c15cf, &procedure.UDI[i]) // Claim.procedure.udi
 		}
 	}
-	referenceReference(x, 0x32464edcb97d3f06, r.Provider) // Claim.provider
-	compartment(x, "Practitioner", r.Provider)
-	tokenCode(x, 0xe588b3b7e55e3f32, "http://hl7.org/fhir/fm-status", r.Status.Text) // Claim.status
-	tokenCode(x, 0x1dbe405728f9615c, "http://hl7.org/fhir/claim-use", r.Use.Text)    // Claim.use
+	referenceReference(x, 0x32464edcb97d3f06, r.Provider)                        // Claim.provider
+	x.CodeOf(0xe588b3b7e55e3f32, "http://hl7.org/fhir/fm-status", r.Status.Text) // Claim.status
+	x.CodeOf(0x1dbe405728f9615c, "http://hl7.org/fhir/claim-use", r.Use.Text)    // Claim.use
 }
 
 var parametersClaim = []fhir.Parameter{
@@ -111,7 +94,7 @@ var parametersClaim = []fhir.Parameter{
 	{Code: "priority", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x70b15d6f86501cde}, Expression: "Claim.priority", URL: "http://hl7.org/fhir/SearchParameter/Claim-priority", Description: "Processing priority requested"},
 	{Code: "procedure-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x46282f88cb9c15cf}, Targets: []string{"Device"}, Expression: "Claim.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-procedure-udi", Description: "UDI associated with a procedure"},
 	{Code: "provider", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x32464edcb97d3f06}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Claim.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-provider", Description: "Provider responsible for the Claim"},
-	{Code: "status", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xe588b3b7e55e3f32}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "Claim.status", URL: "http://hl7.org/fhir/SearchParameter/Claim-status", Description: "The status of the Claim instance."},
+	{Code: "status", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xe588b3b7e55e3f32}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Claim.status", URL: "http://hl7.org/fhir/SearchParameter/Claim-status", Description: "The status of the Claim instance."},
 	{Code: "subdetail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xa5557c9b7ae89608}, Targets: []string{"Device"}, Expression: "Claim.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-subdetail-udi", Description: "UDI associated with a line item, detail, subdetail product or service"},
-	{Code: "use", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dbe405728f9615c}, Single: true, System: "http://hl7.org/fhir/claim-use", Expression: "Claim.use", URL: "http://hl7.org/fhir/SearchParameter/Claim-use", Description: "The kind of financial resource"},
+	{Code: "use", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dbe405728f9615c}, Single: true, System: "http://hl7.org/fhir/claim-use", Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "Claim.use", URL: "http://hl7.org/fhir/SearchParameter/Claim-use", Description: "The kind of financial resource"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// claimResponse adds what the search parameters and compartments say of r to x.
+// claimResponse adds what the search parameters say of r to x.
 func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
 	x.Date(0x0e932b7d5f16ed0c, r.Created.Text)       // ClaimResponse.created
 	x.String(0xeb777db8341db6c7, r.Disposition.Text) // ClaimResponse.disposition
@@ -27,17 +27,15 @@ func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
 			tokenCoding(x, 0xe11797a6a98df6e5, &meta.Tag[i]) // ClaimResponse.meta.tag
 		}
 	}
-	tokenCode(x, 0x6b6ed878f83c643e, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // ClaimResponse.outcome
-	referenceReference(x, 0xf0b6e3f851f48903, r.Patient)                                       // ClaimResponse.patient
-	compartment(x, "Patient", r.Patient)
+	x.CodeOf(0x6b6ed878f83c643e, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // ClaimResponse.outcome
+	referenceReference(x, 0xf0b6e3f851f48903, r.Patient)                                   // ClaimResponse.patient
 	if payment := r.Payment; payment != nil {
 		x.Date(0x6e354d64dfbf0268, payment.Date.Text) // ClaimResponse.payment.date
 	}
-	referenceReference(x, 0x322ca1d662cca6ab, r.Request)   // ClaimResponse.request
-	referenceReference(x, 0xf269a7197f0c73fb, r.Requestor) // ClaimResponse.requestor
-	compartment(x, "Practitioner", r.Requestor)
-	tokenCode(x, 0x7fba8a608fe7612d, "http://hl7.org/fhir/fm-status", r.Status.Text) // ClaimResponse.status
-	tokenCode(x, 0x70534dfb9aaf67bb, "http://hl7.org/fhir/claim-use", r.Use.Text)    // ClaimResponse.use
+	referenceReference(x, 0x322ca1d662cca6ab, r.Request)                         // ClaimResponse.request
+	referenceReference(x, 0xf269a7197f0c73fb, r.Requestor)                       // ClaimResponse.requestor
+	x.CodeOf(0x7fba8a608fe7612d, "http://hl7.org/fhir/fm-status", r.Status.Text) // ClaimResponse.status
+	x.CodeOf(0x70534dfb9aaf67bb, "http://hl7.org/fhir/claim-use", r.Use.Text)    // ClaimResponse.use
 }
 
 var parametersClaimResponse = []fhir.Parameter{
@@ -55,11 +53,11 @@ var parametersClaimResponse = []fhir.Parameter{
 	{Code: "disposition", Base: "ClaimResponse", Type: fhir.SearchString, Keys: []fhir.Key{0xeb777db8341db6c7}, Single: true, Expression: "ClaimResponse.disposition", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-disposition", Description: "The contents of the disposition message"},
 	{Code: "identifier", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6253c34161d1c0d1}, Expression: "ClaimResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-identifier", Description: "The identity of the ClaimResponse"},
 	{Code: "insurer", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xb8dd46414b149865}, Targets: []string{"Organization"}, Single: true, Expression: "ClaimResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-insurer", Description: "The organization which generated this resource"},
-	{Code: "outcome", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b6ed878f83c643e}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Expression: "ClaimResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-outcome", Description: "The processing outcome"},
+	{Code: "outcome", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b6ed878f83c643e}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "ClaimResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-outcome", Description: "The processing outcome"},
 	{Code: "patient", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf0b6e3f851f48903}, Targets: []string{"Patient"}, Single: true, Expression: "ClaimResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-patient", Description: "The subject of care"},
 	{Code: "payment-date", Base: "ClaimResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0x6e354d64dfbf0268}, Single: true, Expression: "ClaimResponse.payment.date", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-payment-date", Description: "The expected payment date"},
 	{Code: "request", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x322ca1d662cca6ab}, Targets: []string{"Claim"}, Single: true, Expression: "ClaimResponse.request", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-request", Description: "The claim reference"},
 	{Code: "requestor", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf269a7197f0c73fb}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ClaimResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-requestor", Description: "The Provider of the claim"},
-	{Code: "status", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7fba8a608fe7612d}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "ClaimResponse.status", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-status", Description: "The status of the ClaimResponse"},
-	{Code: "use", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x70534dfb9aaf67bb}, Single: true, System: "http://hl7.org/fhir/claim-use", Expression: "ClaimResponse.use", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-use", Description: "The type of claim"},
+	{Code: "status", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7fba8a608fe7612d}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "ClaimResponse.status", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-status", Description: "The status of the ClaimResponse"},
+	{Code: "use", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x70534dfb9aaf67bb}, Single: true, System: "http://hl7.org/fhir/claim-use", Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "ClaimResponse.use", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-use", Description: "The type of claim"},
 }

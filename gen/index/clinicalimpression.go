@@ -7,13 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// clinicalImpression adds what the search parameters and compartments say of r to x.
+// clinicalImpression adds what the search parameters say of r to x.
 func clinicalImpression(x *fhir.Index, r *r4.ClinicalImpression) {
-	referenceReference(x, 0x79df4ca95c4c18a4, r.Assessor) // ClinicalImpression.assessor
-	compartment(x, "Practitioner", r.Assessor)
+	referenceReference(x, 0x79df4ca95c4c18a4, r.Assessor)  // ClinicalImpression.assessor
 	x.Date(0x1e1b377d72616e95, r.Date.Text)                // ClinicalImpression.date
 	referenceReference(x, 0xef8fc553bd4b4f81, r.Encounter) // ClinicalImpression.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Finding {
 		finding := &r.Finding[i]
 		tokenCodeableConcept(x, 0x95450037d0eb0be9, finding.ItemCodeableConcept) // ClinicalImpression.finding.itemCodeableConcept
@@ -44,9 +42,8 @@ func clinicalImpression(x *fhir.Index, r *r4.ClinicalImpression) {
 	for i := range r.Problem {
 		referenceReference(x, 0xabcb200e39a7882f, &r.Problem[i]) // ClinicalImpression.problem
 	}
-	tokenCode(x, 0x0827fdf5f2a68ec0, "http://hl7.org/fhir/event-status", r.Status.Text) // ClinicalImpression.status
-	referenceReference(x, 0x063a6f21b4a976a3, r.Subject)                                // ClinicalImpression.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0x0827fdf5f2a68ec0, "http://hl7.org/fhir/event-status", r.Status.Text) // ClinicalImpression.status
+	referenceReference(x, 0x063a6f21b4a976a3, r.Subject)                            // ClinicalImpression.subject
 	for i := range r.SupportingInfo {
 		referenceReference(x, 0xd71452b084cff9e2, &r.SupportingInfo[i]) // ClinicalImpression.supportingInfo
 	}
@@ -73,7 +70,7 @@ var parametersClinicalImpression = []fhir.Parameter{
 	{Code: "patient", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x063a6f21b4a976a3}, Targets: []string{"Patient"}, Single: true, Expression: "ClinicalImpression.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient or group assessed"},
 	{Code: "previous", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a58c1368b7a5d8e}, Targets: []string{"ClinicalImpression"}, Single: true, Expression: "ClinicalImpression.previous", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-previous", Description: "Reference to last assessment"},
 	{Code: "problem", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xabcb200e39a7882f}, Targets: []string{"AllergyIntolerance", "Condition"}, Expression: "ClinicalImpression.problem", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-problem", Description: "Relevant impressions of patient state"},
-	{Code: "status", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x0827fdf5f2a68ec0}, Single: true, System: "http://hl7.org/fhir/event-status", Expression: "ClinicalImpression.status", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-status", Description: "in-progress | completed | entered-in-error"},
+	{Code: "status", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x0827fdf5f2a68ec0}, Single: true, System: "http://hl7.org/fhir/event-status", Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "ClinicalImpression.status", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-status", Description: "in-progress | completed | entered-in-error"},
 	{Code: "subject", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x063a6f21b4a976a3}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "ClinicalImpression.subject", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-subject", Description: "Patient or group assessed"},
 	{Code: "supporting-info", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xd71452b084cff9e2}, Targets: anyType, Expression: "ClinicalImpression.supportingInfo", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-supporting-info", Description: "Information supporting the clinical impression"},
 }

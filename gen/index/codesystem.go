@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// codeSystem adds what the search parameters and compartments say of r to x.
+// codeSystem adds what the search parameters say of r to x.
 func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 	for i := range r.Concept {
 		concept := &r.Concept[i]
@@ -17,9 +17,9 @@ func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 			x.Code(0x4c6b81558fcc7275, designation.Language.Text) // CodeSystem.concept.designation.language
 		}
 	}
-	tokenCode(x, 0x3a2372339876664c, "http://hl7.org/fhir/codesystem-content-mode", r.Content.Text) // CodeSystem.content
-	x.Date(0x7844efbb1df59d45, r.Date.Text)                                                         // CodeSystem.date
-	x.String(0xe3877a419afe403e, r.Description.Text)                                                // CodeSystem.description
+	x.CodeOf(0x3a2372339876664c, "http://hl7.org/fhir/codesystem-content-mode", r.Content.Text) // CodeSystem.content
+	x.Date(0x7844efbb1df59d45, r.Date.Text)                                                     // CodeSystem.date
+	x.String(0xe3877a419afe403e, r.Description.Text)                                            // CodeSystem.description
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xc6d421897b57dc20, &r.Identifier[i]) // CodeSystem.identifier
 	}
@@ -38,12 +38,12 @@ func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 			tokenCoding(x, 0x90313a60f9c07166, &meta.Tag[i]) // CodeSystem.meta.tag
 		}
 	}
-	x.String(0x70c84ecdaec8ab0a, r.Name.Text)                                                 // CodeSystem.name
-	x.String(0x0d86b81cac55875d, r.Publisher.Text)                                            // CodeSystem.publisher
-	tokenCode(x, 0xeb16c61f92e11583, "http://hl7.org/fhir/publication-status", r.Status.Text) // CodeSystem.status
-	x.Canonical(0x6dd3ac5e2d812019, r.Supplements.Text)                                       // CodeSystem.supplements
-	x.String(0x3b247b8b89e50fef, r.Title.Text)                                                // CodeSystem.title
-	x.URI(0x43c2c01b5995329f, r.URL.Text)                                                     // CodeSystem.url
+	x.String(0x70c84ecdaec8ab0a, r.Name.Text)                                             // CodeSystem.name
+	x.String(0x0d86b81cac55875d, r.Publisher.Text)                                        // CodeSystem.publisher
+	x.CodeOf(0xeb16c61f92e11583, "http://hl7.org/fhir/publication-status", r.Status.Text) // CodeSystem.status
+	x.Canonical(0x6dd3ac5e2d812019, r.Supplements.Text)                                   // CodeSystem.supplements
+	x.String(0x3b247b8b89e50fef, r.Title.Text)                                            // CodeSystem.title
+	x.URI(0x43c2c01b5995329f, r.URL.Text)                                                 // CodeSystem.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbb91724022cf3bb5, 2) // CodeSystem.useContext: code & value.ofType(CodeableConcept)
@@ -89,7 +89,7 @@ var parametersCodeSystem = []fhir.Parameter{
 	{Code: "_tag", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x90313a60f9c07166}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CodeSystem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x30784ef2a37a9399}, Expression: "CodeSystem.concept.code", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-code", Description: "A code defined in the code system"},
-	{Code: "content-mode", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a2372339876664c}, Single: true, System: "http://hl7.org/fhir/codesystem-content-mode", Expression: "CodeSystem.content", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-content-mode", Description: "not-present | example | fragment | complete | supplement"},
+	{Code: "content-mode", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a2372339876664c}, Single: true, System: "http://hl7.org/fhir/codesystem-content-mode", Systems: []string{"http://hl7.org/fhir/codesystem-content-mode"}, Expression: "CodeSystem.content", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-content-mode", Description: "not-present | example | fragment | complete | supplement"},
 	{Code: "context", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5f2be4dbc058906}, Expression: "CodeSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the code system"},
 	{Code: "context-quantity", Base: "CodeSystem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xca3ebe00838bbdc7, 0xda7fdaee13ae632a}, Expression: "CodeSystem.useContext.value as Quantity | CodeSystem.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the code system"},
 	{Code: "context-type", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x2ac877c15772c4de}, Expression: "CodeSystem.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the code system"},
@@ -102,7 +102,7 @@ var parametersCodeSystem = []fhir.Parameter{
 	{Code: "language", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c6b81558fcc7275}, Expression: "CodeSystem.concept.designation.language", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-language", Description: "A language in which a designation is provided"},
 	{Code: "name", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x70c84ecdaec8ab0a}, Single: true, Expression: "CodeSystem.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the code system"},
 	{Code: "publisher", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x0d86b81cac55875d}, Single: true, Expression: "CodeSystem.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the code system"},
-	{Code: "status", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb16c61f92e11583}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "CodeSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the code system"},
+	{Code: "status", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb16c61f92e11583}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CodeSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the code system"},
 	{Code: "supplements", Base: "CodeSystem", Type: fhir.SearchReference, Keys: []fhir.Key{0x6dd3ac5e2d812019}, Targets: []string{"CodeSystem"}, Single: true, Expression: "CodeSystem.supplements", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-supplements", Description: "Find code system supplements for the referenced code system"},
 	{Code: "system", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x43c2c01b5995329f}, Single: true, Expression: "CodeSystem.url", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-system", Description: "The system for any codes defined by this code system (same as 'url')"},
 	{Code: "title", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x3b247b8b89e50fef}, Single: true, Expression: "CodeSystem.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the code system"},

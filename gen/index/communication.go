@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// communication adds what the search parameters and compartments say of r to x.
+// communication adds what the search parameters say of r to x.
 func communication(x *fhir.Index, r *r4.Communication) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0x6f9d90c2bda8e331, &r.BasedOn[i]) // Communication.basedOn
@@ -16,7 +16,6 @@ func communication(x *fhir.Index, r *r4.Communication) {
 		tokenCodeableConcept(x, 0xc2141127ca2ae9df, &r.Category[i]) // Communication.category
 	}
 	referenceReference(x, 0x7f88aa303e119302, r.Encounter) // Communication.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xdb42af20e12083fa, &r.Identifier[i]) // Communication.identifier
 	}
@@ -46,22 +45,12 @@ func communication(x *fhir.Index, r *r4.Communication) {
 	}
 	x.Date(0xad603558744d81cc, r.Received.Text) // Communication.received
 	for i := range r.Recipient {
-		recipient := &r.Recipient[i]
-		referenceReference(x, 0xaec4e099ae42cecc, recipient) // Communication.recipient
-		compartment(x, "Device", recipient)
-		compartment(x, "Patient", recipient)
-		compartment(x, "Practitioner", recipient)
-		compartment(x, "RelatedPerson", recipient)
+		referenceReference(x, 0xaec4e099ae42cecc, &r.Recipient[i]) // Communication.recipient
 	}
-	referenceReference(x, 0x55e2f9f3cafd65ee, r.Sender) // Communication.sender
-	compartment(x, "Device", r.Sender)
-	compartment(x, "Patient", r.Sender)
-	compartment(x, "Practitioner", r.Sender)
-	compartment(x, "RelatedPerson", r.Sender)
-	x.Date(0x56eedc3c9f2dacbc, r.Sent.Text)                                             // Communication.sent
-	tokenCode(x, 0x8befec656ffec4b1, "http://hl7.org/fhir/event-status", r.Status.Text) // Communication.status
-	referenceReference(x, 0x8d10bb0637d4ad7a, r.Subject)                                // Communication.subject
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x55e2f9f3cafd65ee, r.Sender)                             // Communication.sender
+	x.Date(0x56eedc3c9f2dacbc, r.Sent.Text)                                         // Communication.sent
+	x.CodeOf(0x8befec656ffec4b1, "http://hl7.org/fhir/event-status", r.Status.Text) // Communication.status
+	referenceReference(x, 0x8d10bb0637d4ad7a, r.Subject)                            // Communication.subject
 }
 
 var parametersCommunication = []fhir.Parameter{
@@ -88,6 +77,6 @@ var parametersCommunication = []fhir.Parameter{
 	{Code: "recipient", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xaec4e099ae42cecc}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Communication.recipient", URL: "http://hl7.org/fhir/SearchParameter/Communication-recipient", Description: "Message recipient"},
 	{Code: "sender", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x55e2f9f3cafd65ee}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Communication.sender", URL: "http://hl7.org/fhir/SearchParameter/Communication-sender", Description: "Message sender"},
 	{Code: "sent", Base: "Communication", Type: fhir.SearchDate, Keys: []fhir.Key{0x56eedc3c9f2dacbc}, Single: true, Expression: "Communication.sent", URL: "http://hl7.org/fhir/SearchParameter/Communication-sent", Description: "When sent"},
-	{Code: "status", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8befec656ffec4b1}, Single: true, System: "http://hl7.org/fhir/event-status", Expression: "Communication.status", URL: "http://hl7.org/fhir/SearchParameter/Communication-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8befec656ffec4b1}, Single: true, System: "http://hl7.org/fhir/event-status", Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Communication.status", URL: "http://hl7.org/fhir/SearchParameter/Communication-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d10bb0637d4ad7a}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Communication.subject", URL: "http://hl7.org/fhir/SearchParameter/Communication-subject", Description: "Focus of message"},
 }

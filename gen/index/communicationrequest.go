@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// communicationRequest adds what the search parameters and compartments say of r to x.
+// communicationRequest adds what the search parameters say of r to x.
 func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	x.Date(0x6724e063d977ddb5, r.AuthoredOn.Text) // CommunicationRequest.authoredOn
 	for i := range r.BasedOn {
@@ -16,8 +16,7 @@ func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x7136d30f583084ba, &r.Category[i]) // CommunicationRequest.category
 	}
-	referenceReference(x, 0x0eea19d2d3074db2, r.Encounter) // CommunicationRequest.encounter
-	compartment(x, "Encounter", r.Encounter)
+	referenceReference(x, 0x0eea19d2d3074db2, r.Encounter)    // CommunicationRequest.encounter
 	tokenIdentifier(x, 0x597703b814566140, r.GroupIdentifier) // CommunicationRequest.groupIdentifier
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xefc610b9019fcf3c, &r.Identifier[i]) // CommunicationRequest.identifier
@@ -41,30 +40,17 @@ func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	case *fhir.DateTime:
 		x.Date(0x8739107d5cffaecd, v.Text) // CommunicationRequest.occurrence.ofType(dateTime)
 	}
-	tokenCode(x, 0xb837721fa9e41a23, "http://hl7.org/fhir/request-priority", r.Priority.Text) // CommunicationRequest.priority
+	x.CodeOf(0xb837721fa9e41a23, "http://hl7.org/fhir/request-priority", r.Priority.Text) // CommunicationRequest.priority
 	for i := range r.Recipient {
-		recipient := &r.Recipient[i]
-		referenceReference(x, 0xff4e192929c291b0, recipient) // CommunicationRequest.recipient
-		compartment(x, "Device", recipient)
-		compartment(x, "Patient", recipient)
-		compartment(x, "Practitioner", recipient)
-		compartment(x, "RelatedPerson", recipient)
+		referenceReference(x, 0xff4e192929c291b0, &r.Recipient[i]) // CommunicationRequest.recipient
 	}
 	for i := range r.Replaces {
 		referenceReference(x, 0xcbb29f5cd4d63f7e, &r.Replaces[i]) // CommunicationRequest.replaces
 	}
-	referenceReference(x, 0x13fdf93850d21b4a, r.Requester) // CommunicationRequest.requester
-	compartment(x, "Patient", r.Requester)
-	compartment(x, "Practitioner", r.Requester)
-	compartment(x, "RelatedPerson", r.Requester)
-	referenceReference(x, 0x00b106eca9960b44, r.Sender) // CommunicationRequest.sender
-	compartment(x, "Device", r.Sender)
-	compartment(x, "Patient", r.Sender)
-	compartment(x, "Practitioner", r.Sender)
-	compartment(x, "RelatedPerson", r.Sender)
-	tokenCode(x, 0x21de4b5a74b132d0, "http://hl7.org/fhir/request-status", r.Status.Text) // CommunicationRequest.status
-	referenceReference(x, 0x6b2a753dde5e2661, r.Subject)                                  // CommunicationRequest.subject
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x13fdf93850d21b4a, r.Requester)                            // CommunicationRequest.requester
+	referenceReference(x, 0x00b106eca9960b44, r.Sender)                               // CommunicationRequest.sender
+	x.CodeOf(0x21de4b5a74b132d0, "http://hl7.org/fhir/request-status", r.Status.Text) // CommunicationRequest.status
+	referenceReference(x, 0x6b2a753dde5e2661, r.Subject)                              // CommunicationRequest.subject
 }
 
 var parametersCommunicationRequest = []fhir.Parameter{
@@ -87,11 +73,11 @@ var parametersCommunicationRequest = []fhir.Parameter{
 	{Code: "medium", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x09c5154f723ad77d}, Expression: "CommunicationRequest.medium", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-medium", Description: "A channel of communication"},
 	{Code: "occurrence", Base: "CommunicationRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x8739107d5cffaecd}, Single: true, Expression: "CommunicationRequest.occurrence as dateTime", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-occurrence", Description: "When scheduled"},
 	{Code: "patient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b2a753dde5e2661}, Targets: []string{"Patient"}, Single: true, Expression: "CommunicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-patient", Description: "Focus of message"},
-	{Code: "priority", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb837721fa9e41a23}, Single: true, System: "http://hl7.org/fhir/request-priority", Expression: "CommunicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-priority", Description: "routine | urgent | asap | stat"},
+	{Code: "priority", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb837721fa9e41a23}, Single: true, System: "http://hl7.org/fhir/request-priority", Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "CommunicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-priority", Description: "routine | urgent | asap | stat"},
 	{Code: "recipient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xff4e192929c291b0}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CommunicationRequest.recipient", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-recipient", Description: "Message recipient"},
 	{Code: "replaces", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xcbb29f5cd4d63f7e}, Targets: []string{"CommunicationRequest"}, Expression: "CommunicationRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-replaces", Description: "Request(s) replaced by this request"},
 	{Code: "requester", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x13fdf93850d21b4a}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-requester", Description: "Who/what is requesting service"},
 	{Code: "sender", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x00b106eca9960b44}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.sender", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-sender", Description: "Message sender"},
-	{Code: "status", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x21de4b5a74b132d0}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "CommunicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x21de4b5a74b132d0}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CommunicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b2a753dde5e2661}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CommunicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-subject", Description: "Focus of message"},
 }

@@ -7,11 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// compartmentDefinition adds what the search parameters and compartments say of r to x.
+// compartmentDefinition adds what the search parameters say of r to x.
 func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
-	tokenCode(x, 0x070ce7d2bc29db30, "http://hl7.org/fhir/compartment-type", r.Code.Text) // CompartmentDefinition.code
-	x.Date(0x9b832c6747bf34cb, r.Date.Text)                                               // CompartmentDefinition.date
-	x.String(0x7758220ce66be08a, r.Description.Text)                                      // CompartmentDefinition.description
+	x.CodeOf(0x070ce7d2bc29db30, "http://hl7.org/fhir/compartment-type", r.Code.Text) // CompartmentDefinition.code
+	x.Date(0x9b832c6747bf34cb, r.Date.Text)                                           // CompartmentDefinition.date
+	x.String(0x7758220ce66be08a, r.Description.Text)                                  // CompartmentDefinition.description
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x0e8614bf6a46edee, meta.Profile[i].Text) // CompartmentDefinition.meta.profile
@@ -28,10 +28,10 @@ func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
 	x.String(0x2004493c7e0c9be5, r.Publisher.Text) // CompartmentDefinition.publisher
 	for i := range r.Resource {
 		resource := &r.Resource[i]
-		tokenCode(x, 0xf2f2c7b55f2778ef, "http://hl7.org/fhir/resource-types", resource.Code.Text) // CompartmentDefinition.resource.code
+		x.CodeOf(0xf2f2c7b55f2778ef, "http://hl7.org/fhir/resource-types", resource.Code.Text) // CompartmentDefinition.resource.code
 	}
-	tokenCode(x, 0xd9a4459900657971, "http://hl7.org/fhir/publication-status", r.Status.Text) // CompartmentDefinition.status
-	x.URI(0x48418650040ac59e, r.URL.Text)                                                     // CompartmentDefinition.url
+	x.CodeOf(0xd9a4459900657971, "http://hl7.org/fhir/publication-status", r.Status.Text) // CompartmentDefinition.status
+	x.URI(0x48418650040ac59e, r.URL.Text)                                                 // CompartmentDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xa1e54226b467c582, 2) // CompartmentDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -76,7 +76,7 @@ var parametersCompartmentDefinition = []fhir.Parameter{
 	{Code: "_source", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7fcfca7e9265eb7a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9201cc0c64e2f8d7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CompartmentDefinition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x070ce7d2bc29db30}, Single: true, System: "http://hl7.org/fhir/compartment-type", Expression: "CompartmentDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-code", Description: "Patient | Encounter | RelatedPerson | Practitioner | Device"},
+	{Code: "code", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x070ce7d2bc29db30}, Single: true, System: "http://hl7.org/fhir/compartment-type", Systems: []string{"http://hl7.org/fhir/compartment-type"}, Expression: "CompartmentDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-code", Description: "Patient | Encounter | RelatedPerson | Practitioner | Device"},
 	{Code: "context", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7b39389c407d6d26}, Expression: "CompartmentDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the compartment definition"},
 	{Code: "context-quantity", Base: "CompartmentDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xccbc0db73df9150f, 0x59a58d8ceb8efa8a}, Expression: "CompartmentDefinition.useContext.value as Quantity | CompartmentDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the compartment definition"},
 	{Code: "context-type", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1880328104d774db}, Expression: "CompartmentDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the compartment definition"},
@@ -86,8 +86,8 @@ var parametersCompartmentDefinition = []fhir.Parameter{
 	{Code: "description", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x7758220ce66be08a}, Single: true, Expression: "CompartmentDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the compartment definition"},
 	{Code: "name", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x5c9c77c7cfac36e3}, Single: true, Expression: "CompartmentDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the compartment definition"},
 	{Code: "publisher", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x2004493c7e0c9be5}, Single: true, Expression: "CompartmentDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the compartment definition"},
-	{Code: "resource", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2f2c7b55f2778ef}, System: "http://hl7.org/fhir/resource-types", Expression: "CompartmentDefinition.resource.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-resource", Description: "Name of resource type"},
-	{Code: "status", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9a4459900657971}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "CompartmentDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the compartment definition"},
+	{Code: "resource", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2f2c7b55f2778ef}, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CompartmentDefinition.resource.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-resource", Description: "Name of resource type"},
+	{Code: "status", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9a4459900657971}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CompartmentDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the compartment definition"},
 	{Code: "url", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x48418650040ac59e}, Single: true, Expression: "CompartmentDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the compartment definition"},
 	{Code: "version", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2904e6388d59a264}, Single: true, Expression: "CompartmentDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the compartment definition"},
 }

@@ -7,29 +7,21 @@ import (
 	"kiln/server/fhir"
 )
 
-// composition adds what the search parameters and compartments say of r to x.
+// composition adds what the search parameters say of r to x.
 func composition(x *fhir.Index, r *r4.Composition) {
 	for i := range r.Attester {
 		attester := &r.Attester[i]
 		referenceReference(x, 0x27ebf144638128e1, attester.Party) // Composition.attester.party
-		compartment(x, "Patient", attester.Party)
-		compartment(x, "Practitioner", attester.Party)
 	}
 	for i := range r.Author {
-		author := &r.Author[i]
-		referenceReference(x, 0x231a8bdbf51f5105, author) // Composition.author
-		compartment(x, "Device", author)
-		compartment(x, "Patient", author)
-		compartment(x, "Practitioner", author)
-		compartment(x, "RelatedPerson", author)
+		referenceReference(x, 0x231a8bdbf51f5105, &r.Author[i]) // Composition.author
 	}
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x498be75463327361, &r.Category[i]) // Composition.category
 	}
-	tokenCode(x, 0x9fc686e157d15ca1, "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", r.Confidentiality.Text) // Composition.confidentiality
-	x.Date(0xbb3496c998c4063e, r.Date.Text)                                                                              // Composition.date
-	referenceReference(x, 0x1cee1c206cfec1ab, r.Encounter)                                                               // Composition.encounter
-	compartment(x, "Encounter", r.Encounter)
+	x.CodeOf(0x9fc686e157d15ca1, "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", r.Confidentiality.Text) // Composition.confidentiality
+	x.Date(0xbb3496c998c4063e, r.Date.Text)                                                                          // Composition.date
+	referenceReference(x, 0x1cee1c206cfec1ab, r.Encounter)                                                           // Composition.encounter
 	for i := range r.Event {
 		event := &r.Event[i]
 		for i := range event.Code {
@@ -66,12 +58,10 @@ func composition(x *fhir.Index, r *r4.Composition) {
 			referenceReference(x, 0x6c51fdb56ca6300f, &section.Entry[i]) // Composition.section.entry
 		}
 	}
-	tokenCode(x, 0x02b798e65611c03d, "http://hl7.org/fhir/composition-status", r.Status.Text) // Composition.status
-	referenceReference(x, 0xc719ea58725963fa, r.Subject)                                      // Composition.subject
-	compartment(x, "Patient", r.Subject)
-	compartment(x, "Practitioner", r.Subject)
-	x.String(0x3ba606bd6ba9e91b, r.Title.Text)           // Composition.title
-	tokenCodeableConcept(x, 0x540a260d10386ee0, r.Type_) // Composition.type
+	x.CodeOf(0x02b798e65611c03d, "http://hl7.org/fhir/composition-status", r.Status.Text) // Composition.status
+	referenceReference(x, 0xc719ea58725963fa, r.Subject)                                  // Composition.subject
+	x.String(0x3ba606bd6ba9e91b, r.Title.Text)                                            // Composition.title
+	tokenCodeableConcept(x, 0x540a260d10386ee0, r.Type_)                                  // Composition.type
 }
 
 var parametersComposition = []fhir.Parameter{
@@ -88,7 +78,7 @@ var parametersComposition = []fhir.Parameter{
 	{Code: "attester", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x27ebf144638128e1}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.attester.party", URL: "http://hl7.org/fhir/SearchParameter/Composition-attester", Description: "Who attested the composition"},
 	{Code: "author", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x231a8bdbf51f5105}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.author", URL: "http://hl7.org/fhir/SearchParameter/Composition-author", Description: "Who and/or what authored the composition"},
 	{Code: "category", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x498be75463327361}, Expression: "Composition.category", URL: "http://hl7.org/fhir/SearchParameter/Composition-category", Description: "Categorization of Composition"},
-	{Code: "confidentiality", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9fc686e157d15ca1}, Single: true, System: "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", Expression: "Composition.confidentiality", URL: "http://hl7.org/fhir/SearchParameter/Composition-confidentiality", Description: "As defined by affinity domain"},
+	{Code: "confidentiality", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9fc686e157d15ca1}, Single: true, System: "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", Systems: []string{"http://terminology.hl7.org/CodeSystem/v3-Confidentiality"}, Expression: "Composition.confidentiality", URL: "http://hl7.org/fhir/SearchParameter/Composition-confidentiality", Description: "As defined by affinity domain"},
 	{Code: "context", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5eafd01590646572}, Expression: "Composition.event.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-context", Description: "Code(s) that apply to the event being documented"},
 	{Code: "date", Base: "Composition", Type: fhir.SearchDate, Keys: []fhir.Key{0xbb3496c998c4063e}, Single: true, Expression: "Composition.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Composition editing time"},
 	{Code: "encounter", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1cee1c206cfec1ab}, Targets: []string{"Encounter"}, Single: true, Expression: "Composition.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context of the Composition"},
@@ -99,7 +89,7 @@ var parametersComposition = []fhir.Parameter{
 	{Code: "related-id", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a56746c50c922f3}, Expression: "Composition.relatesTo.target as Identifier", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-id", Description: "Target of the relationship"},
 	{Code: "related-ref", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xbb0b73b990630394}, Targets: []string{"Composition"}, Expression: "Composition.relatesTo.target as Reference", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-ref", Description: "Target of the relationship"},
 	{Code: "section", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbb64f49292b2467b}, Expression: "Composition.section.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-section", Description: "Classification of section (recommended)"},
-	{Code: "status", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x02b798e65611c03d}, Single: true, System: "http://hl7.org/fhir/composition-status", Expression: "Composition.status", URL: "http://hl7.org/fhir/SearchParameter/Composition-status", Description: "preliminary | final | amended | entered-in-error"},
+	{Code: "status", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x02b798e65611c03d}, Single: true, System: "http://hl7.org/fhir/composition-status", Systems: []string{"http://hl7.org/fhir/composition-status"}, Expression: "Composition.status", URL: "http://hl7.org/fhir/SearchParameter/Composition-status", Description: "preliminary | final | amended | entered-in-error"},
 	{Code: "subject", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc719ea58725963fa}, Targets: anyType, Single: true, Expression: "Composition.subject", URL: "http://hl7.org/fhir/SearchParameter/Composition-subject", Description: "Who and/or what the composition is about"},
 	{Code: "title", Base: "Composition", Type: fhir.SearchString, Keys: []fhir.Key{0x3ba606bd6ba9e91b}, Single: true, Expression: "Composition.title", URL: "http://hl7.org/fhir/SearchParameter/Composition-title", Description: "Human Readable name/title"},
 	{Code: "type", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x540a260d10386ee0}, Expression: "Composition.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of composition (LOINC if possible)"},

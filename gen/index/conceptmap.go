@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// conceptMap adds what the search parameters and compartments say of r to x.
+// conceptMap adds what the search parameters say of r to x.
 func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 	x.Date(0xdd361cfc42664b39, r.Date.Text)          // ConceptMap.date
 	x.String(0x4f2ded86552d4f26, r.Description.Text) // ConceptMap.description
@@ -59,7 +59,7 @@ func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 	case *fhir.URI:
 		x.Canonical(0x9ee8506a7abbe837, v.Text) // ConceptMap.source.ofType(uri)
 	}
-	tokenCode(x, 0x62594135b69d6b65, "http://hl7.org/fhir/publication-status", r.Status.Text) // ConceptMap.status
+	x.CodeOf(0x62594135b69d6b65, "http://hl7.org/fhir/publication-status", r.Status.Text) // ConceptMap.status
 	switch v := r.Target.(type) {
 	case *fhir.Canonical:
 		x.Canonical(0x7d67a964d0f16d7c, v.Text) // ConceptMap.target.ofType(canonical)
@@ -130,7 +130,7 @@ var parametersConceptMap = []fhir.Parameter{
 	{Code: "source-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x3278bac8f8f9598b}, Expression: "ConceptMap.group.element.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-code", Description: "Identifies element being mapped"},
 	{Code: "source-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xe960348a59f0f389}, Expression: "ConceptMap.group.source", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-system", Description: "Source system where concepts to be mapped are defined"},
 	{Code: "source-uri", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x9ee8506a7abbe837}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.source as uri", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-uri", Description: "The source value set that contains the concepts that are being mapped"},
-	{Code: "status", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x62594135b69d6b65}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ConceptMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the concept map"},
+	{Code: "status", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x62594135b69d6b65}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ConceptMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the concept map"},
 	{Code: "target", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x7d67a964d0f16d7c}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.target as canonical", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target", Description: "The target value set which provides context for the mappings"},
 	{Code: "target-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6d6f6e7ae8af120}, Expression: "ConceptMap.group.element.target.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-code", Description: "Code that identifies the target element"},
 	{Code: "target-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xb42e9e0c2429fa7c}, Expression: "ConceptMap.group.target", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-system", Description: "Target system that the concepts are to be mapped to"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// condition adds what the search parameters and compartments say of r to x.
+// condition adds what the search parameters say of r to x.
 func condition(x *fhir.Index, r *r4.Condition) {
 	switch v := r.Abatement.(type) {
 	case *r4.Age:
@@ -22,9 +22,6 @@ func condition(x *fhir.Index, r *r4.Condition) {
 		x.String(0x5d32830d49972024, v.Text) // Condition.abatement.ofType(string)
 	}
 	referenceReference(x, 0x004ce3d6bddae888, r.Asserter) // Condition.asserter
-	compartment(x, "Patient", r.Asserter)
-	compartment(x, "Practitioner", r.Asserter)
-	compartment(x, "RelatedPerson", r.Asserter)
 	for i := range r.BodySite {
 		tokenCodeableConcept(x, 0xa76a7c707e8295e3, &r.BodySite[i]) // Condition.bodySite
 	}
@@ -34,7 +31,6 @@ func condition(x *fhir.Index, r *r4.Condition) {
 	tokenCodeableConcept(x, 0x46ea6be8641c6d08, r.ClinicalStatus) // Condition.clinicalStatus
 	tokenCodeableConcept(x, 0xaa074996ebdab02d, r.Code)           // Condition.code
 	referenceReference(x, 0xa1be0f5be8667921, r.Encounter)        // Condition.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Evidence {
 		evidence := &r.Evidence[i]
 		for i := range evidence.Code {
@@ -77,8 +73,7 @@ func condition(x *fhir.Index, r *r4.Condition) {
 		stage := &r.Stage[i]
 		tokenCodeableConcept(x, 0x3cdc1ca60a279622, stage.Summary) // Condition.stage.summary
 	}
-	referenceReference(x, 0x1179d3a87c6f3092, r.Subject) // Condition.subject
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x1179d3a87c6f3092, r.Subject)              // Condition.subject
 	tokenCodeableConcept(x, 0xf5b2044a5e5f3b6b, r.VerificationStatus) // Condition.verificationStatus
 }
 

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// consent adds what the search parameters and compartments say of r to x.
+// consent adds what the search parameters say of r to x.
 func consent(x *fhir.Index, r *r4.Consent) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x6e9bdae1be23a2de, &r.Category[i]) // Consent.category
@@ -32,7 +32,6 @@ func consent(x *fhir.Index, r *r4.Consent) {
 		referenceReference(x, 0x06fa6ce38da5b063, &r.Organization[i]) // Consent.organization
 	}
 	referenceReference(x, 0x384b982286d0b0ff, r.Patient) // Consent.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Performer {
 		referenceReference(x, 0xeb059fab856f13af, &r.Performer[i]) // Consent.performer
 	}
@@ -56,9 +55,9 @@ func consent(x *fhir.Index, r *r4.Consent) {
 			tokenCoding(x, 0xb8ce81c0b881ef25, &provision.SecurityLabel[i]) // Consent.provision.securityLabel
 		}
 	}
-	tokenCodeableConcept(x, 0x71f6bc7f8d7a8e6a, r.Scope)                                       // Consent.scope
-	referenceOf(x, 0x251d3b75c1b5e882, r.Source)                                               // Consent.source
-	tokenCode(x, 0xb5b34dc071d6307f, "http://hl7.org/fhir/consent-state-codes", r.Status.Text) // Consent.status
+	tokenCodeableConcept(x, 0x71f6bc7f8d7a8e6a, r.Scope)                                   // Consent.scope
+	referenceOf(x, 0x251d3b75c1b5e882, r.Source)                                           // Consent.source
+	x.CodeOf(0xb5b34dc071d6307f, "http://hl7.org/fhir/consent-state-codes", r.Status.Text) // Consent.status
 }
 
 var parametersConsent = []fhir.Parameter{
@@ -86,5 +85,5 @@ var parametersConsent = []fhir.Parameter{
 	{Code: "scope", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x71f6bc7f8d7a8e6a}, Expression: "Consent.scope", URL: "http://hl7.org/fhir/SearchParameter/Consent-scope", Description: "Which of the four areas this resource covers (extensible)"},
 	{Code: "security-label", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8ce81c0b881ef25}, Expression: "Consent.provision.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/Consent-security-label", Description: "Security Labels that define affected resources"},
 	{Code: "source-reference", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x251d3b75c1b5e882}, Targets: []string{"Consent", "Contract", "DocumentReference", "QuestionnaireResponse"}, Single: true, Expression: "Consent.source", URL: "http://hl7.org/fhir/SearchParameter/Consent-source-reference", Description: "Search by reference to a Consent, DocumentReference, Contract or QuestionnaireResponse"},
-	{Code: "status", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5b34dc071d6307f}, Single: true, System: "http://hl7.org/fhir/consent-state-codes", Expression: "Consent.status", URL: "http://hl7.org/fhir/SearchParameter/Consent-status", Description: "draft | proposed | active | rejected | inactive | entered-in-error"},
+	{Code: "status", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5b34dc071d6307f}, Single: true, System: "http://hl7.org/fhir/consent-state-codes", Systems: []string{"http://hl7.org/fhir/consent-state-codes"}, Expression: "Consent.status", URL: "http://hl7.org/fhir/SearchParameter/Consent-status", Description: "draft | proposed | active | rejected | inactive | entered-in-error"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// contract adds what the search parameters and compartments say of r to x.
+// contract adds what the search parameters say of r to x.
 func contract(x *fhir.Index, r *r4.Contract) {
 	for i := range r.Authority {
 		referenceReference(x, 0x46206b04881e4af5, &r.Authority[i]) // Contract.authority
@@ -36,7 +36,7 @@ func contract(x *fhir.Index, r *r4.Contract) {
 		signer := &r.Signer[i]
 		referenceReference(x, 0x6b5ba7db7b3bbec2, signer.Party) // Contract.signer.party
 	}
-	tokenCode(x, 0xfe8f29dfccce3cda, "http://hl7.org/fhir/contract-status", r.Status.Text) // Contract.status
+	x.CodeOf(0xfe8f29dfccce3cda, "http://hl7.org/fhir/contract-status", r.Status.Text) // Contract.status
 	for i := range r.Subject {
 		referenceReference(x, 0x590b356c2792c038, &r.Subject[i]) // Contract.subject
 	}
@@ -61,7 +61,7 @@ var parametersContract = []fhir.Parameter{
 	{Code: "issued", Base: "Contract", Type: fhir.SearchDate, Keys: []fhir.Key{0x530be24d712c3225}, Single: true, Expression: "Contract.issued", URL: "http://hl7.org/fhir/SearchParameter/Contract-issued", Description: "The date/time the contract was issued"},
 	{Code: "patient", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x590b356c2792c038}, Targets: []string{"Patient"}, Expression: "Contract.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Contract-patient", Description: "The identity of the subject of the contract (if a patient)"},
 	{Code: "signer", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b5ba7db7b3bbec2}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Contract.signer.party", URL: "http://hl7.org/fhir/SearchParameter/Contract-signer", Description: "Contract Signatory Party"},
-	{Code: "status", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe8f29dfccce3cda}, Single: true, System: "http://hl7.org/fhir/contract-status", Expression: "Contract.status", URL: "http://hl7.org/fhir/SearchParameter/Contract-status", Description: "The status of the contract"},
+	{Code: "status", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe8f29dfccce3cda}, Single: true, System: "http://hl7.org/fhir/contract-status", Systems: []string{"http://hl7.org/fhir/contract-status"}, Expression: "Contract.status", URL: "http://hl7.org/fhir/SearchParameter/Contract-status", Description: "The status of the contract"},
 	{Code: "subject", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x590b356c2792c038}, Targets: anyType, Expression: "Contract.subject", URL: "http://hl7.org/fhir/SearchParameter/Contract-subject", Description: "The identity of the subject of the contract"},
 	{Code: "url", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x86b39175815506b1}, Single: true, Expression: "Contract.url", URL: "http://hl7.org/fhir/SearchParameter/Contract-url", Description: "The basal contract definition"},
 }

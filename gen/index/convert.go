@@ -48,13 +48,6 @@ func tokenOf(x *fhir.Index, k fhir.Key, e fhir.Element) {
 	}
 }
 
-// tokenCode indexes a code whose system its binding tells.
-func tokenCode(x *fhir.Index, k fhir.Key, system, code string) {
-	if code != "" {
-		x.Coding(k, system, code, "")
-	}
-}
-
 func tokenCoding(x *fhir.Index, k fhir.Key, v *r4.Coding) {
 	if v != nil {
 		x.Coding(k, v.System.Text, v.Code.Text, v.Display.Text)
@@ -362,13 +355,6 @@ func uriOf(x *fhir.Index, k fhir.Key, e fhir.Element) {
 }
 
 func uriExtension(x *fhir.Index, k fhir.Key, v *fhir.Extension) { uriOf(x, k, v.Value) }
-
-// compartment puts the resource into a compartment of the type that v points at.
-func compartment(x *fhir.Index, typ string, e fhir.Element) {
-	if v, ok := e.(*r4.Reference); ok && v != nil {
-		x.Compartment(typ, v.Reference.Text)
-	}
-}
 
 // existsAndNotFalse is `path.exists() and path != false` of a choice.
 func existsAndNotFalse(e fhir.Element) string {

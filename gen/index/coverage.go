@@ -7,10 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverage adds what the search parameters and compartments say of r to x.
+// coverage adds what the search parameters say of r to x.
 func coverage(x *fhir.Index, r *r4.Coverage) {
 	referenceReference(x, 0xc58c3d5a6255dd5f, r.Beneficiary) // Coverage.beneficiary
-	compartment(x, "Patient", r.Beneficiary)
 	for i := range r.Class {
 		class := &r.Class[i]
 		tokenCodeableConcept(x, 0xa349e310c3d627cf, class.Type_) // Coverage.class.type
@@ -33,19 +32,12 @@ func coverage(x *fhir.Index, r *r4.Coverage) {
 		}
 	}
 	for i := range r.Payor {
-		payor := &r.Payor[i]
-		referenceReference(x, 0xd6221e78ee8ec819, payor) // Coverage.payor
-		compartment(x, "Patient", payor)
-		compartment(x, "RelatedPerson", payor)
+		referenceReference(x, 0xd6221e78ee8ec819, &r.Payor[i]) // Coverage.payor
 	}
-	referenceReference(x, 0x1229a994eeff9c65, r.PolicyHolder) // Coverage.policyHolder
-	compartment(x, "Patient", r.PolicyHolder)
-	compartment(x, "RelatedPerson", r.PolicyHolder)
-	tokenCode(x, 0x94d07584fa7fc33c, "http://hl7.org/fhir/fm-status", r.Status.Text) // Coverage.status
-	referenceReference(x, 0x2fde021211b7606c, r.Subscriber)                          // Coverage.subscriber
-	compartment(x, "Patient", r.Subscriber)
-	compartment(x, "RelatedPerson", r.Subscriber)
-	tokenCodeableConcept(x, 0x450185ac121c0d09, r.Type_) // Coverage.type
+	referenceReference(x, 0x1229a994eeff9c65, r.PolicyHolder)                    // Coverage.policyHolder
+	x.CodeOf(0x94d07584fa7fc33c, "http://hl7.org/fhir/fm-status", r.Status.Text) // Coverage.status
+	referenceReference(x, 0x2fde021211b7606c, r.Subscriber)                      // Coverage.subscriber
+	tokenCodeableConcept(x, 0x450185ac121c0d09, r.Type_)                         // Coverage.type
 }
 
 var parametersCoverage = []fhir.Parameter{
@@ -67,7 +59,7 @@ var parametersCoverage = []fhir.Parameter{
 	{Code: "patient", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58c3d5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-patient", Description: "Retrieve coverages for a patient"},
 	{Code: "payor", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6221e78ee8ec819}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Expression: "Coverage.payor", URL: "http://hl7.org/fhir/SearchParameter/Coverage-payor", Description: "The identity of the insurer or party paying for services"},
 	{Code: "policy-holder", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x1229a994eeff9c65}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.policyHolder", URL: "http://hl7.org/fhir/SearchParameter/Coverage-policy-holder", Description: "Reference to the policyholder"},
-	{Code: "status", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x94d07584fa7fc33c}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "Coverage.status", URL: "http://hl7.org/fhir/SearchParameter/Coverage-status", Description: "The status of the Coverage"},
+	{Code: "status", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x94d07584fa7fc33c}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Coverage.status", URL: "http://hl7.org/fhir/SearchParameter/Coverage-status", Description: "The status of the Coverage"},
 	{Code: "subscriber", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x2fde021211b7606c}, Targets: []string{"Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.subscriber", URL: "http://hl7.org/fhir/SearchParameter/Coverage-subscriber", Description: "Reference to the subscriber"},
 	{Code: "type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x450185ac121c0d09}, Expression: "Coverage.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-type", Description: "The kind of coverage (health plan, auto, Workers Compensation)"},
 }

@@ -7,11 +7,10 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverageEligibilityRequest adds what the search parameters and compartments say of r to x.
+// coverageEligibilityRequest adds what the search parameters say of r to x.
 func coverageEligibilityRequest(x *fhir.Index, r *r4.CoverageEligibilityRequest) {
-	x.Date(0x13b5f6ecf8810c0c, r.Created.Text)           // CoverageEligibilityRequest.created
-	referenceReference(x, 0xb413975792e91aa7, r.Enterer) // CoverageEligibilityRequest.enterer
-	compartment(x, "Practitioner", r.Enterer)
+	x.Date(0x13b5f6ecf8810c0c, r.Created.Text)            // CoverageEligibilityRequest.created
+	referenceReference(x, 0xb413975792e91aa7, r.Enterer)  // CoverageEligibilityRequest.enterer
 	referenceReference(x, 0xe5fea20eab606cf7, r.Facility) // CoverageEligibilityRequest.facility
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x427c232c548d59de, &r.Identifier[i]) // CoverageEligibilityRequest.identifier
@@ -28,11 +27,9 @@ func coverageEligibilityRequest(x *fhir.Index, r *r4.CoverageEligibilityRequest)
 			tokenCoding(x, 0xcee9ec650b2c6404, &meta.Tag[i]) // CoverageEligibilityRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x9f315af50c7fb70a, r.Patient) // CoverageEligibilityRequest.patient
-	compartment(x, "Patient", r.Patient)
-	referenceReference(x, 0x26f4fb4340a73489, r.Provider) // CoverageEligibilityRequest.provider
-	compartment(x, "Practitioner", r.Provider)
-	tokenCode(x, 0x79c161c78c0607bd, "http://hl7.org/fhir/fm-status", r.Status.Text) // CoverageEligibilityRequest.status
+	referenceReference(x, 0x9f315af50c7fb70a, r.Patient)                         // CoverageEligibilityRequest.patient
+	referenceReference(x, 0x26f4fb4340a73489, r.Provider)                        // CoverageEligibilityRequest.provider
+	x.CodeOf(0x79c161c78c0607bd, "http://hl7.org/fhir/fm-status", r.Status.Text) // CoverageEligibilityRequest.status
 }
 
 var parametersCoverageEligibilityRequest = []fhir.Parameter{
@@ -52,5 +49,5 @@ var parametersCoverageEligibilityRequest = []fhir.Parameter{
 	{Code: "identifier", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x427c232c548d59de}, Expression: "CoverageEligibilityRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-identifier", Description: "The business identifier of the Eligibility"},
 	{Code: "patient", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x9f315af50c7fb70a}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityRequest.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-patient", Description: "The reference to the patient"},
 	{Code: "provider", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x26f4fb4340a73489}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityRequest.provider", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-provider", Description: "The reference to the provider"},
-	{Code: "status", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x79c161c78c0607bd}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "CoverageEligibilityRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-status", Description: "The status of the EligibilityRequest"},
+	{Code: "status", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x79c161c78c0607bd}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-status", Description: "The status of the EligibilityRequest"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverageEligibilityResponse adds what the search parameters and compartments say of r to x.
+// coverageEligibilityResponse adds what the search parameters say of r to x.
 func coverageEligibilityResponse(x *fhir.Index, r *r4.CoverageEligibilityResponse) {
 	x.Date(0xb556c2bf4d6dd689, r.Created.Text)       // CoverageEligibilityResponse.created
 	x.String(0xcf82ba73f1237de0, r.Disposition.Text) // CoverageEligibilityResponse.disposition
@@ -27,13 +27,11 @@ func coverageEligibilityResponse(x *fhir.Index, r *r4.CoverageEligibilityRespons
 			tokenCoding(x, 0x8dbb8c28228848dc, &meta.Tag[i]) // CoverageEligibilityResponse.meta.tag
 		}
 	}
-	tokenCode(x, 0xc3d730acbe57e60c, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // CoverageEligibilityResponse.outcome
-	referenceReference(x, 0x37c62c5395e97afb, r.Patient)                                       // CoverageEligibilityResponse.patient
-	compartment(x, "Patient", r.Patient)
-	referenceReference(x, 0xf7acfec6e59d8c9e, r.Request)   // CoverageEligibilityResponse.request
-	referenceReference(x, 0x06354119cb832290, r.Requestor) // CoverageEligibilityResponse.requestor
-	compartment(x, "Practitioner", r.Requestor)
-	tokenCode(x, 0x164ca441d03db13d, "http://hl7.org/fhir/fm-status", r.Status.Text) // CoverageEligibilityResponse.status
+	x.CodeOf(0xc3d730acbe57e60c, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // CoverageEligibilityResponse.outcome
+	referenceReference(x, 0x37c62c5395e97afb, r.Patient)                                   // CoverageEligibilityResponse.patient
+	referenceReference(x, 0xf7acfec6e59d8c9e, r.Request)                                   // CoverageEligibilityResponse.request
+	referenceReference(x, 0x06354119cb832290, r.Requestor)                                 // CoverageEligibilityResponse.requestor
+	x.CodeOf(0x164ca441d03db13d, "http://hl7.org/fhir/fm-status", r.Status.Text)           // CoverageEligibilityResponse.status
 }
 
 var parametersCoverageEligibilityResponse = []fhir.Parameter{
@@ -51,9 +49,9 @@ var parametersCoverageEligibilityResponse = []fhir.Parameter{
 	{Code: "disposition", Base: "CoverageEligibilityResponse", Type: fhir.SearchString, Keys: []fhir.Key{0xcf82ba73f1237de0}, Single: true, Expression: "CoverageEligibilityResponse.disposition", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-disposition", Description: "The contents of the disposition message"},
 	{Code: "identifier", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ec546cb02ee2e1e}, Expression: "CoverageEligibilityResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-identifier", Description: "The business identifier"},
 	{Code: "insurer", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x519ec7121f3ff24d}, Targets: []string{"Organization"}, Single: true, Expression: "CoverageEligibilityResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-insurer", Description: "The organization which generated this resource"},
-	{Code: "outcome", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3d730acbe57e60c}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Expression: "CoverageEligibilityResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-outcome", Description: "The processing outcome"},
+	{Code: "outcome", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3d730acbe57e60c}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "CoverageEligibilityResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-outcome", Description: "The processing outcome"},
 	{Code: "patient", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x37c62c5395e97afb}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-patient", Description: "The reference to the patient"},
 	{Code: "request", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7acfec6e59d8c9e}, Targets: []string{"CoverageEligibilityRequest"}, Single: true, Expression: "CoverageEligibilityResponse.request", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-request", Description: "The EligibilityRequest reference"},
 	{Code: "requestor", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x06354119cb832290}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-requestor", Description: "The EligibilityRequest provider"},
-	{Code: "status", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x164ca441d03db13d}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "CoverageEligibilityResponse.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-status", Description: "The EligibilityRequest status"},
+	{Code: "status", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x164ca441d03db13d}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityResponse.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-status", Description: "The EligibilityRequest status"},
 }

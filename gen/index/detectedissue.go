@@ -7,11 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// detectedIssue adds what the search parameters and compartments say of r to x.
+// detectedIssue adds what the search parameters say of r to x.
 func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
 	referenceReference(x, 0xbf0204c3bb7adaf3, r.Author) // DetectedIssue.author
-	compartment(x, "Device", r.Author)
-	compartment(x, "Practitioner", r.Author)
 	tokenCodeableConcept(x, 0x90a06ff8a27331fe, r.Code) // DetectedIssue.code
 	dateOf(x, 0xac9b6a3ccc7811e4, r.Identified)         // DetectedIssue.identified
 	for i := range r.Identifier {
@@ -33,7 +31,6 @@ func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
 		}
 	}
 	referenceReference(x, 0x81882076648e605f, r.Patient) // DetectedIssue.patient
-	compartment(x, "Patient", r.Patient)
 }
 
 var parametersDetectedIssue = []fhir.Parameter{

@@ -7,9 +7,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// device adds what the search parameters and compartments say of r to x.
+// device adds what the search parameters say of r to x.
 func device(x *fhir.Index, r *r4.Device) {
-	x.Compartment("Device", r.ID.Text)
 	for i := range r.DeviceName {
 		deviceName := &r.DeviceName[i]
 		x.String(0x43aadea283081533, deviceName.Name.Text) // Device.deviceName.name
@@ -36,10 +35,10 @@ func device(x *fhir.Index, r *r4.Device) {
 			tokenCoding(x, 0x419226ef572d1258, &meta.Tag[i]) // Device.meta.tag
 		}
 	}
-	x.String(0x94eb8ff5d65e70c0, r.ModelNumber.Text)                                     // Device.modelNumber
-	referenceReference(x, 0xb8b4900c28e44b2b, r.Owner)                                   // Device.owner
-	referenceReference(x, 0xc395dd110dc33786, r.Patient)                                 // Device.patient
-	tokenCode(x, 0x367ca6809123ba3b, "http://hl7.org/fhir/device-status", r.Status.Text) // Device.status
+	x.String(0x94eb8ff5d65e70c0, r.ModelNumber.Text)                                 // Device.modelNumber
+	referenceReference(x, 0xb8b4900c28e44b2b, r.Owner)                               // Device.owner
+	referenceReference(x, 0xc395dd110dc33786, r.Patient)                             // Device.patient
+	x.CodeOf(0x367ca6809123ba3b, "http://hl7.org/fhir/device-status", r.Status.Text) // Device.status
 	if type_ := r.Type_; type_ != nil {
 		tokenCodeableConcept(x, 0xf1464e20433e1ea8, type_) // Device.type
 		for i := range type_.Coding {
@@ -75,7 +74,7 @@ var parametersDevice = []fhir.Parameter{
 	{Code: "model", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x94eb8ff5d65e70c0}, Single: true, Expression: "Device.modelNumber", URL: "http://hl7.org/fhir/SearchParameter/Device-model", Description: "The model of the device"},
 	{Code: "organization", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xb8b4900c28e44b2b}, Targets: []string{"Organization"}, Single: true, Expression: "Device.owner", URL: "http://hl7.org/fhir/SearchParameter/Device-organization", Description: "The organization responsible for the device"},
 	{Code: "patient", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xc395dd110dc33786}, Targets: []string{"Patient"}, Single: true, Expression: "Device.patient", URL: "http://hl7.org/fhir/SearchParameter/Device-patient", Description: "Patient information, if the resource is affixed to a person"},
-	{Code: "status", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x367ca6809123ba3b}, Single: true, System: "http://hl7.org/fhir/device-status", Expression: "Device.status", URL: "http://hl7.org/fhir/SearchParameter/Device-status", Description: "active | inactive | entered-in-error | unknown"},
+	{Code: "status", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x367ca6809123ba3b}, Single: true, System: "http://hl7.org/fhir/device-status", Systems: []string{"http://hl7.org/fhir/device-status"}, Expression: "Device.status", URL: "http://hl7.org/fhir/SearchParameter/Device-status", Description: "active | inactive | entered-in-error | unknown"},
 	{Code: "type", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1464e20433e1ea8}, Expression: "Device.type", URL: "http://hl7.org/fhir/SearchParameter/Device-type", Description: "The type of the device"},
 	{Code: "udi-carrier", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x7ab68cd4b3d3d250}, Expression: "Device.udiCarrier.carrierHRF", URL: "http://hl7.org/fhir/SearchParameter/Device-udi-carrier", Description: "UDI Barcode (RFID or other technology) string in *HRF* format."},
 	{Code: "udi-di", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x53ad9c0e2e4e519c}, Expression: "Device.udiCarrier.deviceIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Device-udi-di", Description: "The udi Device Identifier (DI)"},

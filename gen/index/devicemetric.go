@@ -7,9 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceMetric adds what the search parameters and compartments say of r to x.
+// deviceMetric adds what the search parameters say of r to x.
 func deviceMetric(x *fhir.Index, r *r4.DeviceMetric) {
-	tokenCode(x, 0xb26d7c07d996271e, "http://hl7.org/fhir/metric-category", r.Category.Text) // DeviceMetric.category
+	x.CodeOf(0xb26d7c07d996271e, "http://hl7.org/fhir/metric-category", r.Category.Text) // DeviceMetric.category
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x5aea79e3ae360409, &r.Identifier[i]) // DeviceMetric.identifier
 	}
@@ -41,7 +41,7 @@ var parametersDeviceMetric = []fhir.Parameter{
 	{Code: "_source", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0x16690644794a7da7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x62a46ce89bcc8ed2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DeviceMetric", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26d7c07d996271e}, Single: true, System: "http://hl7.org/fhir/metric-category", Expression: "DeviceMetric.category", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-category", Description: "The category of the metric"},
+	{Code: "category", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26d7c07d996271e}, Single: true, System: "http://hl7.org/fhir/metric-category", Systems: []string{"http://hl7.org/fhir/metric-category"}, Expression: "DeviceMetric.category", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-category", Description: "The category of the metric"},
 	{Code: "identifier", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x5aea79e3ae360409}, Expression: "DeviceMetric.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-identifier", Description: "The identifier of the metric"},
 	{Code: "parent", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0x6cf360b2ffdbc158}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.parent", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-parent", Description: "The parent DeviceMetric resource"},
 	{Code: "source", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0x3199f8cbbda3d23d}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.source", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-source", Description: "The device resource"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceRequest adds what the search parameters and compartments say of r to x.
+// deviceRequest adds what the search parameters say of r to x.
 func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	x.Date(0x2a23716b8700fd8f, r.AuthoredOn.Text) // DeviceRequest.authoredOn
 	for i := range r.BasedOn {
@@ -18,10 +18,8 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 		tokenCodeableConcept(x, 0x75ea2acac09c3ce6, v) // DeviceRequest.code.ofType(CodeableConcept)
 	case *r4.Reference:
 		referenceReference(x, 0x755ed93692032d0c, v) // DeviceRequest.code.ofType(Reference)
-		compartment(x, "Device", v)
 	}
-	referenceReference(x, 0x9a12dd5c3acc798d, r.Encounter) // DeviceRequest.encounter
-	compartment(x, "Encounter", r.Encounter)
+	referenceReference(x, 0x9a12dd5c3acc798d, r.Encounter)    // DeviceRequest.encounter
 	tokenIdentifier(x, 0x26a01c0a5f5b4053, r.GroupIdentifier) // DeviceRequest.groupIdentifier
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xa87578925bb79182, &r.Identifier[i]) // DeviceRequest.identifier
@@ -35,7 +33,7 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	for i := range r.Insurance {
 		referenceReference(x, 0xdec4f683ba7a61c4, &r.Insurance[i]) // DeviceRequest.insurance
 	}
-	tokenCode(x, 0xae414fc1b8e76e10, "http://hl7.org/fhir/request-intent", r.Intent.Text) // DeviceRequest.intent
+	x.CodeOf(0xae414fc1b8e76e10, "http://hl7.org/fhir/request-intent", r.Intent.Text) // DeviceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x3356f7a1549b34bf, meta.Profile[i].Text) // DeviceRequest.meta.profile
@@ -55,19 +53,12 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 		x.Date(0x18e1d974e8b850c5, v.Text) // DeviceRequest.occurrence.ofType(dateTime)
 	}
 	referenceReference(x, 0x195c99e87dae6147, r.Performer) // DeviceRequest.performer
-	compartment(x, "Device", r.Performer)
-	compartment(x, "Patient", r.Performer)
-	compartment(x, "Practitioner", r.Performer)
 	for i := range r.PriorRequest {
 		referenceReference(x, 0xb823f718df653c2f, &r.PriorRequest[i]) // DeviceRequest.priorRequest
 	}
-	referenceReference(x, 0x61938510ff413289, r.Requester) // DeviceRequest.requester
-	compartment(x, "Device", r.Requester)
-	compartment(x, "Practitioner", r.Requester)
-	tokenCode(x, 0xca683008d7a11111, "http://hl7.org/fhir/request-status", r.Status.Text) // DeviceRequest.status
-	referenceReference(x, 0x76c0ece0820568c9, r.Subject)                                  // DeviceRequest.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x61938510ff413289, r.Requester)                            // DeviceRequest.requester
+	x.CodeOf(0xca683008d7a11111, "http://hl7.org/fhir/request-status", r.Status.Text) // DeviceRequest.status
+	referenceReference(x, 0x76c0ece0820568c9, r.Subject)                              // DeviceRequest.subject
 }
 
 var parametersDeviceRequest = []fhir.Parameter{
@@ -92,11 +83,11 @@ var parametersDeviceRequest = []fhir.Parameter{
 	{Code: "instantiates-canonical", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc592905da827743}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "DeviceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
 	{Code: "instantiates-uri", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x36aceb88704a2425}, Expression: "DeviceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
 	{Code: "insurance", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdec4f683ba7a61c4}, Targets: []string{"ClaimResponse", "Coverage"}, Expression: "DeviceRequest.insurance", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-insurance", Description: "Associated insurance coverage"},
-	{Code: "intent", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xae414fc1b8e76e10}, Single: true, System: "http://hl7.org/fhir/request-intent", Expression: "DeviceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-intent", Description: "proposal | plan | original-order |reflex-order"},
+	{Code: "intent", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xae414fc1b8e76e10}, Single: true, System: "http://hl7.org/fhir/request-intent", Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "DeviceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-intent", Description: "proposal | plan | original-order |reflex-order"},
 	{Code: "patient", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x76c0ece0820568c9}, Targets: []string{"Patient"}, Single: true, Expression: "DeviceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Individual the service is ordered for"},
 	{Code: "performer", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x195c99e87dae6147}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "DeviceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-performer", Description: "Desired performer for service"},
 	{Code: "prior-request", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb823f718df653c2f}, Targets: anyType, Expression: "DeviceRequest.priorRequest", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-prior-request", Description: "Request takes the place of referenced completed or terminated requests"},
 	{Code: "requester", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x61938510ff413289}, Targets: []string{"Device", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DeviceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-requester", Description: "Who/what is requesting service"},
-	{Code: "status", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xca683008d7a11111}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "DeviceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-status", Description: "entered-in-error | draft | active |suspended | completed"},
+	{Code: "status", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xca683008d7a11111}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "DeviceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-status", Description: "entered-in-error | draft | active |suspended | completed"},
 	{Code: "subject", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x76c0ece0820568c9}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DeviceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-subject", Description: "Individual the service is ordered for"},
 }

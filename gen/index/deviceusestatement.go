@@ -7,10 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceUseStatement adds what the search parameters and compartments say of r to x.
+// deviceUseStatement adds what the search parameters say of r to x.
 func deviceUseStatement(x *fhir.Index, r *r4.DeviceUseStatement) {
 	referenceReference(x, 0x3112ae1413089812, r.Device) // DeviceUseStatement.device
-	compartment(x, "Device", r.Device)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x2fc26fc08c88cd23, &r.Identifier[i]) // DeviceUseStatement.identifier
 	}
@@ -27,7 +26,6 @@ func deviceUseStatement(x *fhir.Index, r *r4.DeviceUseStatement) {
 		}
 	}
 	referenceReference(x, 0x78404c36047fd2ea, r.Subject) // DeviceUseStatement.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersDeviceUseStatement = []fhir.Parameter{

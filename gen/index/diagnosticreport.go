@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// diagnosticReport adds what the search parameters and compartments say of r to x.
+// diagnosticReport adds what the search parameters say of r to x.
 func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0xbffba1253b2d92fb, &r.BasedOn[i]) // DiagnosticReport.basedOn
@@ -21,7 +21,6 @@ func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	}
 	dateOf(x, 0x6b5242f27347d969, r.Effective)             // DiagnosticReport.effective
 	referenceReference(x, 0xc6c4d264d17392d4, r.Encounter) // DiagnosticReport.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition" {
 			referenceExtension(x, 0x78e6a5f5e9d34d1b, extension) // DiagnosticReport.extension('http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition')
@@ -48,9 +47,7 @@ func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 		}
 	}
 	for i := range r.Performer {
-		performer := &r.Performer[i]
-		referenceReference(x, 0xd9e1a7656749040f, performer) // DiagnosticReport.performer
-		compartment(x, "Practitioner", performer)
+		referenceReference(x, 0xd9e1a7656749040f, &r.Performer[i]) // DiagnosticReport.performer
 	}
 	for i := range r.Result {
 		referenceReference(x, 0xd6a12d175507c76e, &r.Result[i]) // DiagnosticReport.result
@@ -61,10 +58,8 @@ func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	for i := range r.Specimen {
 		referenceReference(x, 0x849fb8a7da5ac061, &r.Specimen[i]) // DiagnosticReport.specimen
 	}
-	tokenCode(x, 0xc2b34f40e1510753, "http://hl7.org/fhir/diagnostic-report-status", r.Status.Text) // DiagnosticReport.status
-	referenceReference(x, 0x90e4c6eca544da7c, r.Subject)                                            // DiagnosticReport.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xc2b34f40e1510753, "http://hl7.org/fhir/diagnostic-report-status", r.Status.Text) // DiagnosticReport.status
+	referenceReference(x, 0x90e4c6eca544da7c, r.Subject)                                        // DiagnosticReport.subject
 }
 
 var parametersDiagnosticReport = []fhir.Parameter{
@@ -93,6 +88,6 @@ var parametersDiagnosticReport = []fhir.Parameter{
 	{Code: "result", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6a12d175507c76e}, Targets: []string{"Observation"}, Expression: "DiagnosticReport.result", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-result", Description: "Link to an atomic result (observation resource)"},
 	{Code: "results-interpreter", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xc9d18c96bdb7f42a}, Targets: []string{"CareTeam", "Organization", "Practitioner", "PractitionerRole"}, Expression: "DiagnosticReport.resultsInterpreter", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-results-interpreter", Description: "Who was the source of the report"},
 	{Code: "specimen", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x849fb8a7da5ac061}, Targets: []string{"Specimen"}, Expression: "DiagnosticReport.specimen", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-specimen", Description: "The specimen details"},
-	{Code: "status", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc2b34f40e1510753}, Single: true, System: "http://hl7.org/fhir/diagnostic-report-status", Expression: "DiagnosticReport.status", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-status", Description: "The status of the report"},
+	{Code: "status", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc2b34f40e1510753}, Single: true, System: "http://hl7.org/fhir/diagnostic-report-status", Systems: []string{"http://hl7.org/fhir/diagnostic-report-status"}, Expression: "DiagnosticReport.status", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-status", Description: "The status of the report"},
 	{Code: "subject", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x90e4c6eca544da7c}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DiagnosticReport.subject", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-subject", Description: "The subject of the report"},
 }

@@ -7,15 +7,10 @@ import (
 	"kiln/server/fhir"
 )
 
-// documentManifest adds what the search parameters and compartments say of r to x.
+// documentManifest adds what the search parameters say of r to x.
 func documentManifest(x *fhir.Index, r *r4.DocumentManifest) {
 	for i := range r.Author {
-		author := &r.Author[i]
-		referenceReference(x, 0xaebf9e1867e34416, author) // DocumentManifest.author
-		compartment(x, "Device", author)
-		compartment(x, "Patient", author)
-		compartment(x, "Practitioner", author)
-		compartment(x, "RelatedPerson", author)
+		referenceReference(x, 0xaebf9e1867e34416, &r.Author[i]) // DocumentManifest.author
 	}
 	for i := range r.Content {
 		referenceReference(x, 0x6380426b9bb09239, &r.Content[i]) // DocumentManifest.content
@@ -39,25 +34,17 @@ func documentManifest(x *fhir.Index, r *r4.DocumentManifest) {
 		}
 	}
 	for i := range r.Recipient {
-		recipient := &r.Recipient[i]
-		referenceReference(x, 0xfb2b3affc008b3a7, recipient) // DocumentManifest.recipient
-		compartment(x, "Patient", recipient)
-		compartment(x, "Practitioner", recipient)
-		compartment(x, "RelatedPerson", recipient)
+		referenceReference(x, 0xfb2b3affc008b3a7, &r.Recipient[i]) // DocumentManifest.recipient
 	}
 	for i := range r.Related {
 		related := &r.Related[i]
 		tokenIdentifier(x, 0x2d99170c0cac07c3, related.Identifier) // DocumentManifest.related.identifier
 		referenceReference(x, 0xc6b62ea3e2914993, related.Ref)     // DocumentManifest.related.ref
-		compartment(x, "Encounter", related.Ref)
 	}
-	x.URI(0xf339eb2fea883b18, r.Source.Text)                                                         // DocumentManifest.source
-	tokenCode(x, 0x4ef9e6d1bfe83247, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentManifest.status
-	referenceReference(x, 0x1c97053fa02d4fb1, r.Subject)                                             // DocumentManifest.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
-	compartment(x, "Practitioner", r.Subject)
-	tokenCodeableConcept(x, 0x176cd1f8f09e160b, r.Type_) // DocumentManifest.type
+	x.URI(0xf339eb2fea883b18, r.Source.Text)                                                     // DocumentManifest.source
+	x.CodeOf(0x4ef9e6d1bfe83247, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentManifest.status
+	referenceReference(x, 0x1c97053fa02d4fb1, r.Subject)                                         // DocumentManifest.subject
+	tokenCodeableConcept(x, 0x176cd1f8f09e160b, r.Type_)                                         // DocumentManifest.type
 }
 
 var parametersDocumentManifest = []fhir.Parameter{
@@ -81,7 +68,7 @@ var parametersDocumentManifest = []fhir.Parameter{
 	{Code: "related-id", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d99170c0cac07c3}, Expression: "DocumentManifest.related.identifier", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-id", Description: "Identifiers of things that are related"},
 	{Code: "related-ref", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6b62ea3e2914993}, Targets: anyType, Expression: "DocumentManifest.related.ref", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-ref", Description: "Related Resource"},
 	{Code: "source", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0xf339eb2fea883b18}, Single: true, Expression: "DocumentManifest.source", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-source", Description: "The source system/application/software"},
-	{Code: "status", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ef9e6d1bfe83247}, Single: true, System: "http://hl7.org/fhir/document-reference-status", Expression: "DocumentManifest.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-status", Description: "current | superseded | entered-in-error"},
+	{Code: "status", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ef9e6d1bfe83247}, Single: true, System: "http://hl7.org/fhir/document-reference-status", Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentManifest.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-status", Description: "current | superseded | entered-in-error"},
 	{Code: "subject", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x1c97053fa02d4fb1}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentManifest.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-subject", Description: "The subject of the set of documents"},
 	{Code: "type", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x176cd1f8f09e160b}, Expression: "DocumentManifest.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document set"},
 }

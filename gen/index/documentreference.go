@@ -7,17 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// documentReference adds what the search parameters and compartments say of r to x.
+// documentReference adds what the search parameters say of r to x.
 func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 	referenceReference(x, 0x0d3637a563f3c537, r.Authenticator) // DocumentReference.authenticator
-	compartment(x, "Practitioner", r.Authenticator)
 	for i := range r.Author {
-		author := &r.Author[i]
-		referenceReference(x, 0x37c2ebd6f5b48b57, author) // DocumentReference.author
-		compartment(x, "Device", author)
-		compartment(x, "Patient", author)
-		compartment(x, "Practitioner", author)
-		compartment(x, "RelatedPerson", author)
+		referenceReference(x, 0x37c2ebd6f5b48b57, &r.Author[i]) // DocumentReference.author
 	}
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x445ea5a566807f99, &r.Category[i]) // DocumentReference.category
@@ -25,17 +19,15 @@ func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 	for i := range r.Content {
 		content := &r.Content[i]
 		if attachment := content.Attachment; attachment != nil {
-			tokenCode(x, 0x0782c70d47064235, "urn:ietf:bcp:13", attachment.ContentType.Text) // DocumentReference.content.attachment.contentType
-			x.Code(0x2a92befac94c83f0, attachment.Language.Text)                             // DocumentReference.content.attachment.language
-			x.URI(0x4ed94c0566ea939b, attachment.URL.Text)                                   // DocumentReference.content.attachment.url
+			x.CodeOf(0x0782c70d47064235, "urn:ietf:bcp:13", attachment.ContentType.Text) // DocumentReference.content.attachment.contentType
+			x.Code(0x2a92befac94c83f0, attachment.Language.Text)                         // DocumentReference.content.attachment.language
+			x.URI(0x4ed94c0566ea939b, attachment.URL.Text)                               // DocumentReference.content.attachment.url
 		}
 		tokenCoding(x, 0xaa845b9940127e08, content.Format) // DocumentReference.content.format
 	}
 	if context := r.Context; context != nil {
 		for i := range context.Encounter {
-			encounter := &context.Encounter[i]
-			referenceReference(x, 0x5d666a1b5236f948, encounter) // DocumentReference.context.encounter
-			compartment(x, "Encounter", encounter)
+			referenceReference(x, 0x5d666a1b5236f948, &context.Encounter[i]) // DocumentReference.context.encounter
 		}
 		for i := range context.Event {
 			tokenCodeableConcept(x, 0xfe1d9388ec049474, &context.Event[i]) // DocumentReference.context.event
@@ -71,20 +63,17 @@ func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 		x.Open(0xec4d7fecee3e41bf, 2) // DocumentReference.relatesTo: target & code
 		referenceReference(x, 0, relatesTo.Target)
 		x.Next()
-		tokenCode(x, 0, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text)
+		x.CodeOf(0, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text)
 		x.Close()
-		tokenCode(x, 0xf9dde0c515b51518, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text) // DocumentReference.relatesTo.code
-		referenceReference(x, 0x3f3f3414ba8cf5e4, relatesTo.Target)                                             // DocumentReference.relatesTo.target
+		x.CodeOf(0xf9dde0c515b51518, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text) // DocumentReference.relatesTo.code
+		referenceReference(x, 0x3f3f3414ba8cf5e4, relatesTo.Target)                                         // DocumentReference.relatesTo.target
 	}
 	for i := range r.SecurityLabel {
 		tokenCodeableConcept(x, 0x3fa6fce75033f7b9, &r.SecurityLabel[i]) // DocumentReference.securityLabel
 	}
-	tokenCode(x, 0x5859d35ab76aef4c, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentReference.status
-	referenceReference(x, 0x179f6b4c7d93b760, r.Subject)                                             // DocumentReference.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
-	compartment(x, "Practitioner", r.Subject)
-	tokenCodeableConcept(x, 0xf645a856dc90900f, r.Type_) // DocumentReference.type
+	x.CodeOf(0x5859d35ab76aef4c, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentReference.status
+	referenceReference(x, 0x179f6b4c7d93b760, r.Subject)                                         // DocumentReference.subject
+	tokenCodeableConcept(x, 0xf645a856dc90900f, r.Type_)                                         // DocumentReference.type
 }
 
 var parametersDocumentReference = []fhir.Parameter{
@@ -101,7 +90,7 @@ var parametersDocumentReference = []fhir.Parameter{
 	{Code: "authenticator", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d3637a563f3c537}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DocumentReference.authenticator", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-authenticator", Description: "Who/what authenticated the document"},
 	{Code: "author", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x37c2ebd6f5b48b57}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentReference.author", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-author", Description: "Who and/or what authored the document"},
 	{Code: "category", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x445ea5a566807f99}, Expression: "DocumentReference.category", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-category", Description: "Categorization of document"},
-	{Code: "contenttype", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x0782c70d47064235}, System: "urn:ietf:bcp:13", Expression: "DocumentReference.content.attachment.contentType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-contenttype", Description: "Mime type of the content, with charset etc."},
+	{Code: "contenttype", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x0782c70d47064235}, System: "urn:ietf:bcp:13", Systems: []string{"urn:ietf:bcp:13"}, Expression: "DocumentReference.content.attachment.contentType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-contenttype", Description: "Mime type of the content, with charset etc."},
 	{Code: "custodian", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x88010da992f15431}, Targets: []string{"Organization"}, Single: true, Expression: "DocumentReference.custodian", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-custodian", Description: "Organization which maintains the document"},
 	{Code: "date", Base: "DocumentReference", Type: fhir.SearchDate, Keys: []fhir.Key{0xebd9ce804ed1bc17}, Single: true, Expression: "DocumentReference.date", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-date", Description: "When this document reference was created"},
 	{Code: "description", Base: "DocumentReference", Type: fhir.SearchString, Keys: []fhir.Key{0xbad68f52b2ac3606}, Single: true, Expression: "DocumentReference.description", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-description", Description: "Human-readable description"},
@@ -116,11 +105,11 @@ var parametersDocumentReference = []fhir.Parameter{
 	{Code: "period", Base: "DocumentReference", Type: fhir.SearchDate, Keys: []fhir.Key{0x213c9ecf550557c2}, Single: true, Expression: "DocumentReference.context.period", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-period", Description: "Time of service that is being documented"},
 	{Code: "related", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9460c4a45bdd471}, Targets: anyType, Expression: "DocumentReference.context.related", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-related", Description: "Related identifiers or resources"},
 	{Code: "relatesto", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f3f3414ba8cf5e4}, Targets: []string{"DocumentReference"}, Expression: "DocumentReference.relatesTo.target", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto", Description: "Target of the relationship"},
-	{Code: "relation", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9dde0c515b51518}, System: "http://hl7.org/fhir/document-relationship-type", Expression: "DocumentReference.relatesTo.code", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relation", Description: "replaces | transforms | signs | appends"},
+	{Code: "relation", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9dde0c515b51518}, System: "http://hl7.org/fhir/document-relationship-type", Systems: []string{"http://hl7.org/fhir/document-relationship-type"}, Expression: "DocumentReference.relatesTo.code", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relation", Description: "replaces | transforms | signs | appends"},
 	{Code: "relationship", Base: "DocumentReference", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xec4d7fecee3e41bf, Parts: []fhir.Part{{Code: "relatesto", Type: fhir.SearchReference}, {Code: "relation", Type: fhir.SearchToken, System: "http://hl7.org/fhir/document-relationship-type"}}}}, Expression: "DocumentReference.relatesTo", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relationship", Description: "Combination of relation and relatesTo"},
 	{Code: "security-label", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fa6fce75033f7b9}, Expression: "DocumentReference.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-security-label", Description: "Document security-tags"},
 	{Code: "setting", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x2bf6fd1f6e0fdfde}, Expression: "DocumentReference.context.practiceSetting", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-setting", Description: "Additional details about where the content was created (e.g. clinical specialty)"},
-	{Code: "status", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x5859d35ab76aef4c}, Single: true, System: "http://hl7.org/fhir/document-reference-status", Expression: "DocumentReference.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-status", Description: "current | superseded | entered-in-error"},
+	{Code: "status", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x5859d35ab76aef4c}, Single: true, System: "http://hl7.org/fhir/document-reference-status", Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentReference.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-status", Description: "current | superseded | entered-in-error"},
 	{Code: "subject", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x179f6b4c7d93b760}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentReference.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-subject", Description: "Who/what is the subject of the document"},
 	{Code: "type", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf645a856dc90900f}, Expression: "DocumentReference.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document (LOINC if possible)"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// effectEvidenceSynthesis adds what the search parameters and compartments say of r to x.
+// effectEvidenceSynthesis adds what the search parameters say of r to x.
 func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
 	x.Date(0x0edb1ce339459dfa, r.Date.Text)              // EffectEvidenceSynthesis.date
 	x.String(0xa43a4cb64c24dc22, r.Description.Text)     // EffectEvidenceSynthesis.description
@@ -30,11 +30,11 @@ func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
 			tokenCoding(x, 0x0916a9d0cfc1207c, &meta.Tag[i]) // EffectEvidenceSynthesis.meta.tag
 		}
 	}
-	x.String(0x495f613cc18cd33f, r.Name.Text)                                                 // EffectEvidenceSynthesis.name
-	x.String(0x4bc523fa3a2ff391, r.Publisher.Text)                                            // EffectEvidenceSynthesis.publisher
-	tokenCode(x, 0x26d90280a4da21a3, "http://hl7.org/fhir/publication-status", r.Status.Text) // EffectEvidenceSynthesis.status
-	x.String(0x5bc46bf660e54a31, r.Title.Text)                                                // EffectEvidenceSynthesis.title
-	x.URI(0x45b400fe172d2cdf, r.URL.Text)                                                     // EffectEvidenceSynthesis.url
+	x.String(0x495f613cc18cd33f, r.Name.Text)                                             // EffectEvidenceSynthesis.name
+	x.String(0x4bc523fa3a2ff391, r.Publisher.Text)                                        // EffectEvidenceSynthesis.publisher
+	x.CodeOf(0x26d90280a4da21a3, "http://hl7.org/fhir/publication-status", r.Status.Text) // EffectEvidenceSynthesis.status
+	x.String(0x5bc46bf660e54a31, r.Title.Text)                                            // EffectEvidenceSynthesis.title
+	x.URI(0x45b400fe172d2cdf, r.URL.Text)                                                 // EffectEvidenceSynthesis.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xb7e27099120c626a, 2) // EffectEvidenceSynthesis.useContext: code & value.ofType(CodeableConcept)
@@ -91,7 +91,7 @@ var parametersEffectEvidenceSynthesis = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xc175db7a6f86d4ca}, Expression: "EffectEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the effect evidence synthesis"},
 	{Code: "name", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x495f613cc18cd33f}, Single: true, Expression: "EffectEvidenceSynthesis.name", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-name", Description: "Computationally friendly name of the effect evidence synthesis"},
 	{Code: "publisher", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x4bc523fa3a2ff391}, Single: true, Expression: "EffectEvidenceSynthesis.publisher", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-publisher", Description: "Name of the publisher of the effect evidence synthesis"},
-	{Code: "status", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x26d90280a4da21a3}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "EffectEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-status", Description: "The current status of the effect evidence synthesis"},
+	{Code: "status", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x26d90280a4da21a3}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EffectEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-status", Description: "The current status of the effect evidence synthesis"},
 	{Code: "title", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x5bc46bf660e54a31}, Single: true, Expression: "EffectEvidenceSynthesis.title", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-title", Description: "The human-friendly name of the effect evidence synthesis"},
 	{Code: "url", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x45b400fe172d2cdf}, Single: true, Expression: "EffectEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-url", Description: "The uri that identifies the effect evidence synthesis"},
 	{Code: "version", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ca511e25717343a}, Single: true, Expression: "EffectEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-version", Description: "The business version of the effect evidence synthesis"},

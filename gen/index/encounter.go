@@ -7,9 +7,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// encounter adds what the search parameters and compartments say of r to x.
+// encounter adds what the search parameters say of r to x.
 func encounter(x *fhir.Index, r *r4.Encounter) {
-	x.Compartment("Encounter", r.ID.Text)
 	for i := range r.Account {
 		referenceReference(x, 0xc52e986ae917fc0d, &r.Account[i]) // Encounter.account
 	}
@@ -57,8 +56,6 @@ func encounter(x *fhir.Index, r *r4.Encounter) {
 	for i := range r.Participant {
 		participant := &r.Participant[i]
 		referenceReference(x, 0x05a88f85deec9e2a, participant.Individual) // Encounter.participant.individual
-		compartment(x, "Practitioner", participant.Individual)
-		compartment(x, "RelatedPerson", participant.Individual)
 		for i := range participant.Type_ {
 			tokenCodeableConcept(x, 0xb6e0ed42304c1040, &participant.Type_[i]) // Encounter.participant.type
 		}
@@ -70,10 +67,9 @@ func encounter(x *fhir.Index, r *r4.Encounter) {
 	for i := range r.ReasonReference {
 		referenceReference(x, 0x4f7e6d65efafe798, &r.ReasonReference[i]) // Encounter.reasonReference
 	}
-	referenceReference(x, 0x4120e81faa327b85, r.ServiceProvider)                            // Encounter.serviceProvider
-	tokenCode(x, 0x9ceca745294e2214, "http://hl7.org/fhir/encounter-status", r.Status.Text) // Encounter.status
-	referenceReference(x, 0xfea1983eca1cffad, r.Subject)                                    // Encounter.subject
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x4120e81faa327b85, r.ServiceProvider)                        // Encounter.serviceProvider
+	x.CodeOf(0x9ceca745294e2214, "http://hl7.org/fhir/encounter-status", r.Status.Text) // Encounter.status
+	referenceReference(x, 0xfea1983eca1cffad, r.Subject)                                // Encounter.subject
 	for i := range r.Type_ {
 		tokenCodeableConcept(x, 0x24593c964d40d69b, &r.Type_[i]) // Encounter.type
 	}
@@ -110,7 +106,7 @@ var parametersEncounter = []fhir.Parameter{
 	{Code: "reason-reference", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x4f7e6d65efafe798}, Targets: []string{"Condition", "ImmunizationRecommendation", "Observation", "Procedure"}, Expression: "Encounter.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Encounter-reason-reference", Description: "Reason the encounter takes place (reference)"},
 	{Code: "service-provider", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x4120e81faa327b85}, Targets: []string{"Organization"}, Single: true, Expression: "Encounter.serviceProvider", URL: "http://hl7.org/fhir/SearchParameter/Encounter-service-provider", Description: "The organization (facility) responsible for this encounter"},
 	{Code: "special-arrangement", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xd51b2f01a5436cf0}, Expression: "Encounter.hospitalization.specialArrangement", URL: "http://hl7.org/fhir/SearchParameter/Encounter-special-arrangement", Description: "Wheelchair, translator, stretcher, etc."},
-	{Code: "status", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ceca745294e2214}, Single: true, System: "http://hl7.org/fhir/encounter-status", Expression: "Encounter.status", URL: "http://hl7.org/fhir/SearchParameter/Encounter-status", Description: "planned | arrived | triaged | in-progress | onleave | finished | cancelled +"},
+	{Code: "status", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ceca745294e2214}, Single: true, System: "http://hl7.org/fhir/encounter-status", Systems: []string{"http://hl7.org/fhir/encounter-status"}, Expression: "Encounter.status", URL: "http://hl7.org/fhir/SearchParameter/Encounter-status", Description: "planned | arrived | triaged | in-progress | onleave | finished | cancelled +"},
 	{Code: "subject", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xfea1983eca1cffad}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Encounter.subject", URL: "http://hl7.org/fhir/SearchParameter/Encounter-subject", Description: "The patient or group present at the encounter"},
 	{Code: "type", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x24593c964d40d69b}, Expression: "Encounter.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Specific type of encounter"},
 }

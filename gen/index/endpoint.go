@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// endpoint adds what the search parameters and compartments say of r to x.
+// endpoint adds what the search parameters say of r to x.
 func endpoint(x *fhir.Index, r *r4.Endpoint) {
 	tokenCoding(x, 0xfd7ebfcb8490be2b, r.ConnectionType) // Endpoint.connectionType
 	for i := range r.Identifier {
@@ -30,7 +30,7 @@ func endpoint(x *fhir.Index, r *r4.Endpoint) {
 	for i := range r.PayloadType {
 		tokenCodeableConcept(x, 0xa0daf2a19de18686, &r.PayloadType[i]) // Endpoint.payloadType
 	}
-	tokenCode(x, 0x1c23d47674da51b2, "http://hl7.org/fhir/endpoint-status", r.Status.Text) // Endpoint.status
+	x.CodeOf(0x1c23d47674da51b2, "http://hl7.org/fhir/endpoint-status", r.Status.Text) // Endpoint.status
 }
 
 var parametersEndpoint = []fhir.Parameter{
@@ -49,5 +49,5 @@ var parametersEndpoint = []fhir.Parameter{
 	{Code: "name", Base: "Endpoint", Type: fhir.SearchString, Keys: []fhir.Key{0xc0f4fe47def24914}, Single: true, Expression: "Endpoint.name", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-name", Description: "A name that this endpoint can be identified by"},
 	{Code: "organization", Base: "Endpoint", Type: fhir.SearchReference, Keys: []fhir.Key{0x732a5943204c06d4}, Targets: []string{"Organization"}, Single: true, Expression: "Endpoint.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-organization", Description: "The organization that is managing the endpoint"},
 	{Code: "payload-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xa0daf2a19de18686}, Expression: "Endpoint.payloadType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-payload-type", Description: "The type of content that may be used at this endpoint (e.g. XDS Discharge summaries)"},
-	{Code: "status", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c23d47674da51b2}, Single: true, System: "http://hl7.org/fhir/endpoint-status", Expression: "Endpoint.status", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-status", Description: "The current status of the Endpoint (usually expected to be active)"},
+	{Code: "status", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c23d47674da51b2}, Single: true, System: "http://hl7.org/fhir/endpoint-status", Systems: []string{"http://hl7.org/fhir/endpoint-status"}, Expression: "Endpoint.status", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-status", Description: "The current status of the Endpoint (usually expected to be active)"},
 }

@@ -7,10 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// enrollmentRequest adds what the search parameters and compartments say of r to x.
+// enrollmentRequest adds what the search parameters say of r to x.
 func enrollmentRequest(x *fhir.Index, r *r4.EnrollmentRequest) {
 	referenceReference(x, 0xb20e4483f02e899c, r.Candidate) // EnrollmentRequest.candidate
-	compartment(x, "Patient", r.Candidate)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x2dd56bc1932ec72b, &r.Identifier[i]) // EnrollmentRequest.identifier
 	}
@@ -26,7 +25,7 @@ func enrollmentRequest(x *fhir.Index, r *r4.EnrollmentRequest) {
 			tokenCoding(x, 0xd9ea3e081ca6bc86, &meta.Tag[i]) // EnrollmentRequest.meta.tag
 		}
 	}
-	tokenCode(x, 0xe5a36d889372fe3a, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentRequest.status
+	x.CodeOf(0xe5a36d889372fe3a, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentRequest.status
 }
 
 var parametersEnrollmentRequest = []fhir.Parameter{
@@ -42,6 +41,6 @@ var parametersEnrollmentRequest = []fhir.Parameter{
 	{Code: "_text", Base: "EnrollmentRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x2dd56bc1932ec72b}, Expression: "EnrollmentRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-identifier", Description: "The business identifier of the Enrollment"},
 	{Code: "patient", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb20e4483f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-patient", Description: "The party to be enrolled"},
-	{Code: "status", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5a36d889372fe3a}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "EnrollmentRequest.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-status", Description: "The status of the enrollment"},
+	{Code: "status", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5a36d889372fe3a}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentRequest.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-status", Description: "The status of the enrollment"},
 	{Code: "subject", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb20e4483f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-subject", Description: "The party to be enrolled"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// enrollmentResponse adds what the search parameters and compartments say of r to x.
+// enrollmentResponse adds what the search parameters say of r to x.
 func enrollmentResponse(x *fhir.Index, r *r4.EnrollmentResponse) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xa4e65e3e0cb4735f, &r.Identifier[i]) // EnrollmentResponse.identifier
@@ -24,8 +24,8 @@ func enrollmentResponse(x *fhir.Index, r *r4.EnrollmentResponse) {
 			tokenCoding(x, 0xdbc70fc700d0a5d6, &meta.Tag[i]) // EnrollmentResponse.meta.tag
 		}
 	}
-	referenceReference(x, 0x02f43c26d85f23fc, r.Request)                             // EnrollmentResponse.request
-	tokenCode(x, 0x399f2c93f0512a34, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentResponse.status
+	referenceReference(x, 0x02f43c26d85f23fc, r.Request)                         // EnrollmentResponse.request
+	x.CodeOf(0x399f2c93f0512a34, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentResponse.status
 }
 
 var parametersEnrollmentResponse = []fhir.Parameter{
@@ -41,5 +41,5 @@ var parametersEnrollmentResponse = []fhir.Parameter{
 	{Code: "_text", Base: "EnrollmentResponse", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa4e65e3e0cb4735f}, Expression: "EnrollmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-identifier", Description: "The business identifier of the EnrollmentResponse"},
 	{Code: "request", Base: "EnrollmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x02f43c26d85f23fc}, Targets: []string{"EnrollmentRequest"}, Single: true, Expression: "EnrollmentResponse.request", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-request", Description: "The reference to the claim"},
-	{Code: "status", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x399f2c93f0512a34}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "EnrollmentResponse.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-status", Description: "The status of the enrollment response"},
+	{Code: "status", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x399f2c93f0512a34}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentResponse.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-status", Description: "The status of the enrollment response"},
 }

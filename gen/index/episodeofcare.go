@@ -7,10 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// episodeOfCare adds what the search parameters and compartments say of r to x.
+// episodeOfCare adds what the search parameters say of r to x.
 func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
 	referenceReference(x, 0x9ad8b730d3088440, r.CareManager) // EpisodeOfCare.careManager
-	compartment(x, "Practitioner", r.CareManager)
 	for i := range r.Diagnosis {
 		diagnosis := &r.Diagnosis[i]
 		referenceReference(x, 0x264a944c4dff9df0, diagnosis.Condition) // EpisodeOfCare.diagnosis.condition
@@ -32,12 +31,11 @@ func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
 		}
 	}
 	referenceReference(x, 0x37fd1bdc5eac09a2, r.Patient) // EpisodeOfCare.patient
-	compartment(x, "Patient", r.Patient)
-	datePeriod(x, 0xe777bd5eb1983992, r.Period) // EpisodeOfCare.period
+	datePeriod(x, 0xe777bd5eb1983992, r.Period)          // EpisodeOfCare.period
 	for i := range r.ReferralRequest {
 		referenceReference(x, 0x4bb0c95a5f75ca90, &r.ReferralRequest[i]) // EpisodeOfCare.referralRequest
 	}
-	tokenCode(x, 0xf60b15bcae7ba8df, "http://hl7.org/fhir/episode-of-care-status", r.Status.Text) // EpisodeOfCare.status
+	x.CodeOf(0xf60b15bcae7ba8df, "http://hl7.org/fhir/episode-of-care-status", r.Status.Text) // EpisodeOfCare.status
 	for i := range r.Type_ {
 		tokenCodeableConcept(x, 0x2d81552f1b7a825c, &r.Type_[i]) // EpisodeOfCare.type
 	}
@@ -61,6 +59,6 @@ var parametersEpisodeOfCare = []fhir.Parameter{
 	{Code: "incoming-referral", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x4bb0c95a5f75ca90}, Targets: []string{"ServiceRequest"}, Expression: "EpisodeOfCare.referralRequest", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-incoming-referral", Description: "Incoming Referral Request"},
 	{Code: "organization", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x7167da6269c4159a}, Targets: []string{"Organization"}, Single: true, Expression: "EpisodeOfCare.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-organization", Description: "The organization that has assumed the specific responsibilities of this EpisodeOfCare"},
 	{Code: "patient", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x37fd1bdc5eac09a2}, Targets: []string{"Patient"}, Single: true, Expression: "EpisodeOfCare.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient who is the focus of this episode of care"},
-	{Code: "status", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xf60b15bcae7ba8df}, Single: true, System: "http://hl7.org/fhir/episode-of-care-status", Expression: "EpisodeOfCare.status", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-status", Description: "The current status of the Episode of Care as provided (does not check the status history collection)"},
+	{Code: "status", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xf60b15bcae7ba8df}, Single: true, System: "http://hl7.org/fhir/episode-of-care-status", Systems: []string{"http://hl7.org/fhir/episode-of-care-status"}, Expression: "EpisodeOfCare.status", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-status", Description: "The current status of the Episode of Care as provided (does not check the status history collection)"},
 	{Code: "type", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d81552f1b7a825c}, Expression: "EpisodeOfCare.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Type/class - e.g. specialist referral, disease management"},
 }

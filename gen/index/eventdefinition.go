@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// eventDefinition adds what the search parameters and compartments say of r to x.
+// eventDefinition adds what the search parameters say of r to x.
 func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 	x.Date(0xf195100fecaa2a6b, r.Date.Text)              // EventDefinition.date
 	x.String(0x44948eb4db1d07b2, r.Description.Text)     // EventDefinition.description
@@ -50,8 +50,8 @@ func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 			x.Canonical(0x147c7021a70cfa59, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0x56a0e5b4d58912c0, "http://hl7.org/fhir/publication-status", r.Status.Text) // EventDefinition.status
-	x.String(0x30ed7cecff942f1c, r.Title.Text)                                                // EventDefinition.title
+	x.CodeOf(0x56a0e5b4d58912c0, "http://hl7.org/fhir/publication-status", r.Status.Text) // EventDefinition.status
+	x.String(0x30ed7cecff942f1c, r.Title.Text)                                            // EventDefinition.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0xc0d7250f2e6cc6fc, &r.Topic[i]) // EventDefinition.topic
 	}
@@ -116,7 +116,7 @@ var parametersEventDefinition = []fhir.Parameter{
 	{Code: "name", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xb2e75e3f895ceaba}, Single: true, Expression: "EventDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-name", Description: "Computationally friendly name of the event definition"},
 	{Code: "predecessor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x11dda7ea9d135561}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xaadac20c33993757}, Single: true, Expression: "EventDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-publisher", Description: "Name of the publisher of the event definition"},
-	{Code: "status", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x56a0e5b4d58912c0}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "EventDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-status", Description: "The current status of the event definition"},
+	{Code: "status", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x56a0e5b4d58912c0}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EventDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-status", Description: "The current status of the event definition"},
 	{Code: "successor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x147c7021a70cfa59}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x30ed7cecff942f1c}, Single: true, Expression: "EventDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-title", Description: "The human-friendly name of the event definition"},
 	{Code: "topic", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0d7250f2e6cc6fc}, Expression: "EventDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-topic", Description: "Topics associated with the module"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// evidence adds what the search parameters and compartments say of r to x.
+// evidence adds what the search parameters say of r to x.
 func evidence(x *fhir.Index, r *r4.Evidence) {
 	x.Date(0x4771ff4485ea938e, r.Date.Text)              // Evidence.date
 	x.String(0x20438812d1a8f860, r.Description.Text)     // Evidence.description
@@ -50,8 +50,8 @@ func evidence(x *fhir.Index, r *r4.Evidence) {
 			x.Canonical(0x0f55abdeaf663df9, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0x523e07b21070b3fb, "http://hl7.org/fhir/publication-status", r.Status.Text) // Evidence.status
-	x.String(0x3aec3c764bf12768, r.Title.Text)                                                // Evidence.title
+	x.CodeOf(0x523e07b21070b3fb, "http://hl7.org/fhir/publication-status", r.Status.Text) // Evidence.status
+	x.String(0x3aec3c764bf12768, r.Title.Text)                                            // Evidence.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0x9afb48bc70f6f5e8, &r.Topic[i]) // Evidence.topic
 	}
@@ -116,7 +116,7 @@ var parametersEvidence = []fhir.Parameter{
 	{Code: "name", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x1ed3f4c05f4db022}, Single: true, Expression: "Evidence.name", URL: "http://hl7.org/fhir/SearchParameter/Evidence-name", Description: "Computationally friendly name of the evidence"},
 	{Code: "predecessor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x23b8148b11df4f5a}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x008e2e1e90fb73f3}, Single: true, Expression: "Evidence.publisher", URL: "http://hl7.org/fhir/SearchParameter/Evidence-publisher", Description: "Name of the publisher of the evidence"},
-	{Code: "status", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x523e07b21070b3fb}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "Evidence.status", URL: "http://hl7.org/fhir/SearchParameter/Evidence-status", Description: "The current status of the evidence"},
+	{Code: "status", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x523e07b21070b3fb}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Evidence.status", URL: "http://hl7.org/fhir/SearchParameter/Evidence-status", Description: "The current status of the evidence"},
 	{Code: "successor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x0f55abdeaf663df9}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x3aec3c764bf12768}, Single: true, Expression: "Evidence.title", URL: "http://hl7.org/fhir/SearchParameter/Evidence-title", Description: "The human-friendly name of the evidence"},
 	{Code: "topic", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x9afb48bc70f6f5e8}, Expression: "Evidence.topic", URL: "http://hl7.org/fhir/SearchParameter/Evidence-topic", Description: "Topics associated with the Evidence"},

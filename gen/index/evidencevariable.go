@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// evidenceVariable adds what the search parameters and compartments say of r to x.
+// evidenceVariable adds what the search parameters say of r to x.
 func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 	x.Date(0x8317eec2f538a630, r.Date.Text)              // EvidenceVariable.date
 	x.String(0x2706721c0b693a41, r.Description.Text)     // EvidenceVariable.description
@@ -50,8 +50,8 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 			x.Canonical(0xf6941874b6eba5f1, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0x707b656b0095cc8c, "http://hl7.org/fhir/publication-status", r.Status.Text) // EvidenceVariable.status
-	x.String(0xfa716caac86fbc80, r.Title.Text)                                                // EvidenceVariable.title
+	x.CodeOf(0x707b656b0095cc8c, "http://hl7.org/fhir/publication-status", r.Status.Text) // EvidenceVariable.status
+	x.String(0xfa716caac86fbc80, r.Title.Text)                                            // EvidenceVariable.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0xacbcec2b7c9b1f5b, &r.Topic[i]) // EvidenceVariable.topic
 	}
@@ -116,7 +116,7 @@ var parametersEvidenceVariable = []fhir.Parameter{
 	{Code: "name", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0x2e2da340809033cf}, Single: true, Expression: "EvidenceVariable.name", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-name", Description: "Computationally friendly name of the evidence variable"},
 	{Code: "predecessor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x32b4bbfd2b05fdff}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0xe6adea963ce76660}, Single: true, Expression: "EvidenceVariable.publisher", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-publisher", Description: "Name of the publisher of the evidence variable"},
-	{Code: "status", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x707b656b0095cc8c}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "EvidenceVariable.status", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-status", Description: "The current status of the evidence variable"},
+	{Code: "status", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x707b656b0095cc8c}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EvidenceVariable.status", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-status", Description: "The current status of the evidence variable"},
 	{Code: "successor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0xf6941874b6eba5f1}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0xfa716caac86fbc80}, Single: true, Expression: "EvidenceVariable.title", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-title", Description: "The human-friendly name of the evidence variable"},
 	{Code: "topic", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xacbcec2b7c9b1f5b}, Expression: "EvidenceVariable.topic", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-topic", Description: "Topics associated with the EvidenceVariable"},

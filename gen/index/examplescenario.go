@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// exampleScenario adds what the search parameters and compartments say of r to x.
+// exampleScenario adds what the search parameters say of r to x.
 func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 	x.Date(0x509c0dbcc571a460, r.Date.Text) // ExampleScenario.date
 	for i := range r.Identifier {
@@ -28,10 +28,10 @@ func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 			tokenCoding(x, 0xc7bb98866b641d00, &meta.Tag[i]) // ExampleScenario.meta.tag
 		}
 	}
-	x.String(0xb48ef70a0e22bb2c, r.Name.Text)                                                 // ExampleScenario.name
-	x.String(0xcb3ab3f968b44196, r.Publisher.Text)                                            // ExampleScenario.publisher
-	tokenCode(x, 0x8cdd4e993b937b5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // ExampleScenario.status
-	x.URI(0x72f137a4a5f59982, r.URL.Text)                                                     // ExampleScenario.url
+	x.String(0xb48ef70a0e22bb2c, r.Name.Text)                                             // ExampleScenario.name
+	x.String(0xcb3ab3f968b44196, r.Publisher.Text)                                        // ExampleScenario.publisher
+	x.CodeOf(0x8cdd4e993b937b5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // ExampleScenario.status
+	x.URI(0x72f137a4a5f59982, r.URL.Text)                                                 // ExampleScenario.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbdbaa4a4e1390404, 2) // ExampleScenario.useContext: code & value.ofType(CodeableConcept)
@@ -86,7 +86,7 @@ var parametersExampleScenario = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x43be2402eeda6ac1}, Expression: "ExampleScenario.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-jurisdiction", Description: "Intended jurisdiction for the example scenario"},
 	{Code: "name", Base: "ExampleScenario", Type: fhir.SearchString, Keys: []fhir.Key{0xb48ef70a0e22bb2c}, Single: true, Expression: "ExampleScenario.name", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-name", Description: "Computationally friendly name of the example scenario"},
 	{Code: "publisher", Base: "ExampleScenario", Type: fhir.SearchString, Keys: []fhir.Key{0xcb3ab3f968b44196}, Single: true, Expression: "ExampleScenario.publisher", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-publisher", Description: "Name of the publisher of the example scenario"},
-	{Code: "status", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x8cdd4e993b937b5b}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ExampleScenario.status", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-status", Description: "The current status of the example scenario"},
+	{Code: "status", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x8cdd4e993b937b5b}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ExampleScenario.status", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-status", Description: "The current status of the example scenario"},
 	{Code: "url", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0x72f137a4a5f59982}, Single: true, Expression: "ExampleScenario.url", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-url", Description: "The uri that identifies the example scenario"},
 	{Code: "version", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xa104c45cefd91814}, Single: true, Expression: "ExampleScenario.version", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-version", Description: "The business version of the example scenario"},
 }

@@ -7,18 +7,16 @@ import (
 	"kiln/server/fhir"
 )
 
-// explanationOfBenefit adds what the search parameters and compartments say of r to x.
+// explanationOfBenefit adds what the search parameters say of r to x.
 func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]
 		referenceReference(x, 0x6e65954663e21d98, careTeam.Provider) // ExplanationOfBenefit.careTeam.provider
-		compartment(x, "Practitioner", careTeam.Provider)
 	}
-	referenceReference(x, 0x99b50cc276fd6733, r.Claim)   // ExplanationOfBenefit.claim
-	x.Date(0x40596cf85f648334, r.Created.Text)           // ExplanationOfBenefit.created
-	x.String(0xc8f9ed132d96bdb3, r.Disposition.Text)     // ExplanationOfBenefit.disposition
-	referenceReference(x, 0x75244cf42dbba21f, r.Enterer) // ExplanationOfBenefit.enterer
-	compartment(x, "Practitioner", r.Enterer)
+	referenceReference(x, 0x99b50cc276fd6733, r.Claim)    // ExplanationOfBenefit.claim
+	x.Date(0x40596cf85f648334, r.Created.Text)            // ExplanationOfBenefit.created
+	x.String(0xc8f9ed132d96bdb3, r.Disposition.Text)      // ExplanationOfBenefit.disposition
+	referenceReference(x, 0x75244cf42dbba21f, r.Enterer)  // ExplanationOfBenefit.enterer
 	referenceReference(x, 0xb0572500f1447840, r.Facility) // ExplanationOfBenefit.facility
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x643b8ed4d5a703d9, &r.Identifier[i]) // ExplanationOfBenefit.identifier
@@ -34,26 +32,18 @@ func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 			for i := range detail.SubDetail {
 				subDetail := &detail.SubDetail[i]
 				for i := range subDetail.UDI {
-					udi := &subDetail.UDI[i]
-					referenceReference(x, 0x959a310eeac516de, udi) // ExplanationOfBenefit.item.detail.subDetail.udi
-					compartment(x, "Device", udi)
+					referenceReference(x, 0x959a310eeac516de, &subDetail.UDI[i]) // ExplanationOfBenefit.item.detail.subDetail.udi
 				}
 			}
 			for i := range detail.UDI {
-				udi := &detail.UDI[i]
-				referenceReference(x, 0x25b351eba4f26d1a, udi) // ExplanationOfBenefit.item.detail.udi
-				compartment(x, "Device", udi)
+				referenceReference(x, 0x25b351eba4f26d1a, &detail.UDI[i]) // ExplanationOfBenefit.item.detail.udi
 			}
 		}
 		for i := range item.Encounter {
-			encounter := &item.Encounter[i]
-			referenceReference(x, 0x69d8ac950cbf798b, encounter) // ExplanationOfBenefit.item.encounter
-			compartment(x, "Encounter", encounter)
+			referenceReference(x, 0x69d8ac950cbf798b, &item.Encounter[i]) // ExplanationOfBenefit.item.encounter
 		}
 		for i := range item.UDI {
-			udi := &item.UDI[i]
-			referenceReference(x, 0x42edafb9bc4cddd0, udi) // ExplanationOfBenefit.item.udi
-			compartment(x, "Device", udi)
+			referenceReference(x, 0x42edafb9bc4cddd0, &item.UDI[i]) // ExplanationOfBenefit.item.udi
 		}
 	}
 	if meta := r.Meta; meta != nil {
@@ -69,24 +59,17 @@ func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 		}
 	}
 	referenceReference(x, 0x116b348dbae19c42, r.Patient) // ExplanationOfBenefit.patient
-	compartment(x, "Patient", r.Patient)
 	if payee := r.Payee; payee != nil {
 		referenceReference(x, 0x67693ea6f6fb1617, payee.Party) // ExplanationOfBenefit.payee.party
-		compartment(x, "Patient", payee.Party)
-		compartment(x, "Practitioner", payee.Party)
-		compartment(x, "RelatedPerson", payee.Party)
 	}
 	for i := range r.Procedure {
 		procedure := &r.Procedure[i]
 		for i := range procedure.UDI {
-			udi := &procedure.UDI[i]
-			referenceReference(x, 0x9919efef58c02887, udi) // ExplanationOfBenefit.procedure.udi
-			compartment(x, "Device", udi)
+			referenceReference(x, 0x9919efef58c02887, &procedure.UDI[i]) // ExplanationOfBenefit.procedure.udi
 		}
 	}
-	referenceReference(x, 0x5fe841e24a80edd5, r.Provider) // ExplanationOfBenefit.provider
-	compartment(x, "Practitioner", r.Provider)
-	tokenCode(x, 0xe7fb73b1c00cd961, "http://hl7.org/fhir/explanationofbenefit-status", r.Status.Text) // ExplanationOfBenefit.status
+	referenceReference(x, 0x5fe841e24a80edd5, r.Provider)                                          // ExplanationOfBenefit.provider
+	x.CodeOf(0xe7fb73b1c00cd961, "http://hl7.org/fhir/explanationofbenefit-status", r.Status.Text) // ExplanationOfBenefit.status
 }
 
 var parametersExplanationOfBenefit = []fhir.Parameter{
@@ -115,6 +98,6 @@ var parametersExplanationOfBenefit = []fhir.Parameter{
 	{Code: "payee", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x67693ea6f6fb1617}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ExplanationOfBenefit.payee.party", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-payee", Description: "The party receiving any payment for the Claim"},
 	{Code: "procedure-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x9919efef58c02887}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-procedure-udi", Description: "UDI associated with a procedure"},
 	{Code: "provider", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x5fe841e24a80edd5}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ExplanationOfBenefit.provider", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-provider", Description: "The reference to the provider"},
-	{Code: "status", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xe7fb73b1c00cd961}, Single: true, System: "http://hl7.org/fhir/explanationofbenefit-status", Expression: "ExplanationOfBenefit.status", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-status", Description: "Status of the instance"},
+	{Code: "status", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xe7fb73b1c00cd961}, Single: true, System: "http://hl7.org/fhir/explanationofbenefit-status", Systems: []string{"http://hl7.org/fhir/explanationofbenefit-status"}, Expression: "ExplanationOfBenefit.status", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-status", Description: "Status of the instance"},
 	{Code: "subdetail-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x959a310eeac516de}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-subdetail-udi", Description: "UDI associated with a line item detail subdetail product or service"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// familyMemberHistory adds what the search parameters and compartments say of r to x.
+// familyMemberHistory adds what the search parameters say of r to x.
 func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 	for i := range r.Condition {
 		condition := &r.Condition[i]
@@ -35,11 +35,10 @@ func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 			tokenCoding(x, 0xe51b70db12d7b431, &meta.Tag[i]) // FamilyMemberHistory.meta.tag
 		}
 	}
-	referenceReference(x, 0x17bd57acbb6ddba9, r.Patient) // FamilyMemberHistory.patient
-	compartment(x, "Patient", r.Patient)
-	tokenCodeableConcept(x, 0xe265413fa6e6536b, r.Relationship)                           // FamilyMemberHistory.relationship
-	tokenCodeableConcept(x, 0x5219997cd108f32f, r.Sex)                                    // FamilyMemberHistory.sex
-	tokenCode(x, 0x3d7f4aa0d6b08ed4, "http://hl7.org/fhir/history-status", r.Status.Text) // FamilyMemberHistory.status
+	referenceReference(x, 0x17bd57acbb6ddba9, r.Patient)                              // FamilyMemberHistory.patient
+	tokenCodeableConcept(x, 0xe265413fa6e6536b, r.Relationship)                       // FamilyMemberHistory.relationship
+	tokenCodeableConcept(x, 0x5219997cd108f32f, r.Sex)                                // FamilyMemberHistory.sex
+	x.CodeOf(0x3d7f4aa0d6b08ed4, "http://hl7.org/fhir/history-status", r.Status.Text) // FamilyMemberHistory.status
 }
 
 var parametersFamilyMemberHistory = []fhir.Parameter{
@@ -61,5 +60,5 @@ var parametersFamilyMemberHistory = []fhir.Parameter{
 	{Code: "patient", Base: "FamilyMemberHistory", Type: fhir.SearchReference, Keys: []fhir.Key{0x17bd57acbb6ddba9}, Targets: []string{"Patient"}, Single: true, Expression: "FamilyMemberHistory.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a subject to list family member history items for"},
 	{Code: "relationship", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xe265413fa6e6536b}, Expression: "FamilyMemberHistory.relationship", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-relationship", Description: "A search by a relationship type"},
 	{Code: "sex", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x5219997cd108f32f}, Expression: "FamilyMemberHistory.sex", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-sex", Description: "A search by a sex code of a family member"},
-	{Code: "status", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d7f4aa0d6b08ed4}, Single: true, System: "http://hl7.org/fhir/history-status", Expression: "FamilyMemberHistory.status", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-status", Description: "partial | completed | entered-in-error | health-unknown"},
+	{Code: "status", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d7f4aa0d6b08ed4}, Single: true, System: "http://hl7.org/fhir/history-status", Systems: []string{"http://hl7.org/fhir/history-status"}, Expression: "FamilyMemberHistory.status", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-status", Description: "partial | completed | entered-in-error | health-unknown"},
 }

@@ -7,11 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// flag adds what the search parameters and compartments say of r to x.
+// flag adds what the search parameters say of r to x.
 func flag(x *fhir.Index, r *r4.Flag) {
-	referenceReference(x, 0xf07f41330581289c, r.Author) // Flag.author
-	compartment(x, "Device", r.Author)
-	compartment(x, "Practitioner", r.Author)
+	referenceReference(x, 0xf07f41330581289c, r.Author)    // Flag.author
 	referenceReference(x, 0xb5d439d90a1c8dc6, r.Encounter) // Flag.encounter
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xe726b317faa80b98, &r.Identifier[i]) // Flag.identifier
@@ -30,7 +28,6 @@ func flag(x *fhir.Index, r *r4.Flag) {
 	}
 	datePeriod(x, 0xb23cb497df5f3d2a, r.Period)          // Flag.period
 	referenceReference(x, 0xed6aa483148a9efc, r.Subject) // Flag.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersFlag = []fhir.Parameter{

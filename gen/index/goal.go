@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// goal adds what the search parameters and compartments say of r to x.
+// goal adds what the search parameters say of r to x.
 func goal(x *fhir.Index, r *r4.Goal) {
 	tokenCodeableConcept(x, 0xf49b3feb4e732041, r.AchievementStatus) // Goal.achievementStatus
 	for i := range r.Category {
@@ -16,7 +16,7 @@ func goal(x *fhir.Index, r *r4.Goal) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x0d2a3e33991399e6, &r.Identifier[i]) // Goal.identifier
 	}
-	tokenCode(x, 0xaf29c189e812c219, "http://hl7.org/fhir/goal-status", r.LifecycleStatus.Text) // Goal.lifecycleStatus
+	x.CodeOf(0xaf29c189e812c219, "http://hl7.org/fhir/goal-status", r.LifecycleStatus.Text) // Goal.lifecycleStatus
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x081fe2fe31f01c25, meta.Profile[i].Text) // Goal.meta.profile
@@ -34,7 +34,6 @@ func goal(x *fhir.Index, r *r4.Goal) {
 		x.Date(0x36d0f23820cab775, v.Text) // Goal.start.ofType(date)
 	}
 	referenceReference(x, 0xc38a51b88fbf8dfa, r.Subject) // Goal.subject
-	compartment(x, "Patient", r.Subject)
 	for i := range r.Target {
 		target := &r.Target[i]
 		switch v := target.Due.(type) {
@@ -58,7 +57,7 @@ var parametersGoal = []fhir.Parameter{
 	{Code: "achievement-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xf49b3feb4e732041}, Expression: "Goal.achievementStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-achievement-status", Description: "in-progress | improving | worsening | no-change | achieved | sustaining | not-achieved | no-progress | not-attainable"},
 	{Code: "category", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x1af820510454480d}, Expression: "Goal.category", URL: "http://hl7.org/fhir/SearchParameter/Goal-category", Description: "E.g. Treatment, dietary, behavioral, etc."},
 	{Code: "identifier", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x0d2a3e33991399e6}, Expression: "Goal.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this goal"},
-	{Code: "lifecycle-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xaf29c189e812c219}, Single: true, System: "http://hl7.org/fhir/goal-status", Expression: "Goal.lifecycleStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-lifecycle-status", Description: "proposed | planned | accepted | active | on-hold | completed | cancelled | entered-in-error | rejected"},
+	{Code: "lifecycle-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xaf29c189e812c219}, Single: true, System: "http://hl7.org/fhir/goal-status", Systems: []string{"http://hl7.org/fhir/goal-status"}, Expression: "Goal.lifecycleStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-lifecycle-status", Description: "proposed | planned | accepted | active | on-hold | completed | cancelled | entered-in-error | rejected"},
 	{Code: "patient", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xc38a51b88fbf8dfa}, Targets: []string{"Patient"}, Single: true, Expression: "Goal.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who this goal is intended for"},
 	{Code: "start-date", Base: "Goal", Type: fhir.SearchDate, Keys: []fhir.Key{0x36d0f23820cab775}, Single: true, Expression: "Goal.start as date", URL: "http://hl7.org/fhir/SearchParameter/Goal-start-date", Description: "When goal pursuit begins"},
 	{Code: "subject", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xc38a51b88fbf8dfa}, Targets: []string{"Group", "Organization", "Patient"}, Single: true, Expression: "Goal.subject", URL: "http://hl7.org/fhir/SearchParameter/Goal-subject", Description: "Who this goal is intended for"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// graphDefinition adds what the search parameters and compartments say of r to x.
+// graphDefinition adds what the search parameters say of r to x.
 func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 	x.Date(0x7799049cb257db74, r.Date.Text)          // GraphDefinition.date
 	x.String(0x64e1bfe92a77797f, r.Description.Text) // GraphDefinition.description
@@ -26,11 +26,11 @@ func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 			tokenCoding(x, 0xac6160329d6d621e, &meta.Tag[i]) // GraphDefinition.meta.tag
 		}
 	}
-	x.String(0x0ee89a2bf65015c1, r.Name.Text)                                                 // GraphDefinition.name
-	x.String(0x28281b5a21e4d6b4, r.Publisher.Text)                                            // GraphDefinition.publisher
-	tokenCode(x, 0xd49e7bfa90cad008, "http://hl7.org/fhir/resource-types", r.Start.Text)      // GraphDefinition.start
-	tokenCode(x, 0xb6dc340941c30e9c, "http://hl7.org/fhir/publication-status", r.Status.Text) // GraphDefinition.status
-	x.URI(0xa21cd49afe7d6ea9, r.URL.Text)                                                     // GraphDefinition.url
+	x.String(0x0ee89a2bf65015c1, r.Name.Text)                                             // GraphDefinition.name
+	x.String(0x28281b5a21e4d6b4, r.Publisher.Text)                                        // GraphDefinition.publisher
+	x.CodeOf(0xd49e7bfa90cad008, "http://hl7.org/fhir/resource-types", r.Start.Text)      // GraphDefinition.start
+	x.CodeOf(0xb6dc340941c30e9c, "http://hl7.org/fhir/publication-status", r.Status.Text) // GraphDefinition.status
+	x.URI(0xa21cd49afe7d6ea9, r.URL.Text)                                                 // GraphDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x857e41d5bcd93389, 2) // GraphDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -85,8 +85,8 @@ var parametersGraphDefinition = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xefd3dada7f10830b}, Expression: "GraphDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the graph definition"},
 	{Code: "name", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x0ee89a2bf65015c1}, Single: true, Expression: "GraphDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the graph definition"},
 	{Code: "publisher", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x28281b5a21e4d6b4}, Single: true, Expression: "GraphDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the graph definition"},
-	{Code: "start", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd49e7bfa90cad008}, Single: true, System: "http://hl7.org/fhir/resource-types", Expression: "GraphDefinition.start", URL: "http://hl7.org/fhir/SearchParameter/GraphDefinition-start", Description: "Type of resource at which the graph starts"},
-	{Code: "status", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6dc340941c30e9c}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "GraphDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the graph definition"},
+	{Code: "start", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd49e7bfa90cad008}, Single: true, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "GraphDefinition.start", URL: "http://hl7.org/fhir/SearchParameter/GraphDefinition-start", Description: "Type of resource at which the graph starts"},
+	{Code: "status", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6dc340941c30e9c}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "GraphDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the graph definition"},
 	{Code: "url", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa21cd49afe7d6ea9}, Single: true, Expression: "GraphDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the graph definition"},
 	{Code: "version", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x964a6073664268df}, Single: true, Expression: "GraphDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the graph definition"},
 }

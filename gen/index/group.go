@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// group adds what the search parameters and compartments say of r to x.
+// group adds what the search parameters say of r to x.
 func group(x *fhir.Index, r *r4.Group) {
 	x.Boolean(0x1ed6c6e883b719c5, r.Actual.Text) // Group.actual
 	for i := range r.Characteristic {
@@ -34,9 +34,6 @@ func group(x *fhir.Index, r *r4.Group) {
 	for i := range r.Member {
 		member := &r.Member[i]
 		referenceReference(x, 0x4c69a509c4a0304c, member.Entity) // Group.member.entity
-		compartment(x, "Device", member.Entity)
-		compartment(x, "Patient", member.Entity)
-		compartment(x, "Practitioner", member.Entity)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
@@ -50,7 +47,7 @@ func group(x *fhir.Index, r *r4.Group) {
 			tokenCoding(x, 0x79c483593a896e1c, &meta.Tag[i]) // Group.meta.tag
 		}
 	}
-	tokenCode(x, 0x3b01751b9b29f8af, "http://hl7.org/fhir/group-type", r.Type_.Text) // Group.type
+	x.CodeOf(0x3b01751b9b29f8af, "http://hl7.org/fhir/group-type", r.Type_.Text) // Group.type
 }
 
 var parametersGroup = []fhir.Parameter{
@@ -72,6 +69,6 @@ var parametersGroup = []fhir.Parameter{
 	{Code: "identifier", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26995c8e576a060}, Expression: "Group.identifier", URL: "http://hl7.org/fhir/SearchParameter/Group-identifier", Description: "Unique id"},
 	{Code: "managing-entity", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0xc319a493b62fa647}, Targets: []string{"Organization", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Group.managingEntity", URL: "http://hl7.org/fhir/SearchParameter/Group-managing-entity", Description: "Entity that is the custodian of the Group's definition"},
 	{Code: "member", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0x4c69a509c4a0304c}, Targets: []string{"Device", "Group", "Medication", "Patient", "Practitioner", "PractitionerRole", "Substance"}, Expression: "Group.member.entity", URL: "http://hl7.org/fhir/SearchParameter/Group-member", Description: "Reference to the group member"},
-	{Code: "type", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b01751b9b29f8af}, Single: true, System: "http://hl7.org/fhir/group-type", Expression: "Group.type", URL: "http://hl7.org/fhir/SearchParameter/Group-type", Description: "The type of resources the group contains"},
+	{Code: "type", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b01751b9b29f8af}, Single: true, System: "http://hl7.org/fhir/group-type", Systems: []string{"http://hl7.org/fhir/group-type"}, Expression: "Group.type", URL: "http://hl7.org/fhir/SearchParameter/Group-type", Description: "The type of resources the group contains"},
 	{Code: "value", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xa60c8e70799aa56f, 0x8b8abbe18bbd5e7d}, Expression: "Group.characteristic.value as CodeableConcept | Group.characteristic.value as boolean", URL: "http://hl7.org/fhir/SearchParameter/Group-value", Description: "Value held by characteristic"},
 }

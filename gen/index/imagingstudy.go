@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// imagingStudy adds what the search parameters and compartments say of r to x.
+// imagingStudy adds what the search parameters say of r to x.
 func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0xee498770a48b03c6, &r.BasedOn[i]) // ImagingStudy.basedOn
@@ -56,10 +56,9 @@ func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 		}
 		x.Code(0xf29f89e740373033, series.Uid.Text) // ImagingStudy.series.uid
 	}
-	x.Date(0x8e38c5d7c4fd4c75, r.Started.Text)                                                 // ImagingStudy.started
-	tokenCode(x, 0xd65a117c782b9a87, "http://hl7.org/fhir/imagingstudy-status", r.Status.Text) // ImagingStudy.status
-	referenceReference(x, 0x04ddc167b6e83416, r.Subject)                                       // ImagingStudy.subject
-	compartment(x, "Patient", r.Subject)
+	x.Date(0x8e38c5d7c4fd4c75, r.Started.Text)                                             // ImagingStudy.started
+	x.CodeOf(0xd65a117c782b9a87, "http://hl7.org/fhir/imagingstudy-status", r.Status.Text) // ImagingStudy.status
+	referenceReference(x, 0x04ddc167b6e83416, r.Subject)                                   // ImagingStudy.subject
 }
 
 var parametersImagingStudy = []fhir.Parameter{
@@ -88,6 +87,6 @@ var parametersImagingStudy = []fhir.Parameter{
 	{Code: "referrer", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xb12d07977e769067}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ImagingStudy.referrer", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-referrer", Description: "The referring physician"},
 	{Code: "series", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xf29f89e740373033}, Expression: "ImagingStudy.series.uid", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-series", Description: "DICOM Series Instance UID for a series"},
 	{Code: "started", Base: "ImagingStudy", Type: fhir.SearchDate, Keys: []fhir.Key{0x8e38c5d7c4fd4c75}, Single: true, Expression: "ImagingStudy.started", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-started", Description: "When the study was started"},
-	{Code: "status", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xd65a117c782b9a87}, Single: true, System: "http://hl7.org/fhir/imagingstudy-status", Expression: "ImagingStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-status", Description: "The status of the study"},
+	{Code: "status", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xd65a117c782b9a87}, Single: true, System: "http://hl7.org/fhir/imagingstudy-status", Systems: []string{"http://hl7.org/fhir/imagingstudy-status"}, Expression: "ImagingStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-status", Description: "The status of the study"},
 	{Code: "subject", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x04ddc167b6e83416}, Targets: []string{"Device", "Group", "Patient"}, Single: true, Expression: "ImagingStudy.subject", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-subject", Description: "Who the study is about"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunization adds what the search parameters and compartments say of r to x.
+// immunization adds what the search parameters say of r to x.
 func immunization(x *fhir.Index, r *r4.Immunization) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x25522489a8156949, &r.Identifier[i]) // Immunization.identifier
@@ -29,11 +29,9 @@ func immunization(x *fhir.Index, r *r4.Immunization) {
 	}
 	dateOf(x, 0xd29c03784f5c50b9, r.Occurrence)          // Immunization.occurrence
 	referenceReference(x, 0xf0ed7837a6187ec7, r.Patient) // Immunization.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Performer {
 		performer := &r.Performer[i]
 		referenceReference(x, 0x27e234000441674f, performer.Actor) // Immunization.performer.actor
-		compartment(x, "Practitioner", performer.Actor)
 	}
 	for i := range r.ProtocolApplied {
 		protocolApplied := &r.ProtocolApplied[i]
@@ -53,9 +51,9 @@ func immunization(x *fhir.Index, r *r4.Immunization) {
 	for i := range r.ReasonReference {
 		referenceReference(x, 0x6a72453b35747639, &r.ReasonReference[i]) // Immunization.reasonReference
 	}
-	tokenCode(x, 0x3fee04eabf0a6627, "http://hl7.org/fhir/event-status", r.Status.Text) // Immunization.status
-	tokenCodeableConcept(x, 0x7e61b7c81aadbc54, r.StatusReason)                         // Immunization.statusReason
-	tokenCodeableConcept(x, 0x27d3615af78d5b9b, r.VaccineCode)                          // Immunization.vaccineCode
+	x.CodeOf(0x3fee04eabf0a6627, "http://hl7.org/fhir/event-status", r.Status.Text) // Immunization.status
+	tokenCodeableConcept(x, 0x7e61b7c81aadbc54, r.StatusReason)                     // Immunization.statusReason
+	tokenCodeableConcept(x, 0x27d3615af78d5b9b, r.VaccineCode)                      // Immunization.vaccineCode
 }
 
 var parametersImmunization = []fhir.Parameter{
@@ -81,7 +79,7 @@ var parametersImmunization = []fhir.Parameter{
 	{Code: "reason-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8417036988e1317}, Expression: "Immunization.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-code", Description: "Reason why the vaccine was administered"},
 	{Code: "reason-reference", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a72453b35747639}, Targets: []string{"Condition", "DiagnosticReport", "Observation"}, Expression: "Immunization.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-reference", Description: "Why immunization occurred"},
 	{Code: "series", Base: "Immunization", Type: fhir.SearchString, Keys: []fhir.Key{0xe2ec6c0db94cf536}, Expression: "Immunization.protocolApplied.series", URL: "http://hl7.org/fhir/SearchParameter/Immunization-series", Description: "The series being followed by the provider"},
-	{Code: "status", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fee04eabf0a6627}, Single: true, System: "http://hl7.org/fhir/event-status", Expression: "Immunization.status", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status", Description: "Immunization event status"},
+	{Code: "status", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fee04eabf0a6627}, Single: true, System: "http://hl7.org/fhir/event-status", Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Immunization.status", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status", Description: "Immunization event status"},
 	{Code: "status-reason", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x7e61b7c81aadbc54}, Expression: "Immunization.statusReason", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status-reason", Description: "Reason why the vaccine was not administered"},
 	{Code: "target-disease", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x796166d387ce6988}, Expression: "Immunization.protocolApplied.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/Immunization-target-disease", Description: "The target disease the dose is being administered against"},
 	{Code: "vaccine-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x27d3615af78d5b9b}, Expression: "Immunization.vaccineCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-vaccine-code", Description: "Vaccine Product Administered"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunizationEvaluation adds what the search parameters and compartments say of r to x.
+// immunizationEvaluation adds what the search parameters say of r to x.
 func immunizationEvaluation(x *fhir.Index, r *r4.ImmunizationEvaluation) {
 	x.Date(0x6a69160dd45739a9, r.Date.Text)                   // ImmunizationEvaluation.date
 	tokenCodeableConcept(x, 0xc92ac9ada69fa27d, r.DoseStatus) // ImmunizationEvaluation.doseStatus
@@ -27,10 +27,9 @@ func immunizationEvaluation(x *fhir.Index, r *r4.ImmunizationEvaluation) {
 			tokenCoding(x, 0x3f49c5bcfd7af918, &meta.Tag[i]) // ImmunizationEvaluation.meta.tag
 		}
 	}
-	referenceReference(x, 0x49a2185ee4f2c028, r.Patient) // ImmunizationEvaluation.patient
-	compartment(x, "Patient", r.Patient)
-	tokenCode(x, 0x3cab2ccea53acf7e, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // ImmunizationEvaluation.status
-	tokenCodeableConcept(x, 0xfde5b35fdeb50a94, r.TargetDisease)                                                     // ImmunizationEvaluation.targetDisease
+	referenceReference(x, 0x49a2185ee4f2c028, r.Patient)                                                         // ImmunizationEvaluation.patient
+	x.CodeOf(0x3cab2ccea53acf7e, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // ImmunizationEvaluation.status
+	tokenCodeableConcept(x, 0xfde5b35fdeb50a94, r.TargetDisease)                                                 // ImmunizationEvaluation.targetDisease
 }
 
 var parametersImmunizationEvaluation = []fhir.Parameter{
@@ -49,6 +48,6 @@ var parametersImmunizationEvaluation = []fhir.Parameter{
 	{Code: "identifier", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xb08e24b4fe831cd4}, Expression: "ImmunizationEvaluation.identifier", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-identifier", Description: "ID of the evaluation"},
 	{Code: "immunization-event", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x0160e9791ae19283}, Targets: []string{"Immunization"}, Single: true, Expression: "ImmunizationEvaluation.immunizationEvent", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-immunization-event", Description: "The vaccine administration event being evaluated"},
 	{Code: "patient", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x49a2185ee4f2c028}, Targets: []string{"Patient"}, Single: true, Expression: "ImmunizationEvaluation.patient", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-patient", Description: "The patient being evaluated"},
-	{Code: "status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cab2ccea53acf7e}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medication-admin-status", Expression: "ImmunizationEvaluation.status", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-status", Description: "Immunization evaluation status"},
+	{Code: "status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cab2ccea53acf7e}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medication-admin-status", Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "ImmunizationEvaluation.status", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-status", Description: "Immunization evaluation status"},
 	{Code: "target-disease", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xfde5b35fdeb50a94}, Expression: "ImmunizationEvaluation.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-target-disease", Description: "The vaccine preventable disease being evaluated against"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunizationRecommendation adds what the search parameters and compartments say of r to x.
+// immunizationRecommendation adds what the search parameters say of r to x.
 func immunizationRecommendation(x *fhir.Index, r *r4.ImmunizationRecommendation) {
 	x.Date(0x521b140f4878bbcf, r.Date.Text) // ImmunizationRecommendation.date
 	for i := range r.Identifier {
@@ -26,7 +26,6 @@ func immunizationRecommendation(x *fhir.Index, r *r4.ImmunizationRecommendation)
 		}
 	}
 	referenceReference(x, 0xc98b959951c0b178, r.Patient) // ImmunizationRecommendation.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Recommendation {
 		recommendation := &r.Recommendation[i]
 		tokenCodeableConcept(x, 0x9ca8058e087f4357, recommendation.ForecastStatus) // ImmunizationRecommendation.recommendation.forecastStatus

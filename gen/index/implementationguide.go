@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// implementationGuide adds what the search parameters and compartments say of r to x.
+// implementationGuide adds what the search parameters say of r to x.
 func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 	x.Date(0xd132985bf1517b78, r.Date.Text) // ImplementationGuide.date
 	if definition := r.Definition; definition != nil {
@@ -41,11 +41,11 @@ func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 			tokenCoding(x, 0x0978dd8deef4a3d1, &meta.Tag[i]) // ImplementationGuide.meta.tag
 		}
 	}
-	x.String(0x39e2174bfca81760, r.Name.Text)                                                 // ImplementationGuide.name
-	x.String(0x402c8e548f10b196, r.Publisher.Text)                                            // ImplementationGuide.publisher
-	tokenCode(x, 0xa8c5424b58ba3425, "http://hl7.org/fhir/publication-status", r.Status.Text) // ImplementationGuide.status
-	x.String(0xeac2b6d1a53f1f95, r.Title.Text)                                                // ImplementationGuide.title
-	x.URI(0x72175a24310a621c, r.URL.Text)                                                     // ImplementationGuide.url
+	x.String(0x39e2174bfca81760, r.Name.Text)                                             // ImplementationGuide.name
+	x.String(0x402c8e548f10b196, r.Publisher.Text)                                        // ImplementationGuide.publisher
+	x.CodeOf(0xa8c5424b58ba3425, "http://hl7.org/fhir/publication-status", r.Status.Text) // ImplementationGuide.status
+	x.String(0xeac2b6d1a53f1f95, r.Title.Text)                                            // ImplementationGuide.title
+	x.URI(0x72175a24310a621c, r.URL.Text)                                                 // ImplementationGuide.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x93eba4ea398237ef, 2) // ImplementationGuide.useContext: code & value.ofType(CodeableConcept)
@@ -104,7 +104,7 @@ var parametersImplementationGuide = []fhir.Parameter{
 	{Code: "name", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0x39e2174bfca81760}, Single: true, Expression: "ImplementationGuide.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the implementation guide"},
 	{Code: "publisher", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0x402c8e548f10b196}, Single: true, Expression: "ImplementationGuide.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the implementation guide"},
 	{Code: "resource", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c4f4f3f2da3d3f7}, Targets: anyType, Expression: "ImplementationGuide.definition.resource.reference", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-resource", Description: "Location of the resource"},
-	{Code: "status", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xa8c5424b58ba3425}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ImplementationGuide.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the implementation guide"},
+	{Code: "status", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xa8c5424b58ba3425}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ImplementationGuide.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the implementation guide"},
 	{Code: "title", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0xeac2b6d1a53f1f95}, Single: true, Expression: "ImplementationGuide.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the implementation guide"},
 	{Code: "url", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x72175a24310a621c}, Single: true, Expression: "ImplementationGuide.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the implementation guide"},
 	{Code: "version", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x91a221f1ed3cf960}, Single: true, Expression: "ImplementationGuide.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the implementation guide"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// insurancePlan adds what the search parameters and compartments say of r to x.
+// insurancePlan adds what the search parameters say of r to x.
 func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 	referenceReference(x, 0xe100363f9b7c96ad, r.AdministeredBy) // InsurancePlan.administeredBy
 	for i := range r.Alias {
@@ -16,12 +16,12 @@ func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 	for i := range r.Contact {
 		contact := &r.Contact[i]
 		if address := contact.Address; address != nil {
-			stringAddress(x, 0xcb2e29d92fa819a5, address)                                         // InsurancePlan.contact.address
-			x.String(0xc28391270f7b473f, address.City.Text)                                       // InsurancePlan.contact.address.city
-			x.String(0x43b858abfacbc151, address.Country.Text)                                    // InsurancePlan.contact.address.country
-			x.String(0x11a4752fe2a684a1, address.PostalCode.Text)                                 // InsurancePlan.contact.address.postalCode
-			x.String(0x9dde858b9c5b09c2, address.State.Text)                                      // InsurancePlan.contact.address.state
-			tokenCode(x, 0xd242a7d4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text) // InsurancePlan.contact.address.use
+			stringAddress(x, 0xcb2e29d92fa819a5, address)                                     // InsurancePlan.contact.address
+			x.String(0xc28391270f7b473f, address.City.Text)                                   // InsurancePlan.contact.address.city
+			x.String(0x43b858abfacbc151, address.Country.Text)                                // InsurancePlan.contact.address.country
+			x.String(0x11a4752fe2a684a1, address.PostalCode.Text)                             // InsurancePlan.contact.address.postalCode
+			x.String(0x9dde858b9c5b09c2, address.State.Text)                                  // InsurancePlan.contact.address.state
+			x.CodeOf(0xd242a7d4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text) // InsurancePlan.contact.address.use
 		}
 	}
 	for i := range r.Endpoint {
@@ -42,9 +42,9 @@ func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 			tokenCoding(x, 0x918e90d4f9543c4d, &meta.Tag[i]) // InsurancePlan.meta.tag
 		}
 	}
-	x.String(0x7c16a837e14893bf, r.Name.Text)                                                 // InsurancePlan.name
-	referenceReference(x, 0xd3014e57dac99a5f, r.OwnedBy)                                      // InsurancePlan.ownedBy
-	tokenCode(x, 0xdd3b18d702df596f, "http://hl7.org/fhir/publication-status", r.Status.Text) // InsurancePlan.status
+	x.String(0x7c16a837e14893bf, r.Name.Text)                                             // InsurancePlan.name
+	referenceReference(x, 0xd3014e57dac99a5f, r.OwnedBy)                                  // InsurancePlan.ownedBy
+	x.CodeOf(0xdd3b18d702df596f, "http://hl7.org/fhir/publication-status", r.Status.Text) // InsurancePlan.status
 	for i := range r.Type_ {
 		tokenCodeableConcept(x, 0x1734d1770c28a698, &r.Type_[i]) // InsurancePlan.type
 	}
@@ -66,13 +66,13 @@ var parametersInsurancePlan = []fhir.Parameter{
 	{Code: "address-country", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x43b858abfacbc151}, Expression: "InsurancePlan.contact.address.country", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x11a4752fe2a684a1}, Expression: "InsurancePlan.contact.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x9dde858b9c5b09c2}, Expression: "InsurancePlan.contact.address.state", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd242a7d4b7e6aa34}, System: "http://hl7.org/fhir/address-use", Expression: "InsurancePlan.contact.address.use", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd242a7d4b7e6aa34}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "InsurancePlan.contact.address.use", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-use", Description: "A use code specified in an address"},
 	{Code: "administered-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xe100363f9b7c96ad}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.administeredBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-administered-by", Description: "Product administrator"},
 	{Code: "endpoint", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xce164e211f246174}, Targets: []string{"Endpoint"}, Expression: "InsurancePlan.endpoint", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-endpoint", Description: "Technical endpoint"},
 	{Code: "identifier", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xa7cceabcd02e0d15}, Expression: "InsurancePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
 	{Code: "name", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x7c16a837e14893bf, 0xed660bd51205cd4b}, Expression: "name | alias", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-name", Description: "A portion of the organization's name or alias"},
 	{Code: "owned-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xd3014e57dac99a5f}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.ownedBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-owned-by", Description: "An organization of which this organization forms a part"},
 	{Code: "phonetic", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x7c16a837e14893bf}, Single: true, Expression: "InsurancePlan.name", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-phonetic", Description: "A portion of the organization's name using some kind of phonetic matching algorithm"},
-	{Code: "status", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd3b18d702df596f}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "InsurancePlan.status", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-status", Description: "Is the Organization record active"},
+	{Code: "status", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd3b18d702df596f}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "InsurancePlan.status", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-status", Description: "Is the Organization record active"},
 	{Code: "type", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x1734d1770c28a698}, Expression: "InsurancePlan.type", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-type", Description: "A code for the type of organization"},
 }

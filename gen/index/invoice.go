@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// invoice adds what the search parameters and compartments say of r to x.
+// invoice adds what the search parameters say of r to x.
 func invoice(x *fhir.Index, r *r4.Invoice) {
 	referenceReference(x, 0xbb4339093d543876, r.Account) // Invoice.account
 	x.Date(0x1601f9be3ff5fb95, r.Date.Text)              // Invoice.date
@@ -29,20 +29,15 @@ func invoice(x *fhir.Index, r *r4.Invoice) {
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x0504db6cc7fedb71, participant.Actor) // Invoice.participant.actor
-		compartment(x, "Device", participant.Actor)
-		compartment(x, "Practitioner", participant.Actor)
+		referenceReference(x, 0x0504db6cc7fedb71, participant.Actor)  // Invoice.participant.actor
 		tokenCodeableConcept(x, 0xbecd8b1f515199b0, participant.Role) // Invoice.participant.role
 	}
-	referenceReference(x, 0xee12f054ca376479, r.Recipient) // Invoice.recipient
-	compartment(x, "Patient", r.Recipient)
-	compartment(x, "RelatedPerson", r.Recipient)
-	tokenCode(x, 0x04f7e696ed59bf91, "http://hl7.org/fhir/invoice-status", r.Status.Text) // Invoice.status
-	referenceReference(x, 0x949300b559ff8af0, r.Subject)                                  // Invoice.subject
-	compartment(x, "Patient", r.Subject)
-	quantityMoney(x, 0x4ecffb8d999e82a7, r.TotalGross)   // Invoice.totalGross
-	quantityMoney(x, 0x0bba3b30eab9d1f8, r.TotalNet)     // Invoice.totalNet
-	tokenCodeableConcept(x, 0x8c0251dac425c403, r.Type_) // Invoice.type
+	referenceReference(x, 0xee12f054ca376479, r.Recipient)                            // Invoice.recipient
+	x.CodeOf(0x04f7e696ed59bf91, "http://hl7.org/fhir/invoice-status", r.Status.Text) // Invoice.status
+	referenceReference(x, 0x949300b559ff8af0, r.Subject)                              // Invoice.subject
+	quantityMoney(x, 0x4ecffb8d999e82a7, r.TotalGross)                                // Invoice.totalGross
+	quantityMoney(x, 0x0bba3b30eab9d1f8, r.TotalNet)                                  // Invoice.totalNet
+	tokenCodeableConcept(x, 0x8c0251dac425c403, r.Type_)                              // Invoice.type
 }
 
 var parametersInvoice = []fhir.Parameter{
@@ -64,7 +59,7 @@ var parametersInvoice = []fhir.Parameter{
 	{Code: "participant-role", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xbecd8b1f515199b0}, Expression: "Invoice.participant.role", URL: "http://hl7.org/fhir/SearchParameter/Invoice-participant-role", Description: "Type of involvement in creation of this Invoice"},
 	{Code: "patient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x949300b559ff8af0}, Targets: []string{"Patient"}, Single: true, Expression: "Invoice.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Invoice-patient", Description: "Recipient(s) of goods and services"},
 	{Code: "recipient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xee12f054ca376479}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Invoice.recipient", URL: "http://hl7.org/fhir/SearchParameter/Invoice-recipient", Description: "Recipient of this invoice"},
-	{Code: "status", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x04f7e696ed59bf91}, Single: true, System: "http://hl7.org/fhir/invoice-status", Expression: "Invoice.status", URL: "http://hl7.org/fhir/SearchParameter/Invoice-status", Description: "draft | issued | balanced | cancelled | entered-in-error"},
+	{Code: "status", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x04f7e696ed59bf91}, Single: true, System: "http://hl7.org/fhir/invoice-status", Systems: []string{"http://hl7.org/fhir/invoice-status"}, Expression: "Invoice.status", URL: "http://hl7.org/fhir/SearchParameter/Invoice-status", Description: "draft | issued | balanced | cancelled | entered-in-error"},
 	{Code: "subject", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x949300b559ff8af0}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Invoice.subject", URL: "http://hl7.org/fhir/SearchParameter/Invoice-subject", Description: "Recipient(s) of goods and services"},
 	{Code: "totalgross", Base: "Invoice", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x4ecffb8d999e82a7}, Single: true, Expression: "Invoice.totalGross", URL: "http://hl7.org/fhir/SearchParameter/Invoice-totalgross", Description: "Gross total of this Invoice"},
 	{Code: "totalnet", Base: "Invoice", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x0bba3b30eab9d1f8}, Single: true, Expression: "Invoice.totalNet", URL: "http://hl7.org/fhir/SearchParameter/Invoice-totalnet", Description: "Net total of this Invoice"},

@@ -7,11 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// library adds what the search parameters and compartments say of r to x.
+// library adds what the search parameters say of r to x.
 func library(x *fhir.Index, r *r4.Library) {
 	for i := range r.Content {
 		content := &r.Content[i]
-		tokenCode(x, 0xc5681baef2d64950, "urn:ietf:bcp:13", content.ContentType.Text) // Library.content.contentType
+		x.CodeOf(0xc5681baef2d64950, "urn:ietf:bcp:13", content.ContentType.Text) // Library.content.contentType
 	}
 	x.Date(0x4ebf079a5d985464, r.Date.Text)              // Library.date
 	x.String(0x74b2e3a1b5a03d81, r.Description.Text)     // Library.description
@@ -54,8 +54,8 @@ func library(x *fhir.Index, r *r4.Library) {
 			x.Canonical(0x3f8d867008d9d5f9, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0xfbb08d36d81e8cbd, "http://hl7.org/fhir/publication-status", r.Status.Text) // Library.status
-	x.String(0xfb2237884afe1294, r.Title.Text)                                                // Library.title
+	x.CodeOf(0xfbb08d36d81e8cbd, "http://hl7.org/fhir/publication-status", r.Status.Text) // Library.status
+	x.String(0xfb2237884afe1294, r.Title.Text)                                            // Library.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0x09207986cd4a3761, &r.Topic[i]) // Library.topic
 	}
@@ -106,7 +106,7 @@ var parametersLibrary = []fhir.Parameter{
 	{Code: "_tag", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xe244dc724c5dec6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Library", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "composed-of", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x392fa351db02611e}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-composed-of", Description: "What resource is being referenced"},
-	{Code: "content-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5681baef2d64950}, System: "urn:ietf:bcp:13", Expression: "Library.content.contentType", URL: "http://hl7.org/fhir/SearchParameter/Library-content-type", Description: "The type of content in the library (e.g. text/cql)"},
+	{Code: "content-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5681baef2d64950}, System: "urn:ietf:bcp:13", Systems: []string{"urn:ietf:bcp:13"}, Expression: "Library.content.contentType", URL: "http://hl7.org/fhir/SearchParameter/Library-content-type", Description: "The type of content in the library (e.g. text/cql)"},
 	{Code: "context", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd712bd3fbbe1761}, Expression: "Library.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Library-context", Description: "A use context assigned to the library"},
 	{Code: "context-quantity", Base: "Library", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xd779424956981d3e, 0x46ba99c4d6e3116e}, Expression: "Library.useContext.value as Quantity | Library.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Library-context-quantity", Description: "A quantity- or range-valued use context assigned to the library"},
 	{Code: "context-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d47eb53740e12b6}, Expression: "Library.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type", Description: "A type of use context assigned to the library"},
@@ -122,7 +122,7 @@ var parametersLibrary = []fhir.Parameter{
 	{Code: "name", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0x334e8d76d2610c58}, Single: true, Expression: "Library.name", URL: "http://hl7.org/fhir/SearchParameter/Library-name", Description: "Computationally friendly name of the library"},
 	{Code: "predecessor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc8e3dceaedc7ecb}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0x91209b0a48592f91}, Single: true, Expression: "Library.publisher", URL: "http://hl7.org/fhir/SearchParameter/Library-publisher", Description: "Name of the publisher of the library"},
-	{Code: "status", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbb08d36d81e8cbd}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "Library.status", URL: "http://hl7.org/fhir/SearchParameter/Library-status", Description: "The current status of the library"},
+	{Code: "status", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbb08d36d81e8cbd}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Library.status", URL: "http://hl7.org/fhir/SearchParameter/Library-status", Description: "The current status of the library"},
 	{Code: "successor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f8d867008d9d5f9}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0xfb2237884afe1294}, Single: true, Expression: "Library.title", URL: "http://hl7.org/fhir/SearchParameter/Library-title", Description: "The human-friendly name of the library"},
 	{Code: "topic", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x09207986cd4a3761}, Expression: "Library.topic", URL: "http://hl7.org/fhir/SearchParameter/Library-topic", Description: "Topics associated with the module"},

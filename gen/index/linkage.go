@@ -7,10 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// linkage adds what the search parameters and compartments say of r to x.
+// linkage adds what the search parameters say of r to x.
 func linkage(x *fhir.Index, r *r4.Linkage) {
 	referenceReference(x, 0x17190cfdcc39fc11, r.Author) // Linkage.author
-	compartment(x, "Practitioner", r.Author)
 	for i := range r.Item {
 		item := &r.Item[i]
 		referenceReference(x, 0x460dd5f3bbd643a7, item.Resource) // Linkage.item.resource

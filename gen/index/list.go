@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// list adds what the search parameters and compartments say of r to x.
+// list adds what the search parameters say of r to x.
 func list(x *fhir.Index, r *r4.List) {
 	tokenCodeableConcept(x, 0x4f91e7beb09460db, r.Code)        // List.code
 	x.Date(0x0b82d2985cdb605a, r.Date.Text)                    // List.date
@@ -36,15 +36,10 @@ func list(x *fhir.Index, r *r4.List) {
 		note := &r.Note[i]
 		x.String(0xa012306f0ed62b2b, note.Text.Text) // List.note.text
 	}
-	referenceReference(x, 0xe7f5a2ade14a5c10, r.Source) // List.source
-	compartment(x, "Device", r.Source)
-	compartment(x, "Patient", r.Source)
-	compartment(x, "Practitioner", r.Source)
-	tokenCode(x, 0x2b22f0c7afb27800, "http://hl7.org/fhir/list-status", r.Status.Text) // List.status
-	referenceReference(x, 0x1182023206ba4c38, r.Subject)                               // List.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
-	x.String(0x0838023189a44b66, r.Title.Text) // List.title
+	referenceReference(x, 0xe7f5a2ade14a5c10, r.Source)                            // List.source
+	x.CodeOf(0x2b22f0c7afb27800, "http://hl7.org/fhir/list-status", r.Status.Text) // List.status
+	referenceReference(x, 0x1182023206ba4c38, r.Subject)                           // List.subject
+	x.String(0x0838023189a44b66, r.Title.Text)                                     // List.title
 }
 
 var parametersList = []fhir.Parameter{
@@ -67,7 +62,7 @@ var parametersList = []fhir.Parameter{
 	{Code: "notes", Base: "List", Type: fhir.SearchString, Keys: []fhir.Key{0xa012306f0ed62b2b}, Expression: "List.note.text", URL: "http://hl7.org/fhir/SearchParameter/List-notes", Description: "The annotation - text content (as markdown)"},
 	{Code: "patient", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x1182023206ba4c38}, Targets: []string{"Patient"}, Single: true, Expression: "List.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "If all resources have the same subject"},
 	{Code: "source", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0xe7f5a2ade14a5c10}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "List.source", URL: "http://hl7.org/fhir/SearchParameter/List-source", Description: "Who and/or what defined the list contents (aka Author)"},
-	{Code: "status", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x2b22f0c7afb27800}, Single: true, System: "http://hl7.org/fhir/list-status", Expression: "List.status", URL: "http://hl7.org/fhir/SearchParameter/List-status", Description: "current | retired | entered-in-error"},
+	{Code: "status", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x2b22f0c7afb27800}, Single: true, System: "http://hl7.org/fhir/list-status", Systems: []string{"http://hl7.org/fhir/list-status"}, Expression: "List.status", URL: "http://hl7.org/fhir/SearchParameter/List-status", Description: "current | retired | entered-in-error"},
 	{Code: "subject", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x1182023206ba4c38}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "List.subject", URL: "http://hl7.org/fhir/SearchParameter/List-subject", Description: "If all resources have the same subject"},
 	{Code: "title", Base: "List", Type: fhir.SearchString, Keys: []fhir.Key{0x0838023189a44b66}, Single: true, Expression: "List.title", URL: "http://hl7.org/fhir/SearchParameter/List-title", Description: "Descriptive name for the list"},
 }

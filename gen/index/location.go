@@ -7,15 +7,15 @@ import (
 	"kiln/server/fhir"
 )
 
-// location adds what the search parameters and compartments say of r to x.
+// location adds what the search parameters say of r to x.
 func location(x *fhir.Index, r *r4.Location) {
 	if address := r.Address; address != nil {
-		stringAddress(x, 0x3760c1ab0074f643, address)                                         // Location.address
-		x.String(0x8c61928610ee15e0, address.City.Text)                                       // Location.address.city
-		x.String(0xa2c3844dc315c747, address.Country.Text)                                    // Location.address.country
-		x.String(0x87a250fb22da38ff, address.PostalCode.Text)                                 // Location.address.postalCode
-		x.String(0x15c45660be29bf09, address.State.Text)                                      // Location.address.state
-		tokenCode(x, 0xfd6efd011c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text) // Location.address.use
+		stringAddress(x, 0x3760c1ab0074f643, address)                                     // Location.address
+		x.String(0x8c61928610ee15e0, address.City.Text)                                   // Location.address.city
+		x.String(0xa2c3844dc315c747, address.Country.Text)                                // Location.address.country
+		x.String(0x87a250fb22da38ff, address.PostalCode.Text)                             // Location.address.postalCode
+		x.String(0x15c45660be29bf09, address.State.Text)                                  // Location.address.state
+		x.CodeOf(0xfd6efd011c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text) // Location.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x6a2b1ec874825b80, r.Alias[i].Text) // Location.alias
@@ -39,10 +39,10 @@ func location(x *fhir.Index, r *r4.Location) {
 			tokenCoding(x, 0xf8617fa21dc598d3, &meta.Tag[i]) // Location.meta.tag
 		}
 	}
-	x.String(0x264dfe718a97130f, r.Name.Text)                                              // Location.name
-	tokenCoding(x, 0x01cda8601768524f, r.OperationalStatus)                                // Location.operationalStatus
-	referenceReference(x, 0x63cb8ddcbf2bc9b7, r.PartOf)                                    // Location.partOf
-	tokenCode(x, 0xc38e5f2a3d80d670, "http://hl7.org/fhir/location-status", r.Status.Text) // Location.status
+	x.String(0x264dfe718a97130f, r.Name.Text)                                          // Location.name
+	tokenCoding(x, 0x01cda8601768524f, r.OperationalStatus)                            // Location.operationalStatus
+	referenceReference(x, 0x63cb8ddcbf2bc9b7, r.PartOf)                                // Location.partOf
+	x.CodeOf(0xc38e5f2a3d80d670, "http://hl7.org/fhir/location-status", r.Status.Text) // Location.status
 	for i := range r.Type_ {
 		tokenCodeableConcept(x, 0xe43596174e41cbb3, &r.Type_[i]) // Location.type
 	}
@@ -64,7 +64,7 @@ var parametersLocation = []fhir.Parameter{
 	{Code: "address-country", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0xa2c3844dc315c747}, Single: true, Expression: "Location.address.country", URL: "http://hl7.org/fhir/SearchParameter/Location-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x87a250fb22da38ff}, Single: true, Expression: "Location.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Location-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x15c45660be29bf09}, Single: true, Expression: "Location.address.state", URL: "http://hl7.org/fhir/SearchParameter/Location-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd6efd011c089a4a}, Single: true, System: "http://hl7.org/fhir/address-use", Expression: "Location.address.use", URL: "http://hl7.org/fhir/SearchParameter/Location-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd6efd011c089a4a}, Single: true, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Location.address.use", URL: "http://hl7.org/fhir/SearchParameter/Location-address-use", Description: "A use code specified in an address"},
 	{Code: "endpoint", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x89649c853c24322b}, Targets: []string{"Endpoint"}, Expression: "Location.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Location-endpoint", Description: "Technical endpoints providing access to services operated for the location"},
 	{Code: "identifier", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xd614c18bec967d7f}, Expression: "Location.identifier", URL: "http://hl7.org/fhir/SearchParameter/Location-identifier", Description: "An identifier for the location"},
 	{Code: "name", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x264dfe718a97130f, 0x6a2b1ec874825b80}, Expression: "Location.name | Location.alias", URL: "http://hl7.org/fhir/SearchParameter/Location-name", Description: "A portion of the location's name or alias"},
@@ -72,6 +72,6 @@ var parametersLocation = []fhir.Parameter{
 	{Code: "operational-status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x01cda8601768524f}, Single: true, Expression: "Location.operationalStatus", URL: "http://hl7.org/fhir/SearchParameter/Location-operational-status", Description: "Searches for locations (typically bed/room) that have an operational status (e.g. contaminated, housekeeping)"},
 	{Code: "organization", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x7a9795c34e73ad79}, Targets: []string{"Organization"}, Single: true, Expression: "Location.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Location-organization", Description: "Searches for locations that are managed by the provided organization"},
 	{Code: "partof", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x63cb8ddcbf2bc9b7}, Targets: []string{"Location"}, Single: true, Expression: "Location.partOf", URL: "http://hl7.org/fhir/SearchParameter/Location-partof", Description: "A location of which this location is a part"},
-	{Code: "status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xc38e5f2a3d80d670}, Single: true, System: "http://hl7.org/fhir/location-status", Expression: "Location.status", URL: "http://hl7.org/fhir/SearchParameter/Location-status", Description: "Searches for locations with a specific kind of status"},
+	{Code: "status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xc38e5f2a3d80d670}, Single: true, System: "http://hl7.org/fhir/location-status", Systems: []string{"http://hl7.org/fhir/location-status"}, Expression: "Location.status", URL: "http://hl7.org/fhir/SearchParameter/Location-status", Description: "Searches for locations with a specific kind of status"},
 	{Code: "type", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xe43596174e41cbb3}, Expression: "Location.type", URL: "http://hl7.org/fhir/SearchParameter/Location-type", Description: "A code for the type of location"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// measure adds what the search parameters and compartments say of r to x.
+// measure adds what the search parameters say of r to x.
 func measure(x *fhir.Index, r *r4.Measure) {
 	x.Date(0x1fe9c8ed38400138, r.Date.Text)              // Measure.date
 	x.String(0x1f95e53784fce85d, r.Description.Text)     // Measure.description
@@ -53,8 +53,8 @@ func measure(x *fhir.Index, r *r4.Measure) {
 			x.Canonical(0x7a99b6f930c33b0c, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0x4678ff0c25e56d74, "http://hl7.org/fhir/publication-status", r.Status.Text) // Measure.status
-	x.String(0x5f17f75f380696fd, r.Title.Text)                                                // Measure.title
+	x.CodeOf(0x4678ff0c25e56d74, "http://hl7.org/fhir/publication-status", r.Status.Text) // Measure.status
+	x.String(0x5f17f75f380696fd, r.Title.Text)                                            // Measure.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0xf79ad251008591ea, &r.Topic[i]) // Measure.topic
 	}
@@ -119,7 +119,7 @@ var parametersMeasure = []fhir.Parameter{
 	{Code: "name", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x5a229b6e9ac496b3}, Single: true, Expression: "Measure.name", URL: "http://hl7.org/fhir/SearchParameter/Measure-name", Description: "Computationally friendly name of the measure"},
 	{Code: "predecessor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d71519bcc783ada}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x1ed016a401de39a8}, Single: true, Expression: "Measure.publisher", URL: "http://hl7.org/fhir/SearchParameter/Measure-publisher", Description: "Name of the publisher of the measure"},
-	{Code: "status", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x4678ff0c25e56d74}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "Measure.status", URL: "http://hl7.org/fhir/SearchParameter/Measure-status", Description: "The current status of the measure"},
+	{Code: "status", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x4678ff0c25e56d74}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Measure.status", URL: "http://hl7.org/fhir/SearchParameter/Measure-status", Description: "The current status of the measure"},
 	{Code: "successor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x7a99b6f930c33b0c}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x5f17f75f380696fd}, Single: true, Expression: "Measure.title", URL: "http://hl7.org/fhir/SearchParameter/Measure-title", Description: "The human-friendly name of the measure"},
 	{Code: "topic", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xf79ad251008591ea}, Expression: "Measure.topic", URL: "http://hl7.org/fhir/SearchParameter/Measure-topic", Description: "Topics associated with the measure"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// measureReport adds what the search parameters and compartments say of r to x.
+// measureReport adds what the search parameters say of r to x.
 func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 	x.Date(0x9a215fdb285780b3, r.Date.Text) // MeasureReport.date
 	for i := range r.EvaluatedResource {
@@ -29,11 +29,10 @@ func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 			tokenCoding(x, 0x4d9d659ec5473514, &meta.Tag[i]) // MeasureReport.meta.tag
 		}
 	}
-	datePeriod(x, 0x0c53d528968541d4, r.Period)                                                  // MeasureReport.period
-	referenceReference(x, 0x132df9ba9efa2584, r.Reporter)                                        // MeasureReport.reporter
-	tokenCode(x, 0x72385152f5a5b1a2, "http://hl7.org/fhir/measure-report-status", r.Status.Text) // MeasureReport.status
-	referenceReference(x, 0x641cae3a0599a47b, r.Subject)                                         // MeasureReport.subject
-	compartment(x, "Patient", r.Subject)
+	datePeriod(x, 0x0c53d528968541d4, r.Period)                                              // MeasureReport.period
+	referenceReference(x, 0x132df9ba9efa2584, r.Reporter)                                    // MeasureReport.reporter
+	x.CodeOf(0x72385152f5a5b1a2, "http://hl7.org/fhir/measure-report-status", r.Status.Text) // MeasureReport.status
+	referenceReference(x, 0x641cae3a0599a47b, r.Subject)                                     // MeasureReport.subject
 }
 
 var parametersMeasureReport = []fhir.Parameter{
@@ -54,6 +53,6 @@ var parametersMeasureReport = []fhir.Parameter{
 	{Code: "patient", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x641cae3a0599a47b}, Targets: []string{"Patient"}, Single: true, Expression: "MeasureReport.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-patient", Description: "The identity of a patient to search for individual measure report results for"},
 	{Code: "period", Base: "MeasureReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x0c53d528968541d4}, Single: true, Expression: "MeasureReport.period", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-period", Description: "The period of the measure report"},
 	{Code: "reporter", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x132df9ba9efa2584}, Targets: []string{"Location", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MeasureReport.reporter", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-reporter", Description: "The reporter to return measure report results for"},
-	{Code: "status", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x72385152f5a5b1a2}, Single: true, System: "http://hl7.org/fhir/measure-report-status", Expression: "MeasureReport.status", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-status", Description: "The status of the measure report"},
+	{Code: "status", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x72385152f5a5b1a2}, Single: true, System: "http://hl7.org/fhir/measure-report-status", Systems: []string{"http://hl7.org/fhir/measure-report-status"}, Expression: "MeasureReport.status", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-status", Description: "The status of the measure report"},
 	{Code: "subject", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x641cae3a0599a47b}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MeasureReport.subject", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-subject", Description: "The identity of a subject to search for individual measure report results for"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// media adds what the search parameters and compartments say of r to x.
+// media adds what the search parameters say of r to x.
 func media(x *fhir.Index, r *r4.Media) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0xbd5966d31fac7784, &r.BasedOn[i]) // Media.basedOn
@@ -16,7 +16,6 @@ func media(x *fhir.Index, r *r4.Media) {
 	dateOf(x, 0x11b5904c8b21b875, r.Created)                // Media.created
 	referenceReference(x, 0xded03079af6150fe, r.Device)     // Media.device
 	referenceReference(x, 0xb1b50b26a65c9688, r.Encounter)  // Media.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xd9b5151b90cf7caa, &r.Identifier[i]) // Media.identifier
 	}
@@ -32,16 +31,12 @@ func media(x *fhir.Index, r *r4.Media) {
 			tokenCoding(x, 0xb67b0e3d4b626cc2, &meta.Tag[i]) // Media.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0xaff37fb0c3eabd51, r.Modality) // Media.modality
-	referenceReference(x, 0xfcb5cc1d9a91dba7, r.Operator)   // Media.operator
-	compartment(x, "Practitioner", r.Operator)
-	tokenCode(x, 0x9c7c83811ca5d808, "http://hl7.org/fhir/event-status", r.Status.Text) // Media.status
-	referenceReference(x, 0x66129caa8a8cc933, r.Subject)                                // Media.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
-	compartment(x, "Practitioner", r.Subject)
-	tokenCodeableConcept(x, 0x2565077aa77986d3, r.Type_) // Media.type
-	tokenCodeableConcept(x, 0xf4be74f4619c36b4, r.View)  // Media.view
+	tokenCodeableConcept(x, 0xaff37fb0c3eabd51, r.Modality)                         // Media.modality
+	referenceReference(x, 0xfcb5cc1d9a91dba7, r.Operator)                           // Media.operator
+	x.CodeOf(0x9c7c83811ca5d808, "http://hl7.org/fhir/event-status", r.Status.Text) // Media.status
+	referenceReference(x, 0x66129caa8a8cc933, r.Subject)                            // Media.subject
+	tokenCodeableConcept(x, 0x2565077aa77986d3, r.Type_)                            // Media.type
+	tokenCodeableConcept(x, 0xf4be74f4619c36b4, r.View)                             // Media.view
 }
 
 var parametersMedia = []fhir.Parameter{
@@ -64,7 +59,7 @@ var parametersMedia = []fhir.Parameter{
 	{Code: "operator", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xfcb5cc1d9a91dba7}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Media.operator", URL: "http://hl7.org/fhir/SearchParameter/Media-operator", Description: "The person who generated the image"},
 	{Code: "patient", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x66129caa8a8cc933}, Targets: []string{"Patient"}, Single: true, Expression: "Media.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Media-patient", Description: "Who/What this Media is a record of"},
 	{Code: "site", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xa15bb76f2fb679ec}, Expression: "Media.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Media-site", Description: "Observed body part"},
-	{Code: "status", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c7c83811ca5d808}, Single: true, System: "http://hl7.org/fhir/event-status", Expression: "Media.status", URL: "http://hl7.org/fhir/SearchParameter/Media-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c7c83811ca5d808}, Single: true, System: "http://hl7.org/fhir/event-status", Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Media.status", URL: "http://hl7.org/fhir/SearchParameter/Media-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x66129caa8a8cc933}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "Specimen"}, Single: true, Expression: "Media.subject", URL: "http://hl7.org/fhir/SearchParameter/Media-subject", Description: "Who/What this Media is a record of"},
 	{Code: "type", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x2565077aa77986d3}, Expression: "Media.type", URL: "http://hl7.org/fhir/SearchParameter/Media-type", Description: "Classification of media as image, video, or audio"},
 	{Code: "view", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xf4be74f4619c36b4}, Expression: "Media.view", URL: "http://hl7.org/fhir/SearchParameter/Media-view", Description: "Imaging view, e.g. Lateral or Antero-posterior"},

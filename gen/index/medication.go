@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medication adds what the search parameters and compartments say of r to x.
+// medication adds what the search parameters say of r to x.
 func medication(x *fhir.Index, r *r4.Medication) {
 	if batch := r.Batch; batch != nil {
 		x.Date(0x9738ae4605f1930e, batch.ExpirationDate.Text) // Medication.batch.expirationDate
@@ -40,7 +40,7 @@ func medication(x *fhir.Index, r *r4.Medication) {
 			tokenCoding(x, 0x92efa634ca9c31ed, &meta.Tag[i]) // Medication.meta.tag
 		}
 	}
-	tokenCode(x, 0x4f7f6797ceb44174, "http://hl7.org/fhir/CodeSystem/medication-status", r.Status.Text) // Medication.status
+	x.CodeOf(0x4f7f6797ceb44174, "http://hl7.org/fhir/CodeSystem/medication-status", r.Status.Text) // Medication.status
 }
 
 var parametersMedication = []fhir.Parameter{
@@ -62,5 +62,5 @@ var parametersMedication = []fhir.Parameter{
 	{Code: "ingredient-code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x373db197bf7c0e19}, Expression: "Medication.ingredient.item as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Medication-ingredient-code", Description: "Returns medications for this ingredient code"},
 	{Code: "lot-number", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0xa431b05d2d2d9c5d}, Single: true, Expression: "Medication.batch.lotNumber", URL: "http://hl7.org/fhir/SearchParameter/Medication-lot-number", Description: "Returns medications in a batch with this lot number"},
 	{Code: "manufacturer", Base: "Medication", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7c9d51fa29cfa98}, Targets: []string{"Organization"}, Single: true, Expression: "Medication.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Medication-manufacturer", Description: "Returns medications made or sold for this manufacturer"},
-	{Code: "status", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f7f6797ceb44174}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medication-status", Expression: "Medication.status", URL: "http://hl7.org/fhir/SearchParameter/Medication-status", Description: "Returns medications for this status"},
+	{Code: "status", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f7f6797ceb44174}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medication-status", Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-status"}, Expression: "Medication.status", URL: "http://hl7.org/fhir/SearchParameter/Medication-status", Description: "Returns medications for this status"},
 }

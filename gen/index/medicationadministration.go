@@ -7,14 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationAdministration adds what the search parameters and compartments say of r to x.
+// medicationAdministration adds what the search parameters say of r to x.
 func medicationAdministration(x *fhir.Index, r *r4.MedicationAdministration) {
 	referenceReference(x, 0x0912879fa5bf88ee, r.Context) // MedicationAdministration.context
-	compartment(x, "Encounter", r.Context)
 	for i := range r.Device {
-		device := &r.Device[i]
-		referenceReference(x, 0xe1b3f7d90d03fc9b, device) // MedicationAdministration.device
-		compartment(x, "Device", device)
+		referenceReference(x, 0xe1b3f7d90d03fc9b, &r.Device[i]) // MedicationAdministration.device
 	}
 	dateOf(x, 0x2681470c122c8c28, r.Effective) // MedicationAdministration.effective
 	for i := range r.Identifier {
@@ -41,20 +38,16 @@ func medicationAdministration(x *fhir.Index, r *r4.MedicationAdministration) {
 	for i := range r.Performer {
 		performer := &r.Performer[i]
 		referenceReference(x, 0x10f020ff1dca59b7, performer.Actor) // MedicationAdministration.performer.actor
-		compartment(x, "Patient", performer.Actor)
-		compartment(x, "Practitioner", performer.Actor)
-		compartment(x, "RelatedPerson", performer.Actor)
 	}
 	for i := range r.ReasonCode {
 		tokenCodeableConcept(x, 0xda4aef6804913a98, &r.ReasonCode[i]) // MedicationAdministration.reasonCode
 	}
-	referenceReference(x, 0x783abf76b6831bd7, r.Request)                                                             // MedicationAdministration.request
-	tokenCode(x, 0xad2f6be24cfe4ec5, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // MedicationAdministration.status
+	referenceReference(x, 0x783abf76b6831bd7, r.Request)                                                         // MedicationAdministration.request
+	x.CodeOf(0xad2f6be24cfe4ec5, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // MedicationAdministration.status
 	for i := range r.StatusReason {
 		tokenCodeableConcept(x, 0x162be98832ca217d, &r.StatusReason[i]) // MedicationAdministration.statusReason
 	}
 	referenceReference(x, 0x978bc8c0421ae7d1, r.Subject) // MedicationAdministration.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersMedicationAdministration = []fhir.Parameter{
@@ -79,6 +72,6 @@ var parametersMedicationAdministration = []fhir.Parameter{
 	{Code: "reason-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xda4aef6804913a98}, Expression: "MedicationAdministration.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-given", Description: "Reasons for administering the medication"},
 	{Code: "reason-not-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x162be98832ca217d}, Expression: "MedicationAdministration.statusReason", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-not-given", Description: "Reasons for not administering the medication"},
 	{Code: "request", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x783abf76b6831bd7}, Targets: []string{"MedicationRequest"}, Single: true, Expression: "MedicationAdministration.request", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-request", Description: "The identity of a request to list administrations from"},
-	{Code: "status", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xad2f6be24cfe4ec5}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medication-admin-status", Expression: "MedicationAdministration.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "MedicationAdministration event status (for example one of active/paused/completed/nullified)"},
+	{Code: "status", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xad2f6be24cfe4ec5}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medication-admin-status", Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "MedicationAdministration.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "MedicationAdministration event status (for example one of active/paused/completed/nullified)"},
 	{Code: "subject", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x978bc8c0421ae7d1}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationAdministration.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-subject", Description: "The identity of the individual or group to list administrations for"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationDispense adds what the search parameters and compartments say of r to x.
+// medicationDispense adds what the search parameters say of r to x.
 func medicationDispense(x *fhir.Index, r *r4.MedicationDispense) {
 	for i := range r.AuthorizingPrescription {
 		referenceReference(x, 0x7e1c6498d5c5352a, &r.AuthorizingPrescription[i]) // MedicationDispense.authorizingPrescription
@@ -38,17 +38,12 @@ func medicationDispense(x *fhir.Index, r *r4.MedicationDispense) {
 	for i := range r.Performer {
 		performer := &r.Performer[i]
 		referenceReference(x, 0xb311c905c52cf52f, performer.Actor) // MedicationDispense.performer.actor
-		compartment(x, "Practitioner", performer.Actor)
 	}
 	for i := range r.Receiver {
-		receiver := &r.Receiver[i]
-		referenceReference(x, 0x302819a6fb6a359f, receiver) // MedicationDispense.receiver
-		compartment(x, "Patient", receiver)
-		compartment(x, "Practitioner", receiver)
+		referenceReference(x, 0x302819a6fb6a359f, &r.Receiver[i]) // MedicationDispense.receiver
 	}
-	tokenCode(x, 0xcba032373fc5d34b, "http://terminology.hl7.org/CodeSystem/medicationdispense-status", r.Status.Text) // MedicationDispense.status
-	referenceReference(x, 0xf80cd056f4c952b5, r.Subject)                                                               // MedicationDispense.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xcba032373fc5d34b, "http://terminology.hl7.org/CodeSystem/medicationdispense-status", r.Status.Text) // MedicationDispense.status
+	referenceReference(x, 0xf80cd056f4c952b5, r.Subject)                                                           // MedicationDispense.subject
 	if substitution := r.Substitution; substitution != nil {
 		for i := range substitution.ResponsibleParty {
 			referenceReference(x, 0x454147fdb1588b4c, &substitution.ResponsibleParty[i]) // MedicationDispense.substitution.responsibleParty
@@ -80,7 +75,7 @@ var parametersMedicationDispense = []fhir.Parameter{
 	{Code: "prescription", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e1c6498d5c5352a}, Targets: []string{"MedicationRequest"}, Expression: "MedicationDispense.authorizingPrescription", URL: "http://hl7.org/fhir/SearchParameter/medications-prescription", Description: "The identity of a prescription to list dispenses from"},
 	{Code: "receiver", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x302819a6fb6a359f}, Targets: []string{"Patient", "Practitioner"}, Expression: "MedicationDispense.receiver", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-receiver", Description: "The identity of a receiver to list dispenses for"},
 	{Code: "responsibleparty", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x454147fdb1588b4c}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "MedicationDispense.substitution.responsibleParty", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-responsibleparty", Description: "Returns dispenses with the specified responsible party"},
-	{Code: "status", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xcba032373fc5d34b}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medicationdispense-status", Expression: "MedicationDispense.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Returns dispenses with a specified dispense status"},
+	{Code: "status", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xcba032373fc5d34b}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medicationdispense-status", Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationdispense-status"}, Expression: "MedicationDispense.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Returns dispenses with a specified dispense status"},
 	{Code: "subject", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xf80cd056f4c952b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationDispense.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-subject", Description: "The identity of a patient for whom to list dispenses"},
 	{Code: "type", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x7d7438ca28e348f2}, Expression: "MedicationDispense.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-type", Description: "Returns dispenses of a specific type"},
 	{Code: "whenhandedover", Base: "MedicationDispense", Type: fhir.SearchDate, Keys: []fhir.Key{0x398fa5529fe4b33d}, Single: true, Expression: "MedicationDispense.whenHandedOver", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-whenhandedover", Description: "Returns dispenses handed over on this date"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationKnowledge adds what the search parameters and compartments say of r to x.
+// medicationKnowledge adds what the search parameters say of r to x.
 func medicationKnowledge(x *fhir.Index, r *r4.MedicationKnowledge) {
 	tokenCodeableConcept(x, 0xbff117a662bc9ab0, r.Code) // MedicationKnowledge.code
 	for i := range r.Cost {
@@ -54,7 +54,7 @@ func medicationKnowledge(x *fhir.Index, r *r4.MedicationKnowledge) {
 		referenceReference(x, 0xa09ac8c5e9f946c3, monograph.Source)  // MedicationKnowledge.monograph.source
 		tokenCodeableConcept(x, 0x0b238746667d3bbd, monograph.Type_) // MedicationKnowledge.monograph.type
 	}
-	tokenCode(x, 0x2eda78e8a43c26d4, "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", r.Status.Text) // MedicationKnowledge.status
+	x.CodeOf(0x2eda78e8a43c26d4, "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", r.Status.Text) // MedicationKnowledge.status
 }
 
 var parametersMedicationKnowledge = []fhir.Parameter{
@@ -80,5 +80,5 @@ var parametersMedicationKnowledge = []fhir.Parameter{
 	{Code: "monograph", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xa09ac8c5e9f946c3}, Targets: []string{"DocumentReference", "Media"}, Expression: "MedicationKnowledge.monograph.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph", Description: "Associated documentation about the medication"},
 	{Code: "monograph-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b238746667d3bbd}, Expression: "MedicationKnowledge.monograph.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph-type", Description: "The category of medication document"},
 	{Code: "source-cost", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xff7c893fee37238d}, Expression: "MedicationKnowledge.cost.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-source-cost", Description: "The source or owner for the price information"},
-	{Code: "status", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x2eda78e8a43c26d4}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", Expression: "MedicationKnowledge.status", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-status", Description: "active | inactive | entered-in-error"},
+	{Code: "status", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x2eda78e8a43c26d4}, Single: true, System: "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationknowledge-status"}, Expression: "MedicationKnowledge.status", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-status", Description: "active | inactive | entered-in-error"},
 }

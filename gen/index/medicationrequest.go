@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationRequest adds what the search parameters and compartments say of r to x.
+// medicationRequest adds what the search parameters say of r to x.
 func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 	x.Date(0x2a07e3356be16658, r.AuthoredOn.Text) // MedicationRequest.authoredOn
 	for i := range r.Category {
@@ -25,11 +25,10 @@ func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 		}
 	}
 	referenceReference(x, 0xdaa10072006c748c, r.Encounter) // MedicationRequest.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xf51d5c18e159af92, &r.Identifier[i]) // MedicationRequest.identifier
 	}
-	tokenCode(x, 0x9d483dcf83a6e7cc, "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", r.Intent.Text) // MedicationRequest.intent
+	x.CodeOf(0x9d483dcf83a6e7cc, "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", r.Intent.Text) // MedicationRequest.intent
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
 		tokenCodeableConcept(x, 0x92701d30af237e01, v) // MedicationRequest.medication.ofType(CodeableConcept)
@@ -48,14 +47,12 @@ func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 			tokenCoding(x, 0xb2927d37312512e5, &meta.Tag[i]) // MedicationRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x0eefb41bf48f69dc, r.Performer)                                    // MedicationRequest.performer
-	tokenCodeableConcept(x, 0x40b3f46e1d1536fd, r.PerformerType)                              // MedicationRequest.performerType
-	tokenCode(x, 0xf40bc69168bda938, "http://hl7.org/fhir/request-priority", r.Priority.Text) // MedicationRequest.priority
-	referenceReference(x, 0xbc55c8a8639aa910, r.Requester)                                    // MedicationRequest.requester
-	compartment(x, "Practitioner", r.Requester)
-	tokenCode(x, 0x3cd2c570d39a7adf, "http://hl7.org/fhir/CodeSystem/medicationrequest-status", r.Status.Text) // MedicationRequest.status
-	referenceReference(x, 0x104342047e61e736, r.Subject)                                                       // MedicationRequest.subject
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0x0eefb41bf48f69dc, r.Performer)                                                 // MedicationRequest.performer
+	tokenCodeableConcept(x, 0x40b3f46e1d1536fd, r.PerformerType)                                           // MedicationRequest.performerType
+	x.CodeOf(0xf40bc69168bda938, "http://hl7.org/fhir/request-priority", r.Priority.Text)                  // MedicationRequest.priority
+	referenceReference(x, 0xbc55c8a8639aa910, r.Requester)                                                 // MedicationRequest.requester
+	x.CodeOf(0x3cd2c570d39a7adf, "http://hl7.org/fhir/CodeSystem/medicationrequest-status", r.Status.Text) // MedicationRequest.status
+	referenceReference(x, 0x104342047e61e736, r.Subject)                                                   // MedicationRequest.subject
 }
 
 var parametersMedicationRequest = []fhir.Parameter{
@@ -78,11 +75,11 @@ var parametersMedicationRequest = []fhir.Parameter{
 	{Code: "intended-dispenser", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6b0c2ccbe9707af}, Targets: []string{"Organization"}, Single: true, Expression: "MedicationRequest.dispenseRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-dispenser", Description: "Returns prescriptions intended to be dispensed by this Organization"},
 	{Code: "intended-performer", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x0eefb41bf48f69dc}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performer", Description: "Returns the intended performer of the administration of the medication request"},
 	{Code: "intended-performertype", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x40b3f46e1d1536fd}, Expression: "MedicationRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performertype", Description: "Returns requests for a specific type of performer"},
-	{Code: "intent", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d483dcf83a6e7cc}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", Expression: "MedicationRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intent", Description: "Returns prescriptions with different intents"},
+	{Code: "intent", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d483dcf83a6e7cc}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-intent"}, Expression: "MedicationRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intent", Description: "Returns prescriptions with different intents"},
 	{Code: "medication", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbdcbb2517f04dd0e}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationRequest.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return prescriptions for this medication reference"},
 	{Code: "patient", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x104342047e61e736}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns prescriptions for a specific patient"},
-	{Code: "priority", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf40bc69168bda938}, Single: true, System: "http://hl7.org/fhir/request-priority", Expression: "MedicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-priority", Description: "Returns prescriptions with different priorities"},
+	{Code: "priority", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf40bc69168bda938}, Single: true, System: "http://hl7.org/fhir/request-priority", Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "MedicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-priority", Description: "Returns prescriptions with different priorities"},
 	{Code: "requester", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc55c8a8639aa910}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-requester", Description: "Returns prescriptions prescribed by this prescriber"},
-	{Code: "status", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cd2c570d39a7adf}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medicationrequest-status", Expression: "MedicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Status of the prescription"},
+	{Code: "status", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cd2c570d39a7adf}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medicationrequest-status", Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-status"}, Expression: "MedicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Status of the prescription"},
 	{Code: "subject", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x104342047e61e736}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-subject", Description: "The identity of a patient to list orders for"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationStatement adds what the search parameters and compartments say of r to x.
+// medicationStatement adds what the search parameters say of r to x.
 func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
 	tokenCodeableConcept(x, 0x6d51a297432da635, r.Category) // MedicationStatement.category
 	referenceReference(x, 0xee976ae3deb7d9fb, r.Context)    // MedicationStatement.context
@@ -16,8 +16,6 @@ func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
 		tokenIdentifier(x, 0x45af8e1251ed290b, &r.Identifier[i]) // MedicationStatement.identifier
 	}
 	referenceReference(x, 0x4171e9bca127b585, r.InformationSource) // MedicationStatement.informationSource
-	compartment(x, "Practitioner", r.InformationSource)
-	compartment(x, "RelatedPerson", r.InformationSource)
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
 		tokenCodeableConcept(x, 0xc20d8d5377484e99, v) // MedicationStatement.medication.ofType(CodeableConcept)
@@ -39,9 +37,8 @@ func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
 	for i := range r.PartOf {
 		referenceReference(x, 0x94368e0870d88c48, &r.PartOf[i]) // MedicationStatement.partOf
 	}
-	tokenCode(x, 0xd3b39ecd61e757e1, "http://hl7.org/fhir/CodeSystem/medication-statement-status", r.Status.Text) // MedicationStatement.status
-	referenceReference(x, 0x6d80791912b0a231, r.Subject)                                                          // MedicationStatement.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xd3b39ecd61e757e1, "http://hl7.org/fhir/CodeSystem/medication-statement-status", r.Status.Text) // MedicationStatement.status
+	referenceReference(x, 0x6d80791912b0a231, r.Subject)                                                      // MedicationStatement.subject
 }
 
 var parametersMedicationStatement = []fhir.Parameter{
@@ -64,6 +61,6 @@ var parametersMedicationStatement = []fhir.Parameter{
 	{Code: "part-of", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x94368e0870d88c48}, Targets: []string{"MedicationAdministration", "MedicationDispense", "MedicationStatement", "Observation", "Procedure"}, Expression: "MedicationStatement.partOf", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-part-of", Description: "Returns statements that are part of another event."},
 	{Code: "patient", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d80791912b0a231}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationStatement.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns statements for a specific patient."},
 	{Code: "source", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x4171e9bca127b585}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationStatement.informationSource", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-source", Description: "Who or where the information in the statement came from"},
-	{Code: "status", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3b39ecd61e757e1}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medication-statement-status", Expression: "MedicationStatement.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Return statements that match the given status"},
+	{Code: "status", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3b39ecd61e757e1}, Single: true, System: "http://hl7.org/fhir/CodeSystem/medication-statement-status", Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-statement-status"}, Expression: "MedicationStatement.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Return statements that match the given status"},
 	{Code: "subject", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d80791912b0a231}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-subject", Description: "The identity of a patient, animal or group to list statements for"},
 }

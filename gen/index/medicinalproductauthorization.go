@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductAuthorization adds what the search parameters and compartments say of r to x.
+// medicinalProductAuthorization adds what the search parameters say of r to x.
 func medicinalProductAuthorization(x *fhir.Index, r *r4.MedicinalProductAuthorization) {
 	for i := range r.Country {
 		tokenCodeableConcept(x, 0xf7dbaa3de9e19d8b, &r.Country[i]) // MedicinalProductAuthorization.country

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductPackaged adds what the search parameters and compartments say of r to x.
+// medicinalProductPackaged adds what the search parameters say of r to x.
 func medicinalProductPackaged(x *fhir.Index, r *r4.MedicinalProductPackaged) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xf4db7b833e7bb33d, &r.Identifier[i]) // MedicinalProductPackaged.identifier

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductPharmaceutical adds what the search parameters and compartments say of r to x.
+// medicinalProductPharmaceutical adds what the search parameters say of r to x.
 func medicinalProductPharmaceutical(x *fhir.Index, r *r4.MedicinalProductPharmaceutical) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x3702b892c3d71499, &r.Identifier[i]) // MedicinalProductPharmaceutical.identifier

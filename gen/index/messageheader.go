@@ -7,22 +7,18 @@ import (
 	"kiln/server/fhir"
 )
 
-// messageHeader adds what the search parameters and compartments say of r to x.
+// messageHeader adds what the search parameters say of r to x.
 func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
 	referenceReference(x, 0xd679081a8ebf5683, r.Author) // MessageHeader.author
-	compartment(x, "Practitioner", r.Author)
 	for i := range r.Destination {
 		destination := &r.Destination[i]
 		x.URI(0xc91ec95803db7376, destination.Endpoint.Text)            // MessageHeader.destination.endpoint
 		x.String(0x7f84c6fe762676ff, destination.Name.Text)             // MessageHeader.destination.name
 		referenceReference(x, 0x1d9480a127158277, destination.Receiver) // MessageHeader.destination.receiver
-		compartment(x, "Practitioner", destination.Receiver)
-		referenceReference(x, 0xf416568265318cc1, destination.Target) // MessageHeader.destination.target
-		compartment(x, "Device", destination.Target)
+		referenceReference(x, 0xf416568265318cc1, destination.Target)   // MessageHeader.destination.target
 	}
 	referenceReference(x, 0xc9e68741dcc1ba88, r.Enterer) // MessageHeader.enterer
-	compartment(x, "Practitioner", r.Enterer)
-	tokenOf(x, 0x10459f86d25d0730, r.Event) // MessageHeader.event
+	tokenOf(x, 0x10459f86d25d0730, r.Event)              // MessageHeader.event
 	for i := range r.Focus {
 		referenceReference(x, 0x1e4bb5ff9435cd9f, &r.Focus[i]) // MessageHeader.focus
 	}
@@ -39,12 +35,11 @@ func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
 		}
 	}
 	if response := r.Response; response != nil {
-		tokenCode(x, 0xc9325bbde5b21bd8, "http://hl7.org/fhir/response-code", response.Code.Text) // MessageHeader.response.code
-		x.Code(0xae451fb3db106e30, response.Identifier.Text)                                      // MessageHeader.response.identifier
+		x.CodeOf(0xc9325bbde5b21bd8, "http://hl7.org/fhir/response-code", response.Code.Text) // MessageHeader.response.code
+		x.Code(0xae451fb3db106e30, response.Identifier.Text)                                  // MessageHeader.response.identifier
 	}
 	referenceReference(x, 0x2592a777095b2d06, r.Responsible) // MessageHeader.responsible
-	compartment(x, "Practitioner", r.Responsible)
-	referenceReference(x, 0x06585c63a7a6f82e, r.Sender) // MessageHeader.sender
+	referenceReference(x, 0x06585c63a7a6f82e, r.Sender)      // MessageHeader.sender
 	if source := r.Source; source != nil {
 		x.URI(0x765cbf012f69f9b9, source.Endpoint.Text) // MessageHeader.source.endpoint
 		x.String(0x5c0e11353554e020, source.Name.Text)  // MessageHeader.source.name
@@ -63,7 +58,7 @@ var parametersMessageHeader = []fhir.Parameter{
 	{Code: "_tag", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdda58922eea6cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MessageHeader", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xd679081a8ebf5683}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.author", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-author", Description: "The source of the decision"},
-	{Code: "code", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9325bbde5b21bd8}, Single: true, System: "http://hl7.org/fhir/response-code", Expression: "MessageHeader.response.code", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-code", Description: "ok | transient-error | fatal-error"},
+	{Code: "code", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9325bbde5b21bd8}, Single: true, System: "http://hl7.org/fhir/response-code", Systems: []string{"http://hl7.org/fhir/response-code"}, Expression: "MessageHeader.response.code", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-code", Description: "ok | transient-error | fatal-error"},
 	{Code: "destination", Base: "MessageHeader", Type: fhir.SearchString, Keys: []fhir.Key{0x7f84c6fe762676ff}, Expression: "MessageHeader.destination.name", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination", Description: "Name of system"},
 	{Code: "destination-uri", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0xc91ec95803db7376}, Expression: "MessageHeader.destination.endpoint", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination-uri", Description: "Actual destination address or id"},
 	{Code: "enterer", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xc9e68741dcc1ba88}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.enterer", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-enterer", Description: "The source of the data entry"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// molecularSequence adds what the search parameters and compartments say of r to x.
+// molecularSequence adds what the search parameters say of r to x.
 func molecularSequence(x *fhir.Index, r *r4.MolecularSequence) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x76bd2c46c71afe46, &r.Identifier[i]) // MolecularSequence.identifier
@@ -25,14 +25,13 @@ func molecularSequence(x *fhir.Index, r *r4.MolecularSequence) {
 		}
 	}
 	referenceReference(x, 0x07c7e5203e4153e3, r.Patient) // MolecularSequence.patient
-	compartment(x, "Patient", r.Patient)
 	if referenceSeq := r.ReferenceSeq; referenceSeq != nil {
 		tokenCodeableConcept(x, 0x9b0ef6d715cffaa1, referenceSeq.Chromosome)     // MolecularSequence.referenceSeq.chromosome
 		tokenCodeableConcept(x, 0x875e7f125b0f2000, referenceSeq.ReferenceSeqID) // MolecularSequence.referenceSeq.referenceSeqId
 		x.Number(0xdbeaa93780822fdc, referenceSeq.WindowEnd.Text)                // MolecularSequence.referenceSeq.windowEnd
 		x.Number(0x7750062f21030e00, referenceSeq.WindowStart.Text)              // MolecularSequence.referenceSeq.windowStart
 	}
-	tokenCode(x, 0x024a8cad8f66ea00, "http://hl7.org/fhir/sequence-type", r.Type_.Text) // MolecularSequence.type
+	x.CodeOf(0x024a8cad8f66ea00, "http://hl7.org/fhir/sequence-type", r.Type_.Text) // MolecularSequence.type
 	for i := range r.Variant {
 		variant := &r.Variant[i]
 		x.Number(0xd0f5ece72d6762b1, variant.End.Text)   // MolecularSequence.variant.end
@@ -59,7 +58,7 @@ var parametersMolecularSequence = []fhir.Parameter{
 	{Code: "referenceseqid", Base: "MolecularSequence", Type: fhir.SearchToken, Keys: []fhir.Key{0x875e7f125b0f2000}, Expression: "MolecularSequence.referenceSeq.referenceSeqId", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-referenceseqid", Description: "Reference Sequence of the sequence"},
 	{Code: "referenceseqid-variant-coordinate", Base: "MolecularSequence", Type: fhir.SearchComposite, Unsupported: "it combines 2 ordered components of a repeating element", Expression: "MolecularSequence.variant", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-referenceseqid-variant-coordinate", Description: "Search parameter by reference sequence and variant coordinate. This will refer to part of a locus or part of a gene where search region will be represented in 1-based system. Since the coordinateSystem can either be 0-based or 1-based, this search query will include the result of both coordinateSystem that contains the equivalent segment of the gene or whole genome sequence. For example, a search for sequence can be represented as `referenceSeqId-variant-coordinate=NC_000001.11$lt345$gt123`, this means it will search for the MolecularSequence resource with variants on NC_000001.11 and with position >123 and <345, where in 1-based system resource, all strings within region NC_000001.11:124-344 will be revealed, while in 0-based system resource, all strings within region NC_000001.11:123-344 will be revealed. You may want to check detail about 0-based v.s. 1-based above."},
 	{Code: "referenceseqid-window-coordinate", Base: "MolecularSequence", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "referenceseqid", Type: fhir.SearchToken, Keys: []fhir.Key{0x875e7f125b0f2000}}, {Code: "window-start", Type: fhir.SearchNumber, Keys: []fhir.Key{0x7750062f21030e00}}, {Code: "window-end", Type: fhir.SearchNumber, Keys: []fhir.Key{0xdbeaa93780822fdc}}}}}, Expression: "MolecularSequence.referenceSeq", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-referenceseqid-window-coordinate", Description: "Search parameter by reference sequence and window. This will refer to part of a locus or part of a gene where search region will be represented in 1-based system. Since the coordinateSystem can either be 0-based or 1-based, this search query will include the result of both coordinateSystem that contains the equivalent segment of the gene or whole genome sequence. For example, a search for sequence can be represented as `referenceSeqId-window-coordinate=NC_000001.11$lt345$gt123`, this means it will search for the MolecularSequence resource with a window on NC_000001.11 and with position >123 and <345, where in 1-based system resource, all strings within region NC_000001.11:124-344 will be revealed, while in 0-based system resource, all strings within region NC_000001.11:123-344 will be revealed. You may want to check detail about 0-based v.s. 1-based above."},
-	{Code: "type", Base: "MolecularSequence", Type: fhir.SearchToken, Keys: []fhir.Key{0x024a8cad8f66ea00}, Single: true, System: "http://hl7.org/fhir/sequence-type", Expression: "MolecularSequence.type", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-type", Description: "Amino Acid Sequence/ DNA Sequence / RNA Sequence"},
+	{Code: "type", Base: "MolecularSequence", Type: fhir.SearchToken, Keys: []fhir.Key{0x024a8cad8f66ea00}, Single: true, System: "http://hl7.org/fhir/sequence-type", Systems: []string{"http://hl7.org/fhir/sequence-type"}, Expression: "MolecularSequence.type", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-type", Description: "Amino Acid Sequence/ DNA Sequence / RNA Sequence"},
 	{Code: "variant-end", Base: "MolecularSequence", Type: fhir.SearchNumber, Keys: []fhir.Key{0xd0f5ece72d6762b1}, Expression: "MolecularSequence.variant.end", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-variant-end", Description: "End position (0-based exclusive, which menas the acid at this position will not be included, 1-based inclusive, which means the acid at this position will be included) of the variant."},
 	{Code: "variant-start", Base: "MolecularSequence", Type: fhir.SearchNumber, Keys: []fhir.Key{0x1ddbd11121128427}, Expression: "MolecularSequence.variant.start", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-variant-start", Description: "Start position (0-based inclusive, 1-based inclusive, that means the nucleic acid or amino acid at this position will be included) of the variant."},
 	{Code: "window-end", Base: "MolecularSequence", Type: fhir.SearchNumber, Keys: []fhir.Key{0xdbeaa93780822fdc}, Single: true, Expression: "MolecularSequence.referenceSeq.windowEnd", URL: "http://hl7.org/fhir/SearchParameter/MolecularSequence-window-end", Description: "End position (0-based exclusive, which menas the acid at this position will not be included, 1-based inclusive, which means the acid at this position will be included) of the reference sequence."},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// namingSystem adds what the search parameters and compartments say of r to x.
+// namingSystem adds what the search parameters say of r to x.
 func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 	for i := range r.Contact {
 		contact := &r.Contact[i]
@@ -21,7 +21,7 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 	for i := range r.Jurisdiction {
 		tokenCodeableConcept(x, 0x3364856447cca4e4, &r.Jurisdiction[i]) // NamingSystem.jurisdiction
 	}
-	tokenCode(x, 0x97d399b44f8b08c8, "http://hl7.org/fhir/namingsystem-type", r.Kind.Text) // NamingSystem.kind
+	x.CodeOf(0x97d399b44f8b08c8, "http://hl7.org/fhir/namingsystem-type", r.Kind.Text) // NamingSystem.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0xb4cdc2112ed0e1a4, meta.Profile[i].Text) // NamingSystem.meta.profile
@@ -34,16 +34,16 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 			tokenCoding(x, 0xcd8770862dbdd4e6, &meta.Tag[i]) // NamingSystem.meta.tag
 		}
 	}
-	x.String(0x9e992211beb16b6a, r.Name.Text)                                                 // NamingSystem.name
-	x.String(0x3edfebe34befbf2b, r.Publisher.Text)                                            // NamingSystem.publisher
-	x.String(0x88ce7b8d39ce2209, r.Responsible.Text)                                          // NamingSystem.responsible
-	tokenCode(x, 0x20726f79161a3ae1, "http://hl7.org/fhir/publication-status", r.Status.Text) // NamingSystem.status
-	tokenCodeableConcept(x, 0x5601a19ad285366c, r.Type_)                                      // NamingSystem.type
+	x.String(0x9e992211beb16b6a, r.Name.Text)                                             // NamingSystem.name
+	x.String(0x3edfebe34befbf2b, r.Publisher.Text)                                        // NamingSystem.publisher
+	x.String(0x88ce7b8d39ce2209, r.Responsible.Text)                                      // NamingSystem.responsible
+	x.CodeOf(0x20726f79161a3ae1, "http://hl7.org/fhir/publication-status", r.Status.Text) // NamingSystem.status
+	tokenCodeableConcept(x, 0x5601a19ad285366c, r.Type_)                                  // NamingSystem.type
 	for i := range r.UniqueID {
 		uniqueId := &r.UniqueID[i]
-		datePeriod(x, 0xfc3c77927985b8c0, uniqueId.Period)                                                        // NamingSystem.uniqueId.period
-		tokenCode(x, 0xdeb5f666ef527034, "http://hl7.org/fhir/namingsystem-identifier-type", uniqueId.Type_.Text) // NamingSystem.uniqueId.type
-		x.String(0xefe0b76dd4b12cf4, uniqueId.Value.Text)                                                         // NamingSystem.uniqueId.value
+		datePeriod(x, 0xfc3c77927985b8c0, uniqueId.Period)                                                    // NamingSystem.uniqueId.period
+		x.CodeOf(0xdeb5f666ef527034, "http://hl7.org/fhir/namingsystem-identifier-type", uniqueId.Type_.Text) // NamingSystem.uniqueId.type
+		x.String(0xefe0b76dd4b12cf4, uniqueId.Value.Text)                                                     // NamingSystem.uniqueId.value
 	}
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
@@ -96,14 +96,14 @@ var parametersNamingSystem = []fhir.Parameter{
 	{Code: "context-type-value", Base: "NamingSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x46da1ef0b0a28ef4, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "NamingSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the naming system"},
 	{Code: "date", Base: "NamingSystem", Type: fhir.SearchDate, Keys: []fhir.Key{0xe568ef60dead3e67}, Single: true, Expression: "NamingSystem.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The naming system publication date"},
 	{Code: "description", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xc285973456fc6d58}, Single: true, Expression: "NamingSystem.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the naming system"},
-	{Code: "id-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xdeb5f666ef527034}, System: "http://hl7.org/fhir/namingsystem-identifier-type", Expression: "NamingSystem.uniqueId.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-id-type", Description: "oid | uuid | uri | other"},
+	{Code: "id-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xdeb5f666ef527034}, System: "http://hl7.org/fhir/namingsystem-identifier-type", Systems: []string{"http://hl7.org/fhir/namingsystem-identifier-type"}, Expression: "NamingSystem.uniqueId.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-id-type", Description: "oid | uuid | uri | other"},
 	{Code: "jurisdiction", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3364856447cca4e4}, Expression: "NamingSystem.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the naming system"},
-	{Code: "kind", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x97d399b44f8b08c8}, Single: true, System: "http://hl7.org/fhir/namingsystem-type", Expression: "NamingSystem.kind", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-kind", Description: "codesystem | identifier | root"},
+	{Code: "kind", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x97d399b44f8b08c8}, Single: true, System: "http://hl7.org/fhir/namingsystem-type", Systems: []string{"http://hl7.org/fhir/namingsystem-type"}, Expression: "NamingSystem.kind", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-kind", Description: "codesystem | identifier | root"},
 	{Code: "name", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x9e992211beb16b6a}, Single: true, Expression: "NamingSystem.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the naming system"},
 	{Code: "period", Base: "NamingSystem", Type: fhir.SearchDate, Keys: []fhir.Key{0xfc3c77927985b8c0}, Expression: "NamingSystem.uniqueId.period", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-period", Description: "When is identifier valid?"},
 	{Code: "publisher", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x3edfebe34befbf2b}, Single: true, Expression: "NamingSystem.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the naming system"},
 	{Code: "responsible", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x88ce7b8d39ce2209}, Single: true, Expression: "NamingSystem.responsible", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-responsible", Description: "Who maintains system namespace?"},
-	{Code: "status", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x20726f79161a3ae1}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "NamingSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the naming system"},
+	{Code: "status", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x20726f79161a3ae1}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "NamingSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the naming system"},
 	{Code: "telecom", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x8bfcb9e245324a26}, Expression: "NamingSystem.contact.telecom", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-telecom", Description: "Contact details for individual or organization"},
 	{Code: "type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x5601a19ad285366c}, Expression: "NamingSystem.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-type", Description: "e.g. driver, provider, patient, bank etc."},
 	{Code: "value", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xefe0b76dd4b12cf4}, Expression: "NamingSystem.uniqueId.value", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-value", Description: "The unique identifier"},

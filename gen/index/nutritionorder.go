@@ -7,11 +7,10 @@ import (
 	"kiln/server/fhir"
 )
 
-// nutritionOrder adds what the search parameters and compartments say of r to x.
+// nutritionOrder adds what the search parameters say of r to x.
 func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
 	x.Date(0x48cca1e8e41ea43d, r.DateTime.Text)            // NutritionOrder.dateTime
 	referenceReference(x, 0xde52c5b9a8f996a2, r.Encounter) // NutritionOrder.encounter
-	compartment(x, "Encounter", r.Encounter)
 	if enteralFormula := r.EnteralFormula; enteralFormula != nil {
 		tokenCodeableConcept(x, 0xbeaf1505e4645fec, enteralFormula.AdditiveType)    // NutritionOrder.enteralFormula.additiveType
 		tokenCodeableConcept(x, 0xd62832c6dd4e8763, enteralFormula.BaseFormulaType) // NutritionOrder.enteralFormula.baseFormulaType
@@ -42,11 +41,9 @@ func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
 			tokenCodeableConcept(x, 0x889cb7f7548d70fd, &oralDiet.Type_[i]) // NutritionOrder.oralDiet.type
 		}
 	}
-	referenceReference(x, 0xcb59cd824df9c5b3, r.Orderer) // NutritionOrder.orderer
-	compartment(x, "Practitioner", r.Orderer)
-	referenceReference(x, 0xcfcd97357e028c1d, r.Patient) // NutritionOrder.patient
-	compartment(x, "Patient", r.Patient)
-	tokenCode(x, 0xf6f69f6cbc1cad7e, "http://hl7.org/fhir/request-status", r.Status.Text) // NutritionOrder.status
+	referenceReference(x, 0xcb59cd824df9c5b3, r.Orderer)                              // NutritionOrder.orderer
+	referenceReference(x, 0xcfcd97357e028c1d, r.Patient)                              // NutritionOrder.patient
+	x.CodeOf(0xf6f69f6cbc1cad7e, "http://hl7.org/fhir/request-status", r.Status.Text) // NutritionOrder.status
 	for i := range r.Supplement {
 		supplement := &r.Supplement[i]
 		tokenCodeableConcept(x, 0x509f4b0867c72b2e, supplement.Type_) // NutritionOrder.supplement.type
@@ -74,6 +71,6 @@ var parametersNutritionOrder = []fhir.Parameter{
 	{Code: "oraldiet", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x889cb7f7548d70fd}, Expression: "NutritionOrder.oralDiet.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-oraldiet", Description: "Type of diet that can be consumed orally (i.e., take via the mouth)."},
 	{Code: "patient", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xcfcd97357e028c1d}, Targets: []string{"Patient"}, Single: true, Expression: "NutritionOrder.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of the person who requires the diet, formula or nutritional supplement"},
 	{Code: "provider", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xcb59cd824df9c5b3}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "NutritionOrder.orderer", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-provider", Description: "The identity of the provider who placed the nutrition order"},
-	{Code: "status", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6f69f6cbc1cad7e}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "NutritionOrder.status", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-status", Description: "Status of the nutrition order."},
+	{Code: "status", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6f69f6cbc1cad7e}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "NutritionOrder.status", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-status", Description: "Status of the nutrition order."},
 	{Code: "supplement", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x509f4b0867c72b2e}, Expression: "NutritionOrder.supplement.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-supplement", Description: "Type of supplement product requested"},
 }

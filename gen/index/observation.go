@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// observation adds what the search parameters and compartments say of r to x.
+// observation adds what the search parameters say of r to x.
 func observation(x *fhir.Index, r *r4.Observation) {
 	x.OpenJoint(0xa0a5cb0cff098a58, 2) // Observation: code & value.ofType(Quantity)
 	tokenCodeableConcept(x, 0, r.Code)
@@ -67,11 +67,9 @@ func observation(x *fhir.Index, r *r4.Observation) {
 	for i := range r.DerivedFrom {
 		referenceReference(x, 0xef850391c26d2c40, &r.DerivedFrom[i]) // Observation.derivedFrom
 	}
-	referenceReference(x, 0xad641fa7e83f0aaf, r.Device) // Observation.device
-	compartment(x, "Device", r.Device)
+	referenceReference(x, 0xad641fa7e83f0aaf, r.Device)    // Observation.device
 	dateOf(x, 0xcc8070ef9d3cd251, r.Effective)             // Observation.effective
 	referenceReference(x, 0xa154fa519659b1e0, r.Encounter) // Observation.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName" {
 			stringExtension(x, 0xc721e2d47afba60a, extension) // Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName')
@@ -113,17 +111,11 @@ func observation(x *fhir.Index, r *r4.Observation) {
 		referenceReference(x, 0x5880d12c1ce91f88, &r.PartOf[i]) // Observation.partOf
 	}
 	for i := range r.Performer {
-		performer := &r.Performer[i]
-		referenceReference(x, 0x5cbe5a3c32ff5c8e, performer) // Observation.performer
-		compartment(x, "Patient", performer)
-		compartment(x, "Practitioner", performer)
-		compartment(x, "RelatedPerson", performer)
+		referenceReference(x, 0x5cbe5a3c32ff5c8e, &r.Performer[i]) // Observation.performer
 	}
-	referenceReference(x, 0xab67a129488f4ba9, r.Specimen)                                     // Observation.specimen
-	tokenCode(x, 0xcd0c988be1a7cf74, "http://hl7.org/fhir/observation-status", r.Status.Text) // Observation.status
-	referenceReference(x, 0xfc253a2223192822, r.Subject)                                      // Observation.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
+	referenceReference(x, 0xab67a129488f4ba9, r.Specimen)                                 // Observation.specimen
+	x.CodeOf(0xcd0c988be1a7cf74, "http://hl7.org/fhir/observation-status", r.Status.Text) // Observation.status
+	referenceReference(x, 0xfc253a2223192822, r.Subject)                                  // Observation.subject
 	switch v := r.Value.(type) {
 	case *r4.CodeableConcept:
 		tokenCodeableConcept(x, 0x545e0a189e719a79, v) // Observation.value.ofType(CodeableConcept)
@@ -189,7 +181,7 @@ var parametersObservation = []fhir.Parameter{
 	{Code: "patient", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc253a2223192822}, Targets: []string{"Patient"}, Single: true, Expression: "Observation.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject that the observation is about (if patient)"},
 	{Code: "performer", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x5cbe5a3c32ff5c8e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Observation.performer", URL: "http://hl7.org/fhir/SearchParameter/Observation-performer", Description: "Who performed the observation"},
 	{Code: "specimen", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xab67a129488f4ba9}, Targets: []string{"Specimen"}, Single: true, Expression: "Observation.specimen", URL: "http://hl7.org/fhir/SearchParameter/Observation-specimen", Description: "Specimen used for this observation"},
-	{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd0c988be1a7cf74}, Single: true, System: "http://hl7.org/fhir/observation-status", Expression: "Observation.status", URL: "http://hl7.org/fhir/SearchParameter/Observation-status", Description: "The status of the observation"},
+	{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd0c988be1a7cf74}, Single: true, System: "http://hl7.org/fhir/observation-status", Systems: []string{"http://hl7.org/fhir/observation-status"}, Expression: "Observation.status", URL: "http://hl7.org/fhir/SearchParameter/Observation-status", Description: "The status of the observation"},
 	{Code: "subject", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc253a2223192822}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "Observation.subject", URL: "http://hl7.org/fhir/SearchParameter/Observation-subject", Description: "The subject that the observation is about"},
 	{Code: "value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}, Expression: "Observation.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-concept", Description: "The value of the observation, if the value is a CodeableConcept"},
 	{Code: "value-date", Base: "Observation", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}, Single: true, Expression: "Observation.value as dateTime | Observation.value as Period", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-date", Description: "The value of the observation, if the value is a date or period of time"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// operationDefinition adds what the search parameters and compartments say of r to x.
+// operationDefinition adds what the search parameters say of r to x.
 func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 	x.Canonical(0x020f7784e5db62f3, r.Base.Text)         // OperationDefinition.base
 	x.Code(0x9b02529a55fd852d, r.Code.Text)              // OperationDefinition.code
@@ -18,7 +18,7 @@ func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 	for i := range r.Jurisdiction {
 		tokenCodeableConcept(x, 0xaffcd0c32ee74a3d, &r.Jurisdiction[i]) // OperationDefinition.jurisdiction
 	}
-	tokenCode(x, 0xa616fb0a4f816c9c, "http://hl7.org/fhir/operation-kind", r.Kind.Text) // OperationDefinition.kind
+	x.CodeOf(0xa616fb0a4f816c9c, "http://hl7.org/fhir/operation-kind", r.Kind.Text) // OperationDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x97d6add2b6c61f61, meta.Profile[i].Text) // OperationDefinition.meta.profile
@@ -31,14 +31,14 @@ func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 			tokenCoding(x, 0xb5c513f6ed1d3ae0, &meta.Tag[i]) // OperationDefinition.meta.tag
 		}
 	}
-	x.String(0x1e30b5420fcb56a6, r.Name.Text)                                                 // OperationDefinition.name
-	x.Canonical(0x378100a7a364b8dd, r.OutputProfile.Text)                                     // OperationDefinition.outputProfile
-	x.String(0x8409f4073c715169, r.Publisher.Text)                                            // OperationDefinition.publisher
-	tokenCode(x, 0xebca3981a97ec1b9, "http://hl7.org/fhir/publication-status", r.Status.Text) // OperationDefinition.status
-	x.Boolean(0x8a81ea95d5987914, r.System.Text)                                              // OperationDefinition.system
-	x.String(0x51ae0fb482910373, r.Title.Text)                                                // OperationDefinition.title
-	x.Boolean(0x54e3808e174ad088, r.Type_.Text)                                               // OperationDefinition.type
-	x.URI(0x4e97a09d9e4fb786, r.URL.Text)                                                     // OperationDefinition.url
+	x.String(0x1e30b5420fcb56a6, r.Name.Text)                                             // OperationDefinition.name
+	x.Canonical(0x378100a7a364b8dd, r.OutputProfile.Text)                                 // OperationDefinition.outputProfile
+	x.String(0x8409f4073c715169, r.Publisher.Text)                                        // OperationDefinition.publisher
+	x.CodeOf(0xebca3981a97ec1b9, "http://hl7.org/fhir/publication-status", r.Status.Text) // OperationDefinition.status
+	x.Boolean(0x8a81ea95d5987914, r.System.Text)                                          // OperationDefinition.system
+	x.String(0x51ae0fb482910373, r.Title.Text)                                            // OperationDefinition.title
+	x.Boolean(0x54e3808e174ad088, r.Type_.Text)                                           // OperationDefinition.type
+	x.URI(0x4e97a09d9e4fb786, r.URL.Text)                                                 // OperationDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x487034ec2cdce0ec, 2) // OperationDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -95,11 +95,11 @@ var parametersOperationDefinition = []fhir.Parameter{
 	{Code: "input-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xe4f0d30ee66a00e3}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.inputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-input-profile", Description: "Validation information for in parameters"},
 	{Code: "instance", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xee7cbe66304cf67b}, Single: true, Expression: "OperationDefinition.instance", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-instance", Description: "Invoke on an instance?"},
 	{Code: "jurisdiction", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xaffcd0c32ee74a3d}, Expression: "OperationDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the operation definition"},
-	{Code: "kind", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa616fb0a4f816c9c}, Single: true, System: "http://hl7.org/fhir/operation-kind", Expression: "OperationDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-kind", Description: "operation | query"},
+	{Code: "kind", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa616fb0a4f816c9c}, Single: true, System: "http://hl7.org/fhir/operation-kind", Systems: []string{"http://hl7.org/fhir/operation-kind"}, Expression: "OperationDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-kind", Description: "operation | query"},
 	{Code: "name", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x1e30b5420fcb56a6}, Single: true, Expression: "OperationDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the operation definition"},
 	{Code: "output-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x378100a7a364b8dd}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.outputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-output-profile", Description: "Validation information for out parameters"},
 	{Code: "publisher", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x8409f4073c715169}, Single: true, Expression: "OperationDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the operation definition"},
-	{Code: "status", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xebca3981a97ec1b9}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "OperationDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the operation definition"},
+	{Code: "status", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xebca3981a97ec1b9}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "OperationDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the operation definition"},
 	{Code: "system", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a81ea95d5987914}, Single: true, Expression: "OperationDefinition.system", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-system", Description: "Invoke at the system level?"},
 	{Code: "title", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x51ae0fb482910373}, Single: true, Expression: "OperationDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the operation definition"},
 	{Code: "type", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x54e3808e174ad088}, Single: true, Expression: "OperationDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-type", Description: "Invoke at the type level?"},

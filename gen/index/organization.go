@@ -7,17 +7,17 @@ import (
 	"kiln/server/fhir"
 )
 
-// organization adds what the search parameters and compartments say of r to x.
+// organization adds what the search parameters say of r to x.
 func organization(x *fhir.Index, r *r4.Organization) {
 	x.Boolean(0x07dc6d22d6cf82cb, r.Active.Text) // Organization.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0xe7e522cc30486bad, address)                                         // Organization.address
-		x.String(0xf6932b661e470852, address.City.Text)                                       // Organization.address.city
-		x.String(0x7c83b388e47862d7, address.Country.Text)                                    // Organization.address.country
-		x.String(0xa160459aa21c9926, address.PostalCode.Text)                                 // Organization.address.postalCode
-		x.String(0x4a0df9f8dc5bd7d5, address.State.Text)                                      // Organization.address.state
-		tokenCode(x, 0x478dc3e1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text) // Organization.address.use
+		stringAddress(x, 0xe7e522cc30486bad, address)                                     // Organization.address
+		x.String(0xf6932b661e470852, address.City.Text)                                   // Organization.address.city
+		x.String(0x7c83b388e47862d7, address.Country.Text)                                // Organization.address.country
+		x.String(0xa160459aa21c9926, address.PostalCode.Text)                             // Organization.address.postalCode
+		x.String(0x4a0df9f8dc5bd7d5, address.State.Text)                                  // Organization.address.state
+		x.CodeOf(0x478dc3e1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text) // Organization.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x1e3ccd86e60453be, r.Alias[i].Text) // Organization.alias
@@ -64,7 +64,7 @@ var parametersOrganization = []fhir.Parameter{
 	{Code: "address-country", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x7c83b388e47862d7}, Expression: "Organization.address.country", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xa160459aa21c9926}, Expression: "Organization.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x4a0df9f8dc5bd7d5}, Expression: "Organization.address.state", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x478dc3e1a53b1995}, System: "http://hl7.org/fhir/address-use", Expression: "Organization.address.use", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x478dc3e1a53b1995}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Organization.address.use", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-use", Description: "A use code specified in an address"},
 	{Code: "endpoint", Base: "Organization", Type: fhir.SearchReference, Keys: []fhir.Key{0x71cabb4de6067169}, Targets: []string{"Endpoint"}, Expression: "Organization.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Organization-endpoint", Description: "Technical endpoints providing access to services operated for the organization"},
 	{Code: "identifier", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c808b8ad4f27d01}, Expression: "Organization.identifier", URL: "http://hl7.org/fhir/SearchParameter/Organization-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
 	{Code: "name", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x97e618fbbb0bb4b0, 0x1e3ccd86e60453be}, Expression: "Organization.name | Organization.alias", URL: "http://hl7.org/fhir/SearchParameter/Organization-name", Description: "A portion of the organization's name or alias"},

@@ -7,18 +7,17 @@ import (
 	"kiln/server/fhir"
 )
 
-// patient adds what the search parameters and compartments say of r to x.
+// patient adds what the search parameters say of r to x.
 func patient(x *fhir.Index, r *r4.Patient) {
-	x.Compartment("Patient", r.ID.Text)
 	x.Boolean(0x35e0fa8a5aad3a6a, r.Active.Text) // Patient.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x2a6fc3ff59305b4a, address)                                         // Patient.address
-		x.String(0x24486f71c8436aec, address.City.Text)                                       // Patient.address.city
-		x.String(0x8526a0d9d4c660d6, address.Country.Text)                                    // Patient.address.country
-		x.String(0x438e2f9ceb9f9ac8, address.PostalCode.Text)                                 // Patient.address.postalCode
-		x.String(0x9603255846d927b6, address.State.Text)                                      // Patient.address.state
-		tokenCode(x, 0x0c52236ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text) // Patient.address.use
+		stringAddress(x, 0x2a6fc3ff59305b4a, address)                                     // Patient.address
+		x.String(0x24486f71c8436aec, address.City.Text)                                   // Patient.address.city
+		x.String(0x8526a0d9d4c660d6, address.Country.Text)                                // Patient.address.country
+		x.String(0x438e2f9ceb9f9ac8, address.PostalCode.Text)                             // Patient.address.postalCode
+		x.String(0x9603255846d927b6, address.State.Text)                                  // Patient.address.state
+		x.CodeOf(0x0c52236ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text) // Patient.address.use
 	}
 	x.Date(0x1014aa0f9f5397c8, r.BirthDate.Text) // Patient.birthDate
 	for i := range r.Communication {
@@ -35,11 +34,9 @@ func patient(x *fhir.Index, r *r4.Patient) {
 			stringExtension(x, 0xcd93bc238382dd7b, extension) // Patient.extension('http://hl7.org/fhir/StructureDefinition/patient-extensions-Patient-mothersMaidenName')
 		}
 	}
-	tokenCode(x, 0xefb5b13cea61f172, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Patient.gender
+	x.CodeOf(0xefb5b13cea61f172, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Patient.gender
 	for i := range r.GeneralPractitioner {
-		generalPractitioner := &r.GeneralPractitioner[i]
-		referenceReference(x, 0x89b673614cf82f10, generalPractitioner) // Patient.generalPractitioner
-		compartment(x, "Practitioner", generalPractitioner)
+		referenceReference(x, 0x89b673614cf82f10, &r.GeneralPractitioner[i]) // Patient.generalPractitioner
 	}
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xcffbef1ea92f7ef5, &r.Identifier[i]) // Patient.identifier
@@ -47,8 +44,6 @@ func patient(x *fhir.Index, r *r4.Patient) {
 	for i := range r.Link {
 		link := &r.Link[i]
 		referenceReference(x, 0xceb96f5731a4cdda, link.Other) // Patient.link.other
-		compartment(x, "Patient", link.Other)
-		compartment(x, "RelatedPerson", link.Other)
 	}
 	referenceReference(x, 0xcff91670fe7f8640, r.ManagingOrganization) // Patient.managingOrganization
 	if meta := r.Meta; meta != nil {
@@ -100,7 +95,7 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "address-country", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x8526a0d9d4c660d6}, Expression: "Patient.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x438e2f9ceb9f9ac8}, Expression: "Patient.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
 	{Code: "address-state", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x9603255846d927b6}, Expression: "Patient.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0c52236ceeded5cc}, System: "http://hl7.org/fhir/address-use", Expression: "Patient.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0c52236ceeded5cc}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Patient.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "age", Base: "Patient", Type: fhir.SearchNumber, Unsupported: "its definition has no expression", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-age", Description: "Searches for patients based on age as calculated based on current date and date of birth. Deceased patients are excluded from the search."},
 	{Code: "birthOrderBoolean", Base: "Patient", Type: fhir.SearchToken, Unsupported: "its definition has no expression", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-birthOrderBoolean", Description: "Search based on whether a patient was part of a multiple birth or not."},
 	{Code: "birthdate", Base: "Patient", Type: fhir.SearchDate, Keys: []fhir.Key{0x1014aa0f9f5397c8}, Single: true, Expression: "Patient.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The patient's date of birth"},
@@ -108,7 +103,7 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "deceased", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0762cfb98b14768b}, Single: true, Expression: "Patient.deceased.exists() and Patient.deceased != false", URL: "http://hl7.org/fhir/SearchParameter/Patient-deceased", Description: "This patient has been marked as deceased, or as a death date entered"},
 	{Code: "email", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8809f8979994ee4}, Expression: "Patient.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
 	{Code: "family", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xf1e0362d9149aa53}, Expression: "Patient.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name of the patient"},
-	{Code: "gender", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xefb5b13cea61f172}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Expression: "Patient.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the patient"},
+	{Code: "gender", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xefb5b13cea61f172}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Patient.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the patient"},
 	{Code: "general-practitioner", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0x89b673614cf82f10}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Patient.generalPractitioner", URL: "http://hl7.org/fhir/SearchParameter/Patient-general-practitioner", Description: "Patient's nominated general practitioner, not the organization that manages the record"},
 	{Code: "given", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x437381fe4ca06cdc}, Expression: "Patient.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name of the patient"},
 	{Code: "identifier", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xcffbef1ea92f7ef5}, Expression: "Patient.identifier", URL: "http://hl7.org/fhir/SearchParameter/Patient-identifier", Description: "A patient identifier"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// paymentNotice adds what the search parameters and compartments say of r to x.
+// paymentNotice adds what the search parameters say of r to x.
 func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 	x.Date(0xaebc3a2fa7ba30c3, r.Created.Text) // PaymentNotice.created
 	for i := range r.Identifier {
@@ -25,12 +25,11 @@ func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 			tokenCoding(x, 0xd27d4e766ecdf60a, &meta.Tag[i]) // PaymentNotice.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0xc118a3960833caef, r.PaymentStatus) // PaymentNotice.paymentStatus
-	referenceReference(x, 0x7244a251e6528c5e, r.Provider)        // PaymentNotice.provider
-	compartment(x, "Practitioner", r.Provider)
-	referenceReference(x, 0x7413f5d0dcd5a8ff, r.Request)                             // PaymentNotice.request
-	referenceReference(x, 0xe644866c37b9dfe3, r.Response)                            // PaymentNotice.response
-	tokenCode(x, 0x7220a123509920d5, "http://hl7.org/fhir/fm-status", r.Status.Text) // PaymentNotice.status
+	tokenCodeableConcept(x, 0xc118a3960833caef, r.PaymentStatus)                 // PaymentNotice.paymentStatus
+	referenceReference(x, 0x7244a251e6528c5e, r.Provider)                        // PaymentNotice.provider
+	referenceReference(x, 0x7413f5d0dcd5a8ff, r.Request)                         // PaymentNotice.request
+	referenceReference(x, 0xe644866c37b9dfe3, r.Response)                        // PaymentNotice.response
+	x.CodeOf(0x7220a123509920d5, "http://hl7.org/fhir/fm-status", r.Status.Text) // PaymentNotice.status
 }
 
 var parametersPaymentNotice = []fhir.Parameter{
@@ -50,5 +49,5 @@ var parametersPaymentNotice = []fhir.Parameter{
 	{Code: "provider", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x7244a251e6528c5e}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentNotice.provider", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-provider", Description: "The reference to the provider"},
 	{Code: "request", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x7413f5d0dcd5a8ff}, Targets: anyType, Single: true, Expression: "PaymentNotice.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-request", Description: "The Claim"},
 	{Code: "response", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0xe644866c37b9dfe3}, Targets: anyType, Single: true, Expression: "PaymentNotice.response", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-response", Description: "The ClaimResponse"},
-	{Code: "status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x7220a123509920d5}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "PaymentNotice.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-status", Description: "The status of the payment notice"},
+	{Code: "status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x7220a123509920d5}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentNotice.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-status", Description: "The status of the payment notice"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// paymentReconciliation adds what the search parameters and compartments say of r to x.
+// paymentReconciliation adds what the search parameters say of r to x.
 func paymentReconciliation(x *fhir.Index, r *r4.PaymentReconciliation) {
 	x.Date(0xb145787d0e76e6a3, r.Created.Text)       // PaymentReconciliation.created
 	x.String(0x9c4a5bf6a388ff17, r.Disposition.Text) // PaymentReconciliation.disposition
@@ -26,12 +26,11 @@ func paymentReconciliation(x *fhir.Index, r *r4.PaymentReconciliation) {
 			tokenCoding(x, 0x0510ade13bda84a2, &meta.Tag[i]) // PaymentReconciliation.meta.tag
 		}
 	}
-	tokenCode(x, 0xcd3ca03dec6d40f0, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // PaymentReconciliation.outcome
-	referenceReference(x, 0xbe2189493dd9e507, r.PaymentIssuer)                                 // PaymentReconciliation.paymentIssuer
-	referenceReference(x, 0x283577fe84621139, r.Request)                                       // PaymentReconciliation.request
-	referenceReference(x, 0x0d1d4a95ca0cd8a1, r.Requestor)                                     // PaymentReconciliation.requestor
-	compartment(x, "Practitioner", r.Requestor)
-	tokenCode(x, 0x33519e4ccfda2be1, "http://hl7.org/fhir/fm-status", r.Status.Text) // PaymentReconciliation.status
+	x.CodeOf(0xcd3ca03dec6d40f0, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // PaymentReconciliation.outcome
+	referenceReference(x, 0xbe2189493dd9e507, r.PaymentIssuer)                             // PaymentReconciliation.paymentIssuer
+	referenceReference(x, 0x283577fe84621139, r.Request)                                   // PaymentReconciliation.request
+	referenceReference(x, 0x0d1d4a95ca0cd8a1, r.Requestor)                                 // PaymentReconciliation.requestor
+	x.CodeOf(0x33519e4ccfda2be1, "http://hl7.org/fhir/fm-status", r.Status.Text)           // PaymentReconciliation.status
 }
 
 var parametersPaymentReconciliation = []fhir.Parameter{
@@ -48,9 +47,9 @@ var parametersPaymentReconciliation = []fhir.Parameter{
 	{Code: "created", Base: "PaymentReconciliation", Type: fhir.SearchDate, Keys: []fhir.Key{0xb145787d0e76e6a3}, Single: true, Expression: "PaymentReconciliation.created", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-created", Description: "The creation date"},
 	{Code: "disposition", Base: "PaymentReconciliation", Type: fhir.SearchString, Keys: []fhir.Key{0x9c4a5bf6a388ff17}, Single: true, Expression: "PaymentReconciliation.disposition", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-disposition", Description: "The contents of the disposition message"},
 	{Code: "identifier", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x1190466f61f77d73}, Expression: "PaymentReconciliation.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-identifier", Description: "The business identifier of the ExplanationOfBenefit"},
-	{Code: "outcome", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd3ca03dec6d40f0}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Expression: "PaymentReconciliation.outcome", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-outcome", Description: "The processing outcome"},
+	{Code: "outcome", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd3ca03dec6d40f0}, Single: true, System: "http://hl7.org/fhir/remittance-outcome", Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "PaymentReconciliation.outcome", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-outcome", Description: "The processing outcome"},
 	{Code: "payment-issuer", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xbe2189493dd9e507}, Targets: []string{"Organization"}, Single: true, Expression: "PaymentReconciliation.paymentIssuer", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-payment-issuer", Description: "The organization which generated this resource"},
 	{Code: "request", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x283577fe84621139}, Targets: []string{"Task"}, Single: true, Expression: "PaymentReconciliation.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-request", Description: "The reference to the claim"},
 	{Code: "requestor", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d1d4a95ca0cd8a1}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentReconciliation.requestor", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-requestor", Description: "The reference to the provider who submitted the claim"},
-	{Code: "status", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x33519e4ccfda2be1}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "PaymentReconciliation.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-status", Description: "The status of the payment reconciliation"},
+	{Code: "status", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x33519e4ccfda2be1}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentReconciliation.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-status", Description: "The status of the payment reconciliation"},
 }

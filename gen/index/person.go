@@ -7,28 +7,25 @@ import (
 	"kiln/server/fhir"
 )
 
-// person adds what the search parameters and compartments say of r to x.
+// person adds what the search parameters say of r to x.
 func person(x *fhir.Index, r *r4.Person) {
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x525902caa71bdf96, address)                                         // Person.address
-		x.String(0x18c1feae92a82b05, address.City.Text)                                       // Person.address.city
-		x.String(0xc11efe8cdf3037f7, address.Country.Text)                                    // Person.address.country
-		x.String(0x96bd79e866111c67, address.PostalCode.Text)                                 // Person.address.postalCode
-		x.String(0x3bc61aa5d38130cb, address.State.Text)                                      // Person.address.state
-		tokenCode(x, 0xa6068cc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text) // Person.address.use
+		stringAddress(x, 0x525902caa71bdf96, address)                                     // Person.address
+		x.String(0x18c1feae92a82b05, address.City.Text)                                   // Person.address.city
+		x.String(0xc11efe8cdf3037f7, address.Country.Text)                                // Person.address.country
+		x.String(0x96bd79e866111c67, address.PostalCode.Text)                             // Person.address.postalCode
+		x.String(0x3bc61aa5d38130cb, address.State.Text)                                  // Person.address.state
+		x.CodeOf(0xa6068cc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text) // Person.address.use
 	}
-	x.Date(0xc5c6a446feac2c63, r.BirthDate.Text)                                                 // Person.birthDate
-	tokenCode(x, 0x0b7e5ac10c398e50, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Person.gender
+	x.Date(0xc5c6a446feac2c63, r.BirthDate.Text)                                             // Person.birthDate
+	x.CodeOf(0x0b7e5ac10c398e50, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Person.gender
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x6729dc48ef1ba13d, &r.Identifier[i]) // Person.identifier
 	}
 	for i := range r.Link {
 		link := &r.Link[i]
 		referenceReference(x, 0x9495dfaeedfe9dfd, link.Target) // Person.link.target
-		compartment(x, "Patient", link.Target)
-		compartment(x, "Practitioner", link.Target)
-		compartment(x, "RelatedPerson", link.Target)
 	}
 	referenceReference(x, 0xaca2012a2d5e9833, r.ManagingOrganization) // Person.managingOrganization
 	if meta := r.Meta; meta != nil {
@@ -74,10 +71,10 @@ var parametersPerson = []fhir.Parameter{
 	{Code: "address-country", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0xc11efe8cdf3037f7}, Expression: "Person.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x96bd79e866111c67}, Expression: "Person.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x3bc61aa5d38130cb}, Expression: "Person.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xa6068cc5fb6fc15a}, System: "http://hl7.org/fhir/address-use", Expression: "Person.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xa6068cc5fb6fc15a}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Person.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "birthdate", Base: "Person", Type: fhir.SearchDate, Keys: []fhir.Key{0xc5c6a446feac2c63}, Single: true, Expression: "Person.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The person's date of birth"},
 	{Code: "email", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xba08306669b0fd0c}, Expression: "Person.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "gender", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b7e5ac10c398e50}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Expression: "Person.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "The gender of the person"},
+	{Code: "gender", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b7e5ac10c398e50}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Person.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "The gender of the person"},
 	{Code: "identifier", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x6729dc48ef1ba13d}, Expression: "Person.identifier", URL: "http://hl7.org/fhir/SearchParameter/Person-identifier", Description: "A person Identifier"},
 	{Code: "link", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x9495dfaeedfe9dfd}, Targets: []string{"Patient", "Person", "Practitioner", "RelatedPerson"}, Expression: "Person.link.target", URL: "http://hl7.org/fhir/SearchParameter/Person-link", Description: "Any link has this Patient, Person, RelatedPerson or Practitioner reference"},
 	{Code: "name", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x8828c9090580582b}, Expression: "Person.name", URL: "http://hl7.org/fhir/SearchParameter/Person-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// planDefinition adds what the search parameters and compartments say of r to x.
+// planDefinition adds what the search parameters say of r to x.
 func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 	for i := range r.Action {
 		action := &r.Action[i]
@@ -57,8 +57,8 @@ func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 			x.Canonical(0xee6b5253d8935f0f, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0xb9f6f0720cb380b1, "http://hl7.org/fhir/publication-status", r.Status.Text) // PlanDefinition.status
-	x.String(0x26b329045abb1c90, r.Title.Text)                                                // PlanDefinition.title
+	x.CodeOf(0xb9f6f0720cb380b1, "http://hl7.org/fhir/publication-status", r.Status.Text) // PlanDefinition.status
+	x.String(0x26b329045abb1c90, r.Title.Text)                                            // PlanDefinition.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0x699e1a3b1c1ca632, &r.Topic[i]) // PlanDefinition.topic
 	}
@@ -125,7 +125,7 @@ var parametersPlanDefinition = []fhir.Parameter{
 	{Code: "name", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x068df67f68dba219}, Single: true, Expression: "PlanDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-name", Description: "Computationally friendly name of the plan definition"},
 	{Code: "predecessor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xcb595e931d0f94f7}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x9b6c9034007b0c4a}, Single: true, Expression: "PlanDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-publisher", Description: "Name of the publisher of the plan definition"},
-	{Code: "status", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb9f6f0720cb380b1}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "PlanDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-status", Description: "The current status of the plan definition"},
+	{Code: "status", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb9f6f0720cb380b1}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "PlanDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-status", Description: "The current status of the plan definition"},
 	{Code: "successor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xee6b5253d8935f0f}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x26b329045abb1c90}, Single: true, Expression: "PlanDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-title", Description: "The human-friendly name of the plan definition"},
 	{Code: "topic", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x699e1a3b1c1ca632}, Expression: "PlanDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-topic", Description: "Topics associated with the module"},

@@ -7,23 +7,22 @@ import (
 	"kiln/server/fhir"
 )
 
-// practitioner adds what the search parameters and compartments say of r to x.
+// practitioner adds what the search parameters say of r to x.
 func practitioner(x *fhir.Index, r *r4.Practitioner) {
-	x.Compartment("Practitioner", r.ID.Text)
 	x.Boolean(0x010b6c6c08e44524, r.Active.Text) // Practitioner.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x16a444ea02efecef, address)                                         // Practitioner.address
-		x.String(0x5c4e6d18557c6f5c, address.City.Text)                                       // Practitioner.address.city
-		x.String(0x5c75ddb12d757ea1, address.Country.Text)                                    // Practitioner.address.country
-		x.String(0xaa2e08a62219e3d1, address.PostalCode.Text)                                 // Practitioner.address.postalCode
-		x.String(0x5b90804fb452145b, address.State.Text)                                      // Practitioner.address.state
-		tokenCode(x, 0x519969bedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text) // Practitioner.address.use
+		stringAddress(x, 0x16a444ea02efecef, address)                                     // Practitioner.address
+		x.String(0x5c4e6d18557c6f5c, address.City.Text)                                   // Practitioner.address.city
+		x.String(0x5c75ddb12d757ea1, address.Country.Text)                                // Practitioner.address.country
+		x.String(0xaa2e08a62219e3d1, address.PostalCode.Text)                             // Practitioner.address.postalCode
+		x.String(0x5b90804fb452145b, address.State.Text)                                  // Practitioner.address.state
+		x.CodeOf(0x519969bedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text) // Practitioner.address.use
 	}
 	for i := range r.Communication {
 		tokenCodeableConcept(x, 0x5a438d1bba25a363, &r.Communication[i]) // Practitioner.communication
 	}
-	tokenCode(x, 0x7431b8cc006a818e, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Practitioner.gender
+	x.CodeOf(0x7431b8cc006a818e, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Practitioner.gender
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xaff1f0facb661738, &r.Identifier[i]) // Practitioner.identifier
 	}
@@ -76,11 +75,11 @@ var parametersPractitioner = []fhir.Parameter{
 	{Code: "address-country", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5c75ddb12d757ea1}, Expression: "Practitioner.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0xaa2e08a62219e3d1}, Expression: "Practitioner.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
 	{Code: "address-state", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5b90804fb452145b}, Expression: "Practitioner.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x519969bedbe4ffba}, System: "http://hl7.org/fhir/address-use", Expression: "Practitioner.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x519969bedbe4ffba}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Practitioner.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "communication", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a438d1bba25a363}, Expression: "Practitioner.communication", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-communication", Description: "One of the languages that the practitioner can communicate with"},
 	{Code: "email", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72c54ccc4f7254b9}, Expression: "Practitioner.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
 	{Code: "family", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x265a2db7adecb777}, Expression: "Practitioner.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name"},
-	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x7431b8cc006a818e}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
+	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x7431b8cc006a818e}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
 	{Code: "given", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x10c01791f24bbae1}, Expression: "Practitioner.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name"},
 	{Code: "identifier", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xaff1f0facb661738}, Expression: "Practitioner.identifier", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-identifier", Description: "A practitioner's Identifier"},
 	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},

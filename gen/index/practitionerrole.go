@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// practitionerRole adds what the search parameters and compartments say of r to x.
+// practitionerRole adds what the search parameters say of r to x.
 func practitionerRole(x *fhir.Index, r *r4.PractitionerRole) {
 	x.Boolean(0xa449a7817150bb09, r.Active.Text) // PractitionerRole.active
 	for i := range r.Code {
@@ -40,7 +40,6 @@ func practitionerRole(x *fhir.Index, r *r4.PractitionerRole) {
 	referenceReference(x, 0x8df1caf1dab832e5, r.Organization) // PractitionerRole.organization
 	datePeriod(x, 0x6d9790d65b99030d, r.Period)               // PractitionerRole.period
 	referenceReference(x, 0x20a66f87fa20c806, r.Practitioner) // PractitionerRole.practitioner
-	compartment(x, "Practitioner", r.Practitioner)
 	for i := range r.Specialty {
 		tokenCodeableConcept(x, 0xa46f71e9525c8d52, &r.Specialty[i]) // PractitionerRole.specialty
 	}

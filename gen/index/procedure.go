@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// procedure adds what the search parameters and compartments say of r to x.
+// procedure adds what the search parameters say of r to x.
 func procedure(x *fhir.Index, r *r4.Procedure) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0x8a87c348bc3fb18f, &r.BasedOn[i]) // Procedure.basedOn
@@ -15,7 +15,6 @@ func procedure(x *fhir.Index, r *r4.Procedure) {
 	tokenCodeableConcept(x, 0x5469ccba55eab9b8, r.Category) // Procedure.category
 	tokenCodeableConcept(x, 0xd6808125b803a049, r.Code)     // Procedure.code
 	referenceReference(x, 0xd56a3bcdaaeb5bd9, r.Encounter)  // Procedure.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xfaccb3a12dc5e533, &r.Identifier[i]) // Procedure.identifier
 	}
@@ -45,9 +44,6 @@ func procedure(x *fhir.Index, r *r4.Procedure) {
 	for i := range r.Performer {
 		performer := &r.Performer[i]
 		referenceReference(x, 0x178241ade4523b18, performer.Actor) // Procedure.performer.actor
-		compartment(x, "Patient", performer.Actor)
-		compartment(x, "Practitioner", performer.Actor)
-		compartment(x, "RelatedPerson", performer.Actor)
 	}
 	for i := range r.ReasonCode {
 		tokenCodeableConcept(x, 0x02030bd274814dca, &r.ReasonCode[i]) // Procedure.reasonCode
@@ -55,9 +51,8 @@ func procedure(x *fhir.Index, r *r4.Procedure) {
 	for i := range r.ReasonReference {
 		referenceReference(x, 0x7d14ae1b76314fdb, &r.ReasonReference[i]) // Procedure.reasonReference
 	}
-	tokenCode(x, 0x3643f5cca0399a89, "http://hl7.org/fhir/event-status", r.Status.Text) // Procedure.status
-	referenceReference(x, 0x2e96a45a2e9a81b5, r.Subject)                                // Procedure.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0x3643f5cca0399a89, "http://hl7.org/fhir/event-status", r.Status.Text) // Procedure.status
+	referenceReference(x, 0x2e96a45a2e9a81b5, r.Subject)                            // Procedure.subject
 }
 
 var parametersProcedure = []fhir.Parameter{
@@ -85,6 +80,6 @@ var parametersProcedure = []fhir.Parameter{
 	{Code: "performer", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x178241ade4523b18}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Procedure.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/Procedure-performer", Description: "The reference to the practitioner"},
 	{Code: "reason-code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x02030bd274814dca}, Expression: "Procedure.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-code", Description: "Coded reason procedure performed"},
 	{Code: "reason-reference", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x7d14ae1b76314fdb}, Targets: []string{"Condition", "DiagnosticReport", "DocumentReference", "Observation", "Procedure"}, Expression: "Procedure.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-reference", Description: "The justification that the procedure was performed"},
-	{Code: "status", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x3643f5cca0399a89}, Single: true, System: "http://hl7.org/fhir/event-status", Expression: "Procedure.status", URL: "http://hl7.org/fhir/SearchParameter/Procedure-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x3643f5cca0399a89}, Single: true, System: "http://hl7.org/fhir/event-status", Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Procedure.status", URL: "http://hl7.org/fhir/SearchParameter/Procedure-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x2e96a45a2e9a81b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Procedure.subject", URL: "http://hl7.org/fhir/SearchParameter/Procedure-subject", Description: "Search by subject"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// provenance adds what the search parameters and compartments say of r to x.
+// provenance adds what the search parameters say of r to x.
 func provenance(x *fhir.Index, r *r4.Provenance) {
 	for i := range r.Agent {
 		agent := &r.Agent[i]
@@ -16,9 +16,6 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 		}
 		tokenCodeableConcept(x, 0x0a7af6a1281b87df, agent.Type_) // Provenance.agent.type
 		referenceReference(x, 0x20ae5b607113c008, agent.Who)     // Provenance.agent.who
-		compartment(x, "Device", agent.Who)
-		compartment(x, "Practitioner", agent.Who)
-		compartment(x, "RelatedPerson", agent.Who)
 	}
 	for i := range r.Entity {
 		entity := &r.Entity[i]
@@ -49,9 +46,7 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 		}
 	}
 	for i := range r.Target {
-		target := &r.Target[i]
-		referenceReference(x, 0xa28fadb9ceae1a52, target) // Provenance.target
-		compartment(x, "Patient", target)
+		referenceReference(x, 0xa28fadb9ceae1a52, &r.Target[i]) // Provenance.target
 	}
 }
 

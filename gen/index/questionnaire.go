@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// questionnaire adds what the search parameters and compartments say of r to x.
+// questionnaire adds what the search parameters say of r to x.
 func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 	x.Date(0xb82f3b4de42c5807, r.Date.Text)              // Questionnaire.date
 	x.String(0x095debd983678f67, r.Description.Text)     // Questionnaire.description
@@ -37,11 +37,11 @@ func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 			tokenCoding(x, 0x47834b4181f3c77d, &meta.Tag[i]) // Questionnaire.meta.tag
 		}
 	}
-	x.String(0x0bfca158453465c2, r.Name.Text)                                                 // Questionnaire.name
-	x.String(0x2edabfb865858389, r.Publisher.Text)                                            // Questionnaire.publisher
-	tokenCode(x, 0x7bb5b411a4797aba, "http://hl7.org/fhir/publication-status", r.Status.Text) // Questionnaire.status
+	x.String(0x0bfca158453465c2, r.Name.Text)                                             // Questionnaire.name
+	x.String(0x2edabfb865858389, r.Publisher.Text)                                        // Questionnaire.publisher
+	x.CodeOf(0x7bb5b411a4797aba, "http://hl7.org/fhir/publication-status", r.Status.Text) // Questionnaire.status
 	for i := range r.SubjectType {
-		tokenCode(x, 0xb46eb886529ec19b, "http://hl7.org/fhir/resource-types", r.SubjectType[i].Text) // Questionnaire.subjectType
+		x.CodeOf(0xb46eb886529ec19b, "http://hl7.org/fhir/resource-types", r.SubjectType[i].Text) // Questionnaire.subjectType
 	}
 	x.String(0x9286d7ff2105fa3c, r.Title.Text) // Questionnaire.title
 	x.URI(0x611123feceebeef0, r.URL.Text)      // Questionnaire.url
@@ -103,8 +103,8 @@ var parametersQuestionnaire = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7383983a6f6573b9}, Expression: "Questionnaire.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-jurisdiction", Description: "Intended jurisdiction for the questionnaire"},
 	{Code: "name", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x0bfca158453465c2}, Single: true, Expression: "Questionnaire.name", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-name", Description: "Computationally friendly name of the questionnaire"},
 	{Code: "publisher", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x2edabfb865858389}, Single: true, Expression: "Questionnaire.publisher", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-publisher", Description: "Name of the publisher of the questionnaire"},
-	{Code: "status", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7bb5b411a4797aba}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "Questionnaire.status", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-status", Description: "The current status of the questionnaire"},
-	{Code: "subject-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xb46eb886529ec19b}, System: "http://hl7.org/fhir/resource-types", Expression: "Questionnaire.subjectType", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-subject-type", Description: "Resource that can be subject of QuestionnaireResponse"},
+	{Code: "status", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7bb5b411a4797aba}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Questionnaire.status", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-status", Description: "The current status of the questionnaire"},
+	{Code: "subject-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xb46eb886529ec19b}, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "Questionnaire.subjectType", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-subject-type", Description: "Resource that can be subject of QuestionnaireResponse"},
 	{Code: "title", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x9286d7ff2105fa3c}, Single: true, Expression: "Questionnaire.title", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-title", Description: "The human-friendly name of the questionnaire"},
 	{Code: "url", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x611123feceebeef0}, Single: true, Expression: "Questionnaire.url", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-url", Description: "The uri that identifies the questionnaire"},
 	{Code: "version", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e80957a609844d9}, Single: true, Expression: "Questionnaire.version", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-version", Description: "The business version of the questionnaire"},

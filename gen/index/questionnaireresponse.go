@@ -7,20 +7,15 @@ import (
 	"kiln/server/fhir"
 )
 
-// questionnaireResponse adds what the search parameters and compartments say of r to x.
+// questionnaireResponse adds what the search parameters say of r to x.
 func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
 	referenceReference(x, 0x3c11268b6addb22f, r.Author) // QuestionnaireResponse.author
-	compartment(x, "Device", r.Author)
-	compartment(x, "Patient", r.Author)
-	compartment(x, "Practitioner", r.Author)
-	compartment(x, "RelatedPerson", r.Author)
-	x.Date(0x94f0eb28804786a0, r.Authored.Text) // QuestionnaireResponse.authored
+	x.Date(0x94f0eb28804786a0, r.Authored.Text)         // QuestionnaireResponse.authored
 	for i := range r.BasedOn {
 		referenceReference(x, 0xf211302d2d4fe6dd, &r.BasedOn[i]) // QuestionnaireResponse.basedOn
 	}
 	referenceReference(x, 0x8422c9d7a1b35da4, r.Encounter) // QuestionnaireResponse.encounter
-	compartment(x, "Encounter", r.Encounter)
-	tokenIdentifier(x, 0xcb10d511b9edd8bb, r.Identifier) // QuestionnaireResponse.identifier
+	tokenIdentifier(x, 0xcb10d511b9edd8bb, r.Identifier)   // QuestionnaireResponse.identifier
 	for i := range r.Item {
 		item := &r.Item[i]
 		if hasExtension(item.Extension, "http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject") {
@@ -48,13 +43,10 @@ func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
 	for i := range r.PartOf {
 		referenceReference(x, 0x1bf5d2d2f44cf8f7, &r.PartOf[i]) // QuestionnaireResponse.partOf
 	}
-	x.Canonical(0x4de7e4cf27e72f6b, r.Questionnaire.Text) // QuestionnaireResponse.questionnaire
-	referenceReference(x, 0xe9c963651dbaef50, r.Source)   // QuestionnaireResponse.source
-	compartment(x, "Practitioner", r.Source)
-	compartment(x, "RelatedPerson", r.Source)
-	tokenCode(x, 0x7ec32b31c649b7ae, "http://hl7.org/fhir/questionnaire-answers-status", r.Status.Text) // QuestionnaireResponse.status
-	referenceReference(x, 0x2164cf373e4f5cf4, r.Subject)                                                // QuestionnaireResponse.subject
-	compartment(x, "Patient", r.Subject)
+	x.Canonical(0x4de7e4cf27e72f6b, r.Questionnaire.Text)                                           // QuestionnaireResponse.questionnaire
+	referenceReference(x, 0xe9c963651dbaef50, r.Source)                                             // QuestionnaireResponse.source
+	x.CodeOf(0x7ec32b31c649b7ae, "http://hl7.org/fhir/questionnaire-answers-status", r.Status.Text) // QuestionnaireResponse.status
+	referenceReference(x, 0x2164cf373e4f5cf4, r.Subject)                                            // QuestionnaireResponse.subject
 }
 
 var parametersQuestionnaireResponse = []fhir.Parameter{
@@ -78,6 +70,6 @@ var parametersQuestionnaireResponse = []fhir.Parameter{
 	{Code: "patient", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x2164cf373e4f5cf4}, Targets: []string{"Patient"}, Single: true, Expression: "QuestionnaireResponse.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-patient", Description: "The patient that is the subject of the questionnaire response"},
 	{Code: "questionnaire", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x4de7e4cf27e72f6b}, Targets: []string{"Questionnaire"}, Single: true, Expression: "QuestionnaireResponse.questionnaire", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-questionnaire", Description: "The questionnaire the answers are provided for"},
 	{Code: "source", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9c963651dbaef50}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "QuestionnaireResponse.source", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-source", Description: "The individual providing the information reflected in the questionnaire respose"},
-	{Code: "status", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ec32b31c649b7ae}, Single: true, System: "http://hl7.org/fhir/questionnaire-answers-status", Expression: "QuestionnaireResponse.status", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-status", Description: "The status of the questionnaire response"},
+	{Code: "status", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ec32b31c649b7ae}, Single: true, System: "http://hl7.org/fhir/questionnaire-answers-status", Systems: []string{"http://hl7.org/fhir/questionnaire-answers-status"}, Expression: "QuestionnaireResponse.status", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-status", Description: "The status of the questionnaire response"},
 	{Code: "subject", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x2164cf373e4f5cf4}, Targets: anyType, Single: true, Expression: "QuestionnaireResponse.subject", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-subject", Description: "The subject of the questionnaire response"},
 }

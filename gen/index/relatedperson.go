@@ -7,21 +7,20 @@ import (
 	"kiln/server/fhir"
 )
 
-// relatedPerson adds what the search parameters and compartments say of r to x.
+// relatedPerson adds what the search parameters say of r to x.
 func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
-	x.Compartment("RelatedPerson", r.ID.Text)
 	x.Boolean(0xfa83c4ea56d40c9d, r.Active.Text) // RelatedPerson.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x8860c55db4f3aa01, address)                                         // RelatedPerson.address
-		x.String(0x2a5ab34edcf5b251, address.City.Text)                                       // RelatedPerson.address.city
-		x.String(0x1c9fd80d3a6c6bc7, address.Country.Text)                                    // RelatedPerson.address.country
-		x.String(0x25bb23a256cf25ab, address.PostalCode.Text)                                 // RelatedPerson.address.postalCode
-		x.String(0xc777e94e8d046da1, address.State.Text)                                      // RelatedPerson.address.state
-		tokenCode(x, 0x05c431e0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text) // RelatedPerson.address.use
+		stringAddress(x, 0x8860c55db4f3aa01, address)                                     // RelatedPerson.address
+		x.String(0x2a5ab34edcf5b251, address.City.Text)                                   // RelatedPerson.address.city
+		x.String(0x1c9fd80d3a6c6bc7, address.Country.Text)                                // RelatedPerson.address.country
+		x.String(0x25bb23a256cf25ab, address.PostalCode.Text)                             // RelatedPerson.address.postalCode
+		x.String(0xc777e94e8d046da1, address.State.Text)                                  // RelatedPerson.address.state
+		x.CodeOf(0x05c431e0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text) // RelatedPerson.address.use
 	}
-	x.Date(0x4b3f5c9ef0508c97, r.BirthDate.Text)                                                 // RelatedPerson.birthDate
-	tokenCode(x, 0x30bd8dc733503cdf, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // RelatedPerson.gender
+	x.Date(0x4b3f5c9ef0508c97, r.BirthDate.Text)                                             // RelatedPerson.birthDate
+	x.CodeOf(0x30bd8dc733503cdf, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // RelatedPerson.gender
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x988d4bc9012efee2, &r.Identifier[i]) // RelatedPerson.identifier
 	}
@@ -41,7 +40,6 @@ func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
 		stringHumanName(x, 0x91f5c731aeded92d, &r.Name[i]) // RelatedPerson.name
 	}
 	referenceReference(x, 0x389b20783376556f, r.Patient) // RelatedPerson.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Relationship {
 		tokenCodeableConcept(x, 0xfad268e74005ee92, &r.Relationship[i]) // RelatedPerson.relationship
 	}
@@ -74,10 +72,10 @@ var parametersRelatedPerson = []fhir.Parameter{
 	{Code: "address-country", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x1c9fd80d3a6c6bc7}, Expression: "RelatedPerson.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x25bb23a256cf25ab}, Expression: "RelatedPerson.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0xc777e94e8d046da1}, Expression: "RelatedPerson.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x05c431e0db83049a}, System: "http://hl7.org/fhir/address-use", Expression: "RelatedPerson.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x05c431e0db83049a}, System: "http://hl7.org/fhir/address-use", Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "RelatedPerson.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "birthdate", Base: "RelatedPerson", Type: fhir.SearchDate, Keys: []fhir.Key{0x4b3f5c9ef0508c97}, Single: true, Expression: "RelatedPerson.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The Related Person's date of birth"},
 	{Code: "email", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x2fd4ba0c4af0520d}, Expression: "RelatedPerson.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "gender", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x30bd8dc733503cdf}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Expression: "RelatedPerson.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the related person"},
+	{Code: "gender", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x30bd8dc733503cdf}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "RelatedPerson.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the related person"},
 	{Code: "identifier", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x988d4bc9012efee2}, Expression: "RelatedPerson.identifier", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-identifier", Description: "An Identifier of the RelatedPerson"},
 	{Code: "name", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x91f5c731aeded92d}, Expression: "RelatedPerson.name", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
 	{Code: "patient", Base: "RelatedPerson", Type: fhir.SearchReference, Keys: []fhir.Key{0x389b20783376556f}, Targets: []string{"Patient"}, Single: true, Expression: "RelatedPerson.patient", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-patient", Description: "The patient this related person is related to"},

@@ -7,25 +7,18 @@ import (
 	"kiln/server/fhir"
 )
 
-// requestGroup adds what the search parameters and compartments say of r to x.
+// requestGroup adds what the search parameters say of r to x.
 func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 	for i := range r.Action {
 		action := &r.Action[i]
 		for i := range action.Participant {
-			participant := &action.Participant[i]
-			referenceReference(x, 0xc96986f4e898a0a3, participant) // RequestGroup.action.participant
-			compartment(x, "Patient", participant)
-			compartment(x, "Practitioner", participant)
-			compartment(x, "RelatedPerson", participant)
+			referenceReference(x, 0xc96986f4e898a0a3, &action.Participant[i]) // RequestGroup.action.participant
 		}
 	}
-	referenceReference(x, 0xdd2a64eacd061b9e, r.Author) // RequestGroup.author
-	compartment(x, "Device", r.Author)
-	compartment(x, "Practitioner", r.Author)
-	x.Date(0xca547614a54ebbf2, r.AuthoredOn.Text)          // RequestGroup.authoredOn
-	tokenCodeableConcept(x, 0x509e95cde2b643fd, r.Code)    // RequestGroup.code
-	referenceReference(x, 0x2f3419f984ffb6b0, r.Encounter) // RequestGroup.encounter
-	compartment(x, "Encounter", r.Encounter)
+	referenceReference(x, 0xdd2a64eacd061b9e, r.Author)       // RequestGroup.author
+	x.Date(0xca547614a54ebbf2, r.AuthoredOn.Text)             // RequestGroup.authoredOn
+	tokenCodeableConcept(x, 0x509e95cde2b643fd, r.Code)       // RequestGroup.code
+	referenceReference(x, 0x2f3419f984ffb6b0, r.Encounter)    // RequestGroup.encounter
 	tokenIdentifier(x, 0x75142ab50a76343b, r.GroupIdentifier) // RequestGroup.groupIdentifier
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x3ce8d62356669201, &r.Identifier[i]) // RequestGroup.identifier
@@ -36,7 +29,7 @@ func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 	for i := range r.InstantiatesURI {
 		x.URI(0x623224af88335350, r.InstantiatesURI[i].Text) // RequestGroup.instantiatesUri
 	}
-	tokenCode(x, 0xc55d62eba1e05b0b, "http://hl7.org/fhir/request-intent", r.Intent.Text) // RequestGroup.intent
+	x.CodeOf(0xc55d62eba1e05b0b, "http://hl7.org/fhir/request-intent", r.Intent.Text) // RequestGroup.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x51915b8496d37b2b, meta.Profile[i].Text) // RequestGroup.meta.profile
@@ -49,10 +42,9 @@ func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 			tokenCoding(x, 0x08653744d60150c9, &meta.Tag[i]) // RequestGroup.meta.tag
 		}
 	}
-	tokenCode(x, 0xb98881688c4b1ed2, "http://hl7.org/fhir/request-priority", r.Priority.Text) // RequestGroup.priority
-	tokenCode(x, 0x06b21935c3f1a2e1, "http://hl7.org/fhir/request-status", r.Status.Text)     // RequestGroup.status
-	referenceReference(x, 0xc82867800fb743f5, r.Subject)                                      // RequestGroup.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xb98881688c4b1ed2, "http://hl7.org/fhir/request-priority", r.Priority.Text) // RequestGroup.priority
+	x.CodeOf(0x06b21935c3f1a2e1, "http://hl7.org/fhir/request-status", r.Status.Text)     // RequestGroup.status
+	referenceReference(x, 0xc82867800fb743f5, r.Subject)                                  // RequestGroup.subject
 }
 
 var parametersRequestGroup = []fhir.Parameter{
@@ -74,10 +66,10 @@ var parametersRequestGroup = []fhir.Parameter{
 	{Code: "identifier", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x3ce8d62356669201}, Expression: "RequestGroup.identifier", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-identifier", Description: "External identifiers for the request group"},
 	{Code: "instantiates-canonical", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e441d219e08238a}, Targets: anyType, Expression: "RequestGroup.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-canonical", Description: "The FHIR-based definition from which the request group is realized"},
 	{Code: "instantiates-uri", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x623224af88335350}, Expression: "RequestGroup.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-uri", Description: "The external definition from which the request group is realized"},
-	{Code: "intent", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xc55d62eba1e05b0b}, Single: true, System: "http://hl7.org/fhir/request-intent", Expression: "RequestGroup.intent", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-intent", Description: "The intent of the request group"},
+	{Code: "intent", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xc55d62eba1e05b0b}, Single: true, System: "http://hl7.org/fhir/request-intent", Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "RequestGroup.intent", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-intent", Description: "The intent of the request group"},
 	{Code: "participant", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc96986f4e898a0a3}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "RequestGroup.action.participant", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-participant", Description: "The participant in the requests in the group"},
 	{Code: "patient", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc82867800fb743f5}, Targets: []string{"Patient"}, Single: true, Expression: "RequestGroup.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-patient", Description: "The identity of a patient to search for request groups"},
-	{Code: "priority", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xb98881688c4b1ed2}, Single: true, System: "http://hl7.org/fhir/request-priority", Expression: "RequestGroup.priority", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-priority", Description: "The priority of the request group"},
-	{Code: "status", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x06b21935c3f1a2e1}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "RequestGroup.status", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-status", Description: "The status of the request group"},
+	{Code: "priority", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xb98881688c4b1ed2}, Single: true, System: "http://hl7.org/fhir/request-priority", Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "RequestGroup.priority", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-priority", Description: "The priority of the request group"},
+	{Code: "status", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x06b21935c3f1a2e1}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "RequestGroup.status", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-status", Description: "The status of the request group"},
 	{Code: "subject", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc82867800fb743f5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "RequestGroup.subject", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-subject", Description: "The subject that the request group is about"},
 }

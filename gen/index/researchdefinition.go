@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchDefinition adds what the search parameters and compartments say of r to x.
+// researchDefinition adds what the search parameters say of r to x.
 func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 	x.Date(0x44c6170121ac4bfc, r.Date.Text)              // ResearchDefinition.date
 	x.String(0x4b8b04b78c37593d, r.Description.Text)     // ResearchDefinition.description
@@ -53,8 +53,8 @@ func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 			x.Canonical(0x9dcbc4dfbbb37a6b, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0xb615339b65b68dd5, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchDefinition.status
-	x.String(0xc9009eb6d6acbc86, r.Title.Text)                                                // ResearchDefinition.title
+	x.CodeOf(0xb615339b65b68dd5, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchDefinition.status
+	x.String(0xc9009eb6d6acbc86, r.Title.Text)                                            // ResearchDefinition.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0x341ee83eb2d3aa6d, &r.Topic[i]) // ResearchDefinition.topic
 	}
@@ -119,7 +119,7 @@ var parametersResearchDefinition = []fhir.Parameter{
 	{Code: "name", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x10b6e7a38275f6a8}, Single: true, Expression: "ResearchDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-name", Description: "Computationally friendly name of the research definition"},
 	{Code: "predecessor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x71be9461652b9673}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xe5cc7e630e36d5fe}, Single: true, Expression: "ResearchDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-publisher", Description: "Name of the publisher of the research definition"},
-	{Code: "status", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb615339b65b68dd5}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ResearchDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-status", Description: "The current status of the research definition"},
+	{Code: "status", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb615339b65b68dd5}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-status", Description: "The current status of the research definition"},
 	{Code: "successor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x9dcbc4dfbbb37a6b}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xc9009eb6d6acbc86}, Single: true, Expression: "ResearchDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-title", Description: "The human-friendly name of the research definition"},
 	{Code: "topic", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x341ee83eb2d3aa6d}, Expression: "ResearchDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-topic", Description: "Topics associated with the ResearchDefinition"},

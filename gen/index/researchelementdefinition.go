@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchElementDefinition adds what the search parameters and compartments say of r to x.
+// researchElementDefinition adds what the search parameters say of r to x.
 func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 	x.Date(0x47d7b7b9879d5bf9, r.Date.Text)              // ResearchElementDefinition.date
 	x.String(0x4f43e3b1e506e446, r.Description.Text)     // ResearchElementDefinition.description
@@ -53,8 +53,8 @@ func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 			x.Canonical(0xf7e2e01bee32f85e, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	tokenCode(x, 0xd4d55c8fbfd97f6c, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchElementDefinition.status
-	x.String(0x840763365497ba97, r.Title.Text)                                                // ResearchElementDefinition.title
+	x.CodeOf(0xd4d55c8fbfd97f6c, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchElementDefinition.status
+	x.String(0x840763365497ba97, r.Title.Text)                                            // ResearchElementDefinition.title
 	for i := range r.Topic {
 		tokenCodeableConcept(x, 0xa82751d0e04bd366, &r.Topic[i]) // ResearchElementDefinition.topic
 	}
@@ -119,7 +119,7 @@ var parametersResearchElementDefinition = []fhir.Parameter{
 	{Code: "name", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x45cea6713882d591}, Single: true, Expression: "ResearchElementDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-name", Description: "Computationally friendly name of the research element definition"},
 	{Code: "predecessor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xb7e4e9c95a0655ae}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xff5999bf57079544}, Single: true, Expression: "ResearchElementDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-publisher", Description: "Name of the publisher of the research element definition"},
-	{Code: "status", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4d55c8fbfd97f6c}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ResearchElementDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-status", Description: "The current status of the research element definition"},
+	{Code: "status", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4d55c8fbfd97f6c}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchElementDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-status", Description: "The current status of the research element definition"},
 	{Code: "successor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7e2e01bee32f85e}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x840763365497ba97}, Single: true, Expression: "ResearchElementDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-title", Description: "The human-friendly name of the research element definition"},
 	{Code: "topic", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa82751d0e04bd366}, Expression: "ResearchElementDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-topic", Description: "Topics associated with the ResearchElementDefinition"},

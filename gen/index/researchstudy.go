@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchStudy adds what the search parameters and compartments say of r to x.
+// researchStudy adds what the search parameters say of r to x.
 func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x4552ec7fad2fc32a, &r.Category[i]) // ResearchStudy.category
@@ -41,16 +41,15 @@ func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 	}
 	datePeriod(x, 0xd780b3ca568e7c6d, r.Period)                        // ResearchStudy.period
 	referenceReference(x, 0x2caac6d3ecbe86e6, r.PrincipalInvestigator) // ResearchStudy.principalInvestigator
-	compartment(x, "Practitioner", r.PrincipalInvestigator)
 	for i := range r.Protocol {
 		referenceReference(x, 0x7383d71f25b2c309, &r.Protocol[i]) // ResearchStudy.protocol
 	}
 	for i := range r.Site {
 		referenceReference(x, 0xc58afda910a3dae8, &r.Site[i]) // ResearchStudy.site
 	}
-	referenceReference(x, 0x5977d388a35d248c, r.Sponsor)                                         // ResearchStudy.sponsor
-	tokenCode(x, 0x2746733bfd97a819, "http://hl7.org/fhir/research-study-status", r.Status.Text) // ResearchStudy.status
-	x.String(0x3833443f0ee5762d, r.Title.Text)                                                   // ResearchStudy.title
+	referenceReference(x, 0x5977d388a35d248c, r.Sponsor)                                     // ResearchStudy.sponsor
+	x.CodeOf(0x2746733bfd97a819, "http://hl7.org/fhir/research-study-status", r.Status.Text) // ResearchStudy.status
+	x.String(0x3833443f0ee5762d, r.Title.Text)                                               // ResearchStudy.title
 }
 
 var parametersResearchStudy = []fhir.Parameter{
@@ -75,6 +74,6 @@ var parametersResearchStudy = []fhir.Parameter{
 	{Code: "protocol", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x7383d71f25b2c309}, Targets: []string{"PlanDefinition"}, Expression: "ResearchStudy.protocol", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-protocol", Description: "Steps followed in executing study"},
 	{Code: "site", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58afda910a3dae8}, Targets: []string{"Location"}, Expression: "ResearchStudy.site", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-site", Description: "Facility where study activities are conducted"},
 	{Code: "sponsor", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x5977d388a35d248c}, Targets: []string{"Organization"}, Single: true, Expression: "ResearchStudy.sponsor", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-sponsor", Description: "Organization that initiates and is legally responsible for the study"},
-	{Code: "status", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x2746733bfd97a819}, Single: true, System: "http://hl7.org/fhir/research-study-status", Expression: "ResearchStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-status", Description: "active | administratively-completed | approved | closed-to-accrual | closed-to-accrual-and-intervention | completed | disapproved | in-review | temporarily-closed-to-accrual | temporarily-closed-to-accrual-and-intervention | withdrawn"},
+	{Code: "status", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x2746733bfd97a819}, Single: true, System: "http://hl7.org/fhir/research-study-status", Systems: []string{"http://hl7.org/fhir/research-study-status"}, Expression: "ResearchStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-status", Description: "active | administratively-completed | approved | closed-to-accrual | closed-to-accrual-and-intervention | completed | disapproved | in-review | temporarily-closed-to-accrual | temporarily-closed-to-accrual-and-intervention | withdrawn"},
 	{Code: "title", Base: "ResearchStudy", Type: fhir.SearchString, Keys: []fhir.Key{0x3833443f0ee5762d}, Single: true, Expression: "ResearchStudy.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-title", Description: "Name for this study"},
 }

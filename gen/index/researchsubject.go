@@ -7,13 +7,12 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchSubject adds what the search parameters and compartments say of r to x.
+// researchSubject adds what the search parameters say of r to x.
 func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x1bc2ee556b1f7400, &r.Identifier[i]) // ResearchSubject.identifier
 	}
 	referenceReference(x, 0xd6529cbf4fc0fcde, r.Individual) // ResearchSubject.individual
-	compartment(x, "Patient", r.Individual)
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0x207345f3e0ecc394, meta.Profile[i].Text) // ResearchSubject.meta.profile
@@ -26,9 +25,9 @@ func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 			tokenCoding(x, 0xfb9c5f6f213b00bd, &meta.Tag[i]) // ResearchSubject.meta.tag
 		}
 	}
-	datePeriod(x, 0x268f4f04fc1b0e30, r.Period)                                                    // ResearchSubject.period
-	tokenCode(x, 0x2d36487a6e8aec40, "http://hl7.org/fhir/research-subject-status", r.Status.Text) // ResearchSubject.status
-	referenceReference(x, 0xa2ffa89506d32650, r.Study)                                             // ResearchSubject.study
+	datePeriod(x, 0x268f4f04fc1b0e30, r.Period)                                                // ResearchSubject.period
+	x.CodeOf(0x2d36487a6e8aec40, "http://hl7.org/fhir/research-subject-status", r.Status.Text) // ResearchSubject.status
+	referenceReference(x, 0xa2ffa89506d32650, r.Study)                                         // ResearchSubject.study
 }
 
 var parametersResearchSubject = []fhir.Parameter{
@@ -46,6 +45,6 @@ var parametersResearchSubject = []fhir.Parameter{
 	{Code: "identifier", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x1bc2ee556b1f7400}, Expression: "ResearchSubject.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-identifier", Description: "Business Identifier for research subject in a study"},
 	{Code: "individual", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6529cbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-individual", Description: "Who is part of study"},
 	{Code: "patient", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6529cbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-patient", Description: "Who is part of study"},
-	{Code: "status", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d36487a6e8aec40}, Single: true, System: "http://hl7.org/fhir/research-subject-status", Expression: "ResearchSubject.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-status", Description: "candidate | eligible | follow-up | ineligible | not-registered | off-study | on-study | on-study-intervention | on-study-observation | pending-on-study | potential-candidate | screening | withdrawn"},
+	{Code: "status", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d36487a6e8aec40}, Single: true, System: "http://hl7.org/fhir/research-subject-status", Systems: []string{"http://hl7.org/fhir/research-subject-status"}, Expression: "ResearchSubject.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-status", Description: "candidate | eligible | follow-up | ineligible | not-registered | off-study | on-study | on-study-intervention | on-study-observation | pending-on-study | potential-candidate | screening | withdrawn"},
 	{Code: "study", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2ffa89506d32650}, Targets: []string{"ResearchStudy"}, Single: true, Expression: "ResearchSubject.study", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-study", Description: "Study subject is part of"},
 }

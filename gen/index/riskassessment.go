@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// riskAssessment adds what the search parameters and compartments say of r to x.
+// riskAssessment adds what the search parameters say of r to x.
 func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
 	referenceReference(x, 0xed0df59cdf55fb31, r.Condition) // RiskAssessment.condition
 	referenceReference(x, 0x6dc9c63efdbcbfb8, r.Encounter) // RiskAssessment.encounter
@@ -32,15 +32,12 @@ func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
 		x.Date(0x57a09d9fbeab7277, v.Text) // RiskAssessment.occurrence.ofType(dateTime)
 	}
 	referenceReference(x, 0xc1f213aad9a1ed48, r.Performer) // RiskAssessment.performer
-	compartment(x, "Device", r.Performer)
-	compartment(x, "Practitioner", r.Performer)
 	for i := range r.Prediction {
 		prediction := &r.Prediction[i]
 		numberOf(x, 0xe0f73c956beac60f, prediction.Probability)                 // RiskAssessment.prediction.probability
 		tokenCodeableConcept(x, 0x5e4d89de554e6b5f, prediction.QualitativeRisk) // RiskAssessment.prediction.qualitativeRisk
 	}
 	referenceReference(x, 0x84d44bf00ce65eea, r.Subject) // RiskAssessment.subject
-	compartment(x, "Patient", r.Subject)
 }
 
 var parametersRiskAssessment = []fhir.Parameter{

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// riskEvidenceSynthesis adds what the search parameters and compartments say of r to x.
+// riskEvidenceSynthesis adds what the search parameters say of r to x.
 func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 	x.Date(0x10cf828fa5e86b39, r.Date.Text)              // RiskEvidenceSynthesis.date
 	x.String(0xb28bce2c231ad2ba, r.Description.Text)     // RiskEvidenceSynthesis.description
@@ -30,11 +30,11 @@ func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 			tokenCoding(x, 0xa33bbb4238ad558a, &meta.Tag[i]) // RiskEvidenceSynthesis.meta.tag
 		}
 	}
-	x.String(0x05ecac5d9f75ee0e, r.Name.Text)                                                 // RiskEvidenceSynthesis.name
-	x.String(0x89fa2da36e832e51, r.Publisher.Text)                                            // RiskEvidenceSynthesis.publisher
-	tokenCode(x, 0xba44b98e98e2dfba, "http://hl7.org/fhir/publication-status", r.Status.Text) // RiskEvidenceSynthesis.status
-	x.String(0x8a3f3bb18a018786, r.Title.Text)                                                // RiskEvidenceSynthesis.title
-	x.URI(0xf1091d9ace90ac97, r.URL.Text)                                                     // RiskEvidenceSynthesis.url
+	x.String(0x05ecac5d9f75ee0e, r.Name.Text)                                             // RiskEvidenceSynthesis.name
+	x.String(0x89fa2da36e832e51, r.Publisher.Text)                                        // RiskEvidenceSynthesis.publisher
+	x.CodeOf(0xba44b98e98e2dfba, "http://hl7.org/fhir/publication-status", r.Status.Text) // RiskEvidenceSynthesis.status
+	x.String(0x8a3f3bb18a018786, r.Title.Text)                                            // RiskEvidenceSynthesis.title
+	x.URI(0xf1091d9ace90ac97, r.URL.Text)                                                 // RiskEvidenceSynthesis.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbbad4b88b064f4eb, 2) // RiskEvidenceSynthesis.useContext: code & value.ofType(CodeableConcept)
@@ -91,7 +91,7 @@ var parametersRiskEvidenceSynthesis = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8a341ffeb1a30aa}, Expression: "RiskEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the risk evidence synthesis"},
 	{Code: "name", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x05ecac5d9f75ee0e}, Single: true, Expression: "RiskEvidenceSynthesis.name", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-name", Description: "Computationally friendly name of the risk evidence synthesis"},
 	{Code: "publisher", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x89fa2da36e832e51}, Single: true, Expression: "RiskEvidenceSynthesis.publisher", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-publisher", Description: "Name of the publisher of the risk evidence synthesis"},
-	{Code: "status", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xba44b98e98e2dfba}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "RiskEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-status", Description: "The current status of the risk evidence synthesis"},
+	{Code: "status", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xba44b98e98e2dfba}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "RiskEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-status", Description: "The current status of the risk evidence synthesis"},
 	{Code: "title", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x8a3f3bb18a018786}, Single: true, Expression: "RiskEvidenceSynthesis.title", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-title", Description: "The human-friendly name of the risk evidence synthesis"},
 	{Code: "url", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xf1091d9ace90ac97}, Single: true, Expression: "RiskEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-url", Description: "The uri that identifies the risk evidence synthesis"},
 	{Code: "version", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbd95d7c70f21f82}, Single: true, Expression: "RiskEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-version", Description: "The business version of the risk evidence synthesis"},

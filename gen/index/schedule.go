@@ -7,16 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// schedule adds what the search parameters and compartments say of r to x.
+// schedule adds what the search parameters say of r to x.
 func schedule(x *fhir.Index, r *r4.Schedule) {
 	x.Boolean(0xecc385b9883fa343, r.Active.Text) // Schedule.active
 	for i := range r.Actor {
-		actor := &r.Actor[i]
-		referenceReference(x, 0x6c8e3ed3f8ee5f48, actor) // Schedule.actor
-		compartment(x, "Device", actor)
-		compartment(x, "Patient", actor)
-		compartment(x, "Practitioner", actor)
-		compartment(x, "RelatedPerson", actor)
+		referenceReference(x, 0x6c8e3ed3f8ee5f48, &r.Actor[i]) // Schedule.actor
 	}
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x1dc51078ef93ad4e, &r.Identifier[i]) // Schedule.identifier

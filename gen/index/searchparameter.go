@@ -7,10 +7,10 @@ import (
 	"kiln/server/fhir"
 )
 
-// searchParameter adds what the search parameters and compartments say of r to x.
+// searchParameter adds what the search parameters say of r to x.
 func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 	for i := range r.Base {
-		tokenCode(x, 0x6681cc9b72b17207, "http://hl7.org/fhir/resource-types", r.Base[i].Text) // SearchParameter.base
+		x.CodeOf(0x6681cc9b72b17207, "http://hl7.org/fhir/resource-types", r.Base[i].Text) // SearchParameter.base
 	}
 	x.Code(0x94c406eeab543863, r.Code.Text) // SearchParameter.code
 	for i := range r.Component {
@@ -35,14 +35,14 @@ func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 			tokenCoding(x, 0x864efe1b2f594c5d, &meta.Tag[i]) // SearchParameter.meta.tag
 		}
 	}
-	x.String(0x1a6ae44a28291e7d, r.Name.Text)                                                 // SearchParameter.name
-	x.String(0x986e4e7046804471, r.Publisher.Text)                                            // SearchParameter.publisher
-	tokenCode(x, 0xec77e36edfa68449, "http://hl7.org/fhir/publication-status", r.Status.Text) // SearchParameter.status
+	x.String(0x1a6ae44a28291e7d, r.Name.Text)                                             // SearchParameter.name
+	x.String(0x986e4e7046804471, r.Publisher.Text)                                        // SearchParameter.publisher
+	x.CodeOf(0xec77e36edfa68449, "http://hl7.org/fhir/publication-status", r.Status.Text) // SearchParameter.status
 	for i := range r.Target {
-		tokenCode(x, 0x156be8e60f106c72, "http://hl7.org/fhir/resource-types", r.Target[i].Text) // SearchParameter.target
+		x.CodeOf(0x156be8e60f106c72, "http://hl7.org/fhir/resource-types", r.Target[i].Text) // SearchParameter.target
 	}
-	tokenCode(x, 0x86bcb239bdb0174d, "http://hl7.org/fhir/search-param-type", r.Type_.Text) // SearchParameter.type
-	x.URI(0xafc8b40f291215b8, r.URL.Text)                                                   // SearchParameter.url
+	x.CodeOf(0x86bcb239bdb0174d, "http://hl7.org/fhir/search-param-type", r.Type_.Text) // SearchParameter.type
+	x.URI(0xafc8b40f291215b8, r.URL.Text)                                               // SearchParameter.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xfd154998e2981ca2, 2) // SearchParameter.useContext: code & value.ofType(CodeableConcept)
@@ -87,7 +87,7 @@ var parametersSearchParameter = []fhir.Parameter{
 	{Code: "_source", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xb9399959185d842f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x864efe1b2f594c5d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SearchParameter", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "base", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6681cc9b72b17207}, System: "http://hl7.org/fhir/resource-types", Expression: "SearchParameter.base", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-base", Description: "The resource type(s) this search parameter applies to"},
+	{Code: "base", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6681cc9b72b17207}, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.base", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-base", Description: "The resource type(s) this search parameter applies to"},
 	{Code: "code", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x94c406eeab543863}, Single: true, Expression: "SearchParameter.code", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-code", Description: "Code used in URL"},
 	{Code: "component", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0x887a87023b41afed}, Targets: []string{"SearchParameter"}, Expression: "SearchParameter.component.definition", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-component", Description: "Defines how the part works"},
 	{Code: "context", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x2177936db8b7d85e}, Expression: "SearchParameter.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the search parameter"},
@@ -101,9 +101,9 @@ var parametersSearchParameter = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xbfc3572737c7cca2}, Expression: "SearchParameter.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the search parameter"},
 	{Code: "name", Base: "SearchParameter", Type: fhir.SearchString, Keys: []fhir.Key{0x1a6ae44a28291e7d}, Single: true, Expression: "SearchParameter.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the search parameter"},
 	{Code: "publisher", Base: "SearchParameter", Type: fhir.SearchString, Keys: []fhir.Key{0x986e4e7046804471}, Single: true, Expression: "SearchParameter.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the search parameter"},
-	{Code: "status", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xec77e36edfa68449}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "SearchParameter.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the search parameter"},
-	{Code: "target", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x156be8e60f106c72}, System: "http://hl7.org/fhir/resource-types", Expression: "SearchParameter.target", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-target", Description: "Types of resource (if a resource reference)"},
-	{Code: "type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x86bcb239bdb0174d}, Single: true, System: "http://hl7.org/fhir/search-param-type", Expression: "SearchParameter.type", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-type", Description: "number | date | string | token | reference | composite | quantity | uri | special"},
+	{Code: "status", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xec77e36edfa68449}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "SearchParameter.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the search parameter"},
+	{Code: "target", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x156be8e60f106c72}, System: "http://hl7.org/fhir/resource-types", Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.target", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-target", Description: "Types of resource (if a resource reference)"},
+	{Code: "type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x86bcb239bdb0174d}, Single: true, System: "http://hl7.org/fhir/search-param-type", Systems: []string{"http://hl7.org/fhir/search-param-type"}, Expression: "SearchParameter.type", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-type", Description: "number | date | string | token | reference | composite | quantity | uri | special"},
 	{Code: "url", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xafc8b40f291215b8}, Single: true, Expression: "SearchParameter.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the search parameter"},
 	{Code: "version", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3e6351da5298e15}, Single: true, Expression: "SearchParameter.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the search parameter"},
 }

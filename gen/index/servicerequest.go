@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// serviceRequest adds what the search parameters and compartments say of r to x.
+// serviceRequest adds what the search parameters say of r to x.
 func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	x.Date(0x5beb3a25dac1b646, r.AuthoredOn.Text) // ServiceRequest.authoredOn
 	for i := range r.BasedOn {
@@ -21,7 +21,6 @@ func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	}
 	tokenCodeableConcept(x, 0xba7e38b3e2620190, r.Code)    // ServiceRequest.code
 	referenceReference(x, 0x45d9f622e47089af, r.Encounter) // ServiceRequest.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x1ca149ad528ffb4b, &r.Identifier[i]) // ServiceRequest.identifier
 	}
@@ -31,7 +30,7 @@ func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	for i := range r.InstantiatesURI {
 		x.URI(0x9ae4a336216b26f2, r.InstantiatesURI[i].Text) // ServiceRequest.instantiatesUri
 	}
-	tokenCode(x, 0x8459597eb467d270, "http://hl7.org/fhir/request-intent", r.Intent.Text) // ServiceRequest.intent
+	x.CodeOf(0x8459597eb467d270, "http://hl7.org/fhir/request-intent", r.Intent.Text) // ServiceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0xa9a2faf0adb83406, meta.Profile[i].Text) // ServiceRequest.meta.profile
@@ -46,28 +45,20 @@ func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	}
 	dateOf(x, 0xbba315bbb43d074a, r.Occurrence) // ServiceRequest.occurrence
 	for i := range r.Performer {
-		performer := &r.Performer[i]
-		referenceReference(x, 0x756d295a80d6cee7, performer) // ServiceRequest.performer
-		compartment(x, "Device", performer)
-		compartment(x, "Patient", performer)
-		compartment(x, "Practitioner", performer)
-		compartment(x, "RelatedPerson", performer)
+		referenceReference(x, 0x756d295a80d6cee7, &r.Performer[i]) // ServiceRequest.performer
 	}
-	tokenCodeableConcept(x, 0x990e99aa7a573062, r.PerformerType)                              // ServiceRequest.performerType
-	tokenCode(x, 0x4cc8148521673fd0, "http://hl7.org/fhir/request-priority", r.Priority.Text) // ServiceRequest.priority
+	tokenCodeableConcept(x, 0x990e99aa7a573062, r.PerformerType)                          // ServiceRequest.performerType
+	x.CodeOf(0x4cc8148521673fd0, "http://hl7.org/fhir/request-priority", r.Priority.Text) // ServiceRequest.priority
 	for i := range r.Replaces {
 		referenceReference(x, 0xc536b7a7497d46cb, &r.Replaces[i]) // ServiceRequest.replaces
 	}
 	referenceReference(x, 0x439d1930f1db23b7, r.Requester) // ServiceRequest.requester
-	compartment(x, "Device", r.Requester)
-	compartment(x, "Practitioner", r.Requester)
-	tokenIdentifier(x, 0xde6df8803a1441db, r.Requisition) // ServiceRequest.requisition
+	tokenIdentifier(x, 0xde6df8803a1441db, r.Requisition)  // ServiceRequest.requisition
 	for i := range r.Specimen {
 		referenceReference(x, 0x86de3b861f913f77, &r.Specimen[i]) // ServiceRequest.specimen
 	}
-	tokenCode(x, 0xc9f1e89a123c93b1, "http://hl7.org/fhir/request-status", r.Status.Text) // ServiceRequest.status
-	referenceReference(x, 0xd0a028dd7adb6888, r.Subject)                                  // ServiceRequest.subject
-	compartment(x, "Patient", r.Subject)
+	x.CodeOf(0xc9f1e89a123c93b1, "http://hl7.org/fhir/request-status", r.Status.Text) // ServiceRequest.status
+	referenceReference(x, 0xd0a028dd7adb6888, r.Subject)                              // ServiceRequest.subject
 }
 
 var parametersServiceRequest = []fhir.Parameter{
@@ -90,16 +81,16 @@ var parametersServiceRequest = []fhir.Parameter{
 	{Code: "identifier", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ca149ad528ffb4b}, Expression: "ServiceRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifiers assigned to this order"},
 	{Code: "instantiates-canonical", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x7b5229eb2f931e1c}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "ServiceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
 	{Code: "instantiates-uri", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x9ae4a336216b26f2}, Expression: "ServiceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "intent", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8459597eb467d270}, Single: true, System: "http://hl7.org/fhir/request-intent", Expression: "ServiceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-intent", Description: "proposal | plan | directive | order | original-order | reflex-order | filler-order | instance-order | option"},
+	{Code: "intent", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8459597eb467d270}, Single: true, System: "http://hl7.org/fhir/request-intent", Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "ServiceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-intent", Description: "proposal | plan | directive | order | original-order | reflex-order | filler-order | instance-order | option"},
 	{Code: "occurrence", Base: "ServiceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0xbba315bbb43d074a}, Single: true, Expression: "ServiceRequest.occurrence", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-occurrence", Description: "When service should occur"},
 	{Code: "patient", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd0a028dd7adb6888}, Targets: []string{"Patient"}, Single: true, Expression: "ServiceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
 	{Code: "performer", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x756d295a80d6cee7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ServiceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer", Description: "Requested performer"},
 	{Code: "performer-type", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x990e99aa7a573062}, Expression: "ServiceRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer-type", Description: "Performer role"},
-	{Code: "priority", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cc8148521673fd0}, Single: true, System: "http://hl7.org/fhir/request-priority", Expression: "ServiceRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-priority", Description: "routine | urgent | asap | stat"},
+	{Code: "priority", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cc8148521673fd0}, Single: true, System: "http://hl7.org/fhir/request-priority", Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "ServiceRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-priority", Description: "routine | urgent | asap | stat"},
 	{Code: "replaces", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc536b7a7497d46cb}, Targets: []string{"ServiceRequest"}, Expression: "ServiceRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-replaces", Description: "What request replaces"},
 	{Code: "requester", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x439d1930f1db23b7}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ServiceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requester", Description: "Who/what is requesting service"},
 	{Code: "requisition", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xde6df8803a1441db}, Single: true, Expression: "ServiceRequest.requisition", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requisition", Description: "Composite Request ID"},
 	{Code: "specimen", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x86de3b861f913f77}, Targets: []string{"Specimen"}, Expression: "ServiceRequest.specimen", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-specimen", Description: "Specimen to be tested"},
-	{Code: "status", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9f1e89a123c93b1}, Single: true, System: "http://hl7.org/fhir/request-status", Expression: "ServiceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "status", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9f1e89a123c93b1}, Single: true, System: "http://hl7.org/fhir/request-status", Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "ServiceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
 	{Code: "subject", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd0a028dd7adb6888}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "ServiceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-subject", Description: "Search by subject"},
 }

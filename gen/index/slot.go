@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// slot adds what the search parameters and compartments say of r to x.
+// slot adds what the search parameters say of r to x.
 func slot(x *fhir.Index, r *r4.Slot) {
 	tokenCodeableConcept(x, 0x7797b3278bb59ebc, r.AppointmentType) // Slot.appointmentType
 	for i := range r.Identifier {
@@ -35,8 +35,8 @@ func slot(x *fhir.Index, r *r4.Slot) {
 	for i := range r.Specialty {
 		tokenCodeableConcept(x, 0x2d82c5a53ed1710a, &r.Specialty[i]) // Slot.specialty
 	}
-	x.Date(0x73e1a3b171c9b217, r.Start.Text)                                          // Slot.start
-	tokenCode(x, 0x1ae5c839bb37bd16, "http://hl7.org/fhir/slotstatus", r.Status.Text) // Slot.status
+	x.Date(0x73e1a3b171c9b217, r.Start.Text)                                      // Slot.start
+	x.CodeOf(0x1ae5c839bb37bd16, "http://hl7.org/fhir/slotstatus", r.Status.Text) // Slot.status
 }
 
 var parametersSlot = []fhir.Parameter{
@@ -57,5 +57,5 @@ var parametersSlot = []fhir.Parameter{
 	{Code: "service-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xcef7198fc0dbc006}, Expression: "Slot.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Slot-service-type", Description: "The type of appointments that can be booked into the slot"},
 	{Code: "specialty", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d82c5a53ed1710a}, Expression: "Slot.specialty", URL: "http://hl7.org/fhir/SearchParameter/Slot-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
 	{Code: "start", Base: "Slot", Type: fhir.SearchDate, Keys: []fhir.Key{0x73e1a3b171c9b217}, Single: true, Expression: "Slot.start", URL: "http://hl7.org/fhir/SearchParameter/Slot-start", Description: "Appointment date/time."},
-	{Code: "status", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ae5c839bb37bd16}, Single: true, System: "http://hl7.org/fhir/slotstatus", Expression: "Slot.status", URL: "http://hl7.org/fhir/SearchParameter/Slot-status", Description: "The free/busy status of the appointment"},
+	{Code: "status", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ae5c839bb37bd16}, Single: true, System: "http://hl7.org/fhir/slotstatus", Systems: []string{"http://hl7.org/fhir/slotstatus"}, Expression: "Slot.status", URL: "http://hl7.org/fhir/SearchParameter/Slot-status", Description: "The free/busy status of the appointment"},
 }

@@ -7,14 +7,13 @@ import (
 	"kiln/server/fhir"
 )
 
-// specimen adds what the search parameters and compartments say of r to x.
+// specimen adds what the search parameters say of r to x.
 func specimen(x *fhir.Index, r *r4.Specimen) {
 	tokenIdentifier(x, 0x7ea5fffb72a99495, r.AccessionIdentifier) // Specimen.accessionIdentifier
 	if collection := r.Collection; collection != nil {
 		tokenCodeableConcept(x, 0x13c52068a16e2cf9, collection.BodySite) // Specimen.collection.bodySite
 		dateOf(x, 0x7ae8f1a331694749, collection.Collected)              // Specimen.collection.collected
 		referenceReference(x, 0x9c01e04e33a69397, collection.Collector)  // Specimen.collection.collector
-		compartment(x, "Practitioner", collection.Collector)
 	}
 	for i := range r.Container {
 		container := &r.Container[i]
@@ -41,11 +40,9 @@ func specimen(x *fhir.Index, r *r4.Specimen) {
 	for i := range r.Parent {
 		referenceReference(x, 0xf2f8a3b36cb19b65, &r.Parent[i]) // Specimen.parent
 	}
-	tokenCode(x, 0xe1927c5bb393b54c, "http://hl7.org/fhir/specimen-status", r.Status.Text) // Specimen.status
-	referenceReference(x, 0x4e79e4c2e3680c73, r.Subject)                                   // Specimen.subject
-	compartment(x, "Device", r.Subject)
-	compartment(x, "Patient", r.Subject)
-	tokenCodeableConcept(x, 0x26e8ed871fa59a46, r.Type_) // Specimen.type
+	x.CodeOf(0xe1927c5bb393b54c, "http://hl7.org/fhir/specimen-status", r.Status.Text) // Specimen.status
+	referenceReference(x, 0x4e79e4c2e3680c73, r.Subject)                               // Specimen.subject
+	tokenCodeableConcept(x, 0x26e8ed871fa59a46, r.Type_)                               // Specimen.type
 }
 
 var parametersSpecimen = []fhir.Parameter{
@@ -68,7 +65,7 @@ var parametersSpecimen = []fhir.Parameter{
 	{Code: "identifier", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xe6eb90b3e5c9a2cb}, Expression: "Specimen.identifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-identifier", Description: "The unique identifier associated with the specimen"},
 	{Code: "parent", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0xf2f8a3b36cb19b65}, Targets: []string{"Specimen"}, Expression: "Specimen.parent", URL: "http://hl7.org/fhir/SearchParameter/Specimen-parent", Description: "The parent of the specimen"},
 	{Code: "patient", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e79e4c2e3680c73}, Targets: []string{"Patient"}, Single: true, Expression: "Specimen.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Specimen-patient", Description: "The patient the specimen comes from"},
-	{Code: "status", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1927c5bb393b54c}, Single: true, System: "http://hl7.org/fhir/specimen-status", Expression: "Specimen.status", URL: "http://hl7.org/fhir/SearchParameter/Specimen-status", Description: "available | unavailable | unsatisfactory | entered-in-error"},
+	{Code: "status", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1927c5bb393b54c}, Single: true, System: "http://hl7.org/fhir/specimen-status", Systems: []string{"http://hl7.org/fhir/specimen-status"}, Expression: "Specimen.status", URL: "http://hl7.org/fhir/SearchParameter/Specimen-status", Description: "available | unavailable | unsatisfactory | entered-in-error"},
 	{Code: "subject", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e79e4c2e3680c73}, Targets: []string{"Device", "Group", "Location", "Patient", "Substance"}, Single: true, Expression: "Specimen.subject", URL: "http://hl7.org/fhir/SearchParameter/Specimen-subject", Description: "The subject of the specimen"},
 	{Code: "type", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x26e8ed871fa59a46}, Expression: "Specimen.type", URL: "http://hl7.org/fhir/SearchParameter/Specimen-type", Description: "The specimen type"},
 }

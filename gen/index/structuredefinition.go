@@ -7,17 +7,17 @@ import (
 	"kiln/server/fhir"
 )
 
-// structureDefinition adds what the search parameters and compartments say of r to x.
+// structureDefinition adds what the search parameters say of r to x.
 func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 	x.Boolean(0x3a1dd24a3edf6ccc, r.Abstract.Text)         // StructureDefinition.abstract
 	x.Canonical(0x480c5fc8ea5b6d5e, r.BaseDefinition.Text) // StructureDefinition.baseDefinition
 	for i := range r.Context {
 		context := &r.Context[i]
-		tokenCode(x, 0xe4387f32685aea75, "http://hl7.org/fhir/extension-context-type", context.Type_.Text) // StructureDefinition.context.type
+		x.CodeOf(0xe4387f32685aea75, "http://hl7.org/fhir/extension-context-type", context.Type_.Text) // StructureDefinition.context.type
 	}
-	x.Date(0x8f46aa5acbf604d9, r.Date.Text)                                                         // StructureDefinition.date
-	tokenCode(x, 0x7c303cec9809ed14, "http://hl7.org/fhir/type-derivation-rule", r.Derivation.Text) // StructureDefinition.derivation
-	x.String(0x0c3524ebd7d554d1, r.Description.Text)                                                // StructureDefinition.description
+	x.Date(0x8f46aa5acbf604d9, r.Date.Text)                                                     // StructureDefinition.date
+	x.CodeOf(0x7c303cec9809ed14, "http://hl7.org/fhir/type-derivation-rule", r.Derivation.Text) // StructureDefinition.derivation
+	x.String(0x0c3524ebd7d554d1, r.Description.Text)                                            // StructureDefinition.description
 	if differential := r.Differential; differential != nil {
 		for i := range differential.Element {
 			element := &differential.Element[i]
@@ -37,7 +37,7 @@ func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 	for i := range r.Keyword {
 		tokenCoding(x, 0x9c16789c6dfcc0ee, &r.Keyword[i]) // StructureDefinition.keyword
 	}
-	tokenCode(x, 0xa3e1cfd913d3efa8, "http://hl7.org/fhir/structure-definition-kind", r.Kind.Text) // StructureDefinition.kind
+	x.CodeOf(0xa3e1cfd913d3efa8, "http://hl7.org/fhir/structure-definition-kind", r.Kind.Text) // StructureDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
 			x.URI(0xfcbfb768cd93bdbb, meta.Profile[i].Text) // StructureDefinition.meta.profile
@@ -64,10 +64,10 @@ func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 			x.Code(0xf1f8591f98788a18, element.Path.Text) // StructureDefinition.snapshot.element.path
 		}
 	}
-	tokenCode(x, 0x5bb27b1c78b99d5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureDefinition.status
-	x.String(0xb2619ff9f1aa3533, r.Title.Text)                                                // StructureDefinition.title
-	x.URI(0x132f151f4937339d, r.Type_.Text)                                                   // StructureDefinition.type
-	x.URI(0x3cc03eff82c7de81, r.URL.Text)                                                     // StructureDefinition.url
+	x.CodeOf(0x5bb27b1c78b99d5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureDefinition.status
+	x.String(0xb2619ff9f1aa3533, r.Title.Text)                                            // StructureDefinition.title
+	x.URI(0x132f151f4937339d, r.Type_.Text)                                               // StructureDefinition.type
+	x.URI(0x3cc03eff82c7de81, r.URL.Text)                                                 // StructureDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xe924d54c0fb2cc00, 2) // StructureDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -121,18 +121,18 @@ var parametersStructureDefinition = []fhir.Parameter{
 	{Code: "context-type-quantity", Base: "StructureDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x83230c7d24e6db59, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "StructureDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the structure definition"},
 	{Code: "context-type-value", Base: "StructureDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xe924d54c0fb2cc00, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "StructureDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the structure definition"},
 	{Code: "date", Base: "StructureDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x8f46aa5acbf604d9}, Single: true, Expression: "StructureDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The structure definition publication date"},
-	{Code: "derivation", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c303cec9809ed14}, Single: true, System: "http://hl7.org/fhir/type-derivation-rule", Expression: "StructureDefinition.derivation", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-derivation", Description: "specialization | constraint - How relates to base definition"},
+	{Code: "derivation", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c303cec9809ed14}, Single: true, System: "http://hl7.org/fhir/type-derivation-rule", Systems: []string{"http://hl7.org/fhir/type-derivation-rule"}, Expression: "StructureDefinition.derivation", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-derivation", Description: "specialization | constraint - How relates to base definition"},
 	{Code: "description", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x0c3524ebd7d554d1}, Single: true, Expression: "StructureDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the structure definition"},
 	{Code: "experimental", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd811bad86a583a93}, Single: true, Expression: "StructureDefinition.experimental", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-experimental", Description: "For testing purposes, not real usage"},
-	{Code: "ext-context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4387f32685aea75}, System: "http://hl7.org/fhir/extension-context-type", Expression: "StructureDefinition.context.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-ext-context", Description: "The system is the URL for the context-type: e.g. http://hl7.org/fhir/extension-context-type#element|CodeableConcept.text"},
+	{Code: "ext-context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4387f32685aea75}, System: "http://hl7.org/fhir/extension-context-type", Systems: []string{"http://hl7.org/fhir/extension-context-type"}, Expression: "StructureDefinition.context.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-ext-context", Description: "The system is the URL for the context-type: e.g. http://hl7.org/fhir/extension-context-type#element|CodeableConcept.text"},
 	{Code: "identifier", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x88a9dada94ad617b}, Expression: "StructureDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the structure definition"},
 	{Code: "jurisdiction", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9efd1a163221971b}, Expression: "StructureDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure definition"},
 	{Code: "keyword", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c16789c6dfcc0ee}, Expression: "StructureDefinition.keyword", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-keyword", Description: "A code for the StructureDefinition"},
-	{Code: "kind", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa3e1cfd913d3efa8}, Single: true, System: "http://hl7.org/fhir/structure-definition-kind", Expression: "StructureDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-kind", Description: "primitive-type | complex-type | resource | logical"},
+	{Code: "kind", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa3e1cfd913d3efa8}, Single: true, System: "http://hl7.org/fhir/structure-definition-kind", Systems: []string{"http://hl7.org/fhir/structure-definition-kind"}, Expression: "StructureDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-kind", Description: "primitive-type | complex-type | resource | logical"},
 	{Code: "name", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x845baf45d0817f10}, Single: true, Expression: "StructureDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the structure definition"},
 	{Code: "path", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1f8591f98788a18, 0x1d02fbe53ded86e4}, Expression: "StructureDefinition.snapshot.element.path | StructureDefinition.differential.element.path", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-path", Description: "A path that is constrained in the StructureDefinition"},
 	{Code: "publisher", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xd9db31164830d250}, Single: true, Expression: "StructureDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the structure definition"},
-	{Code: "status", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5bb27b1c78b99d5b}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "StructureDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure definition"},
+	{Code: "status", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5bb27b1c78b99d5b}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure definition"},
 	{Code: "title", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xb2619ff9f1aa3533}, Single: true, Expression: "StructureDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the structure definition"},
 	{Code: "type", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x132f151f4937339d}, Single: true, Expression: "StructureDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-type", Description: "Type defined or constrained by this structure"},
 	{Code: "url", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x3cc03eff82c7de81}, Single: true, Expression: "StructureDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure definition"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// structureMap adds what the search parameters and compartments say of r to x.
+// structureMap adds what the search parameters say of r to x.
 func structureMap(x *fhir.Index, r *r4.StructureMap) {
 	x.Date(0x85ccb21cbb014771, r.Date.Text)          // StructureMap.date
 	x.String(0x70dad3faf0157644, r.Description.Text) // StructureMap.description
@@ -29,11 +29,11 @@ func structureMap(x *fhir.Index, r *r4.StructureMap) {
 			tokenCoding(x, 0x7094651d18154db5, &meta.Tag[i]) // StructureMap.meta.tag
 		}
 	}
-	x.String(0xc3e60c473ead9959, r.Name.Text)                                                 // StructureMap.name
-	x.String(0x5eac39e04c32cad2, r.Publisher.Text)                                            // StructureMap.publisher
-	tokenCode(x, 0x58965d46ca15376f, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureMap.status
-	x.String(0x2b1d488e92c7745b, r.Title.Text)                                                // StructureMap.title
-	x.URI(0x2c1912b4355c31ad, r.URL.Text)                                                     // StructureMap.url
+	x.String(0xc3e60c473ead9959, r.Name.Text)                                             // StructureMap.name
+	x.String(0x5eac39e04c32cad2, r.Publisher.Text)                                        // StructureMap.publisher
+	x.CodeOf(0x58965d46ca15376f, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureMap.status
+	x.String(0x2b1d488e92c7745b, r.Title.Text)                                            // StructureMap.title
+	x.URI(0x2c1912b4355c31ad, r.URL.Text)                                                 // StructureMap.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xc9ba8b0e72642975, 2) // StructureMap.useContext: code & value.ofType(CodeableConcept)
@@ -89,7 +89,7 @@ var parametersStructureMap = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x00edf586392bb26f}, Expression: "StructureMap.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure map"},
 	{Code: "name", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0xc3e60c473ead9959}, Single: true, Expression: "StructureMap.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the structure map"},
 	{Code: "publisher", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0x5eac39e04c32cad2}, Single: true, Expression: "StructureMap.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the structure map"},
-	{Code: "status", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x58965d46ca15376f}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "StructureMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure map"},
+	{Code: "status", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x58965d46ca15376f}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure map"},
 	{Code: "title", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0x2b1d488e92c7745b}, Single: true, Expression: "StructureMap.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the structure map"},
 	{Code: "url", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x2c1912b4355c31ad}, Single: true, Expression: "StructureMap.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure map"},
 	{Code: "version", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x14e8463a6ec25148}, Single: true, Expression: "StructureMap.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the structure map"},

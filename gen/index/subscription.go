@@ -7,12 +7,12 @@ import (
 	"kiln/server/fhir"
 )
 
-// subscription adds what the search parameters and compartments say of r to x.
+// subscription adds what the search parameters say of r to x.
 func subscription(x *fhir.Index, r *r4.Subscription) {
 	if channel := r.Channel; channel != nil {
-		x.URI(0xdcc447fe9d935783, channel.Endpoint.Text)                                                      // Subscription.channel.endpoint
-		tokenCode(x, 0x17e000058592e07c, "urn:ietf:bcp:13", channel.Payload.Text)                             // Subscription.channel.payload
-		tokenCode(x, 0x73361d7f382fcfd4, "http://hl7.org/fhir/subscription-channel-type", channel.Type_.Text) // Subscription.channel.type
+		x.URI(0xdcc447fe9d935783, channel.Endpoint.Text)                                                  // Subscription.channel.endpoint
+		x.CodeOf(0x17e000058592e07c, "urn:ietf:bcp:13", channel.Payload.Text)                             // Subscription.channel.payload
+		x.CodeOf(0x73361d7f382fcfd4, "http://hl7.org/fhir/subscription-channel-type", channel.Type_.Text) // Subscription.channel.type
 	}
 	for i := range r.Contact {
 		tokenContactPoint(x, 0x8ab5fe47a2ffe562, &r.Contact[i]) // Subscription.contact
@@ -30,8 +30,8 @@ func subscription(x *fhir.Index, r *r4.Subscription) {
 			tokenCoding(x, 0x88d76ed9af4e6f23, &meta.Tag[i]) // Subscription.meta.tag
 		}
 	}
-	tokenCode(x, 0xc8c1081ee2760b60, "http://hl7.org/fhir/subscription-status", r.Status.Text) // Subscription.status
-	x.URI(0x3acc92b8bc807b8f, r.Topic.Text)                                                    // Subscription.topic
+	x.CodeOf(0xc8c1081ee2760b60, "http://hl7.org/fhir/subscription-status", r.Status.Text) // Subscription.status
+	x.URI(0x3acc92b8bc807b8f, r.Topic.Text)                                                // Subscription.topic
 }
 
 var parametersSubscription = []fhir.Parameter{
@@ -47,9 +47,9 @@ var parametersSubscription = []fhir.Parameter{
 	{Code: "_text", Base: "Subscription", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "contact", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ab5fe47a2ffe562}, Expression: "Subscription.contact", URL: "http://hl7.org/fhir/SearchParameter/Subscription-contact", Description: "Contact details for the subscription"},
 	{Code: "criteria", Base: "Subscription", Type: fhir.SearchString, Keys: []fhir.Key{0x57a5895b730e5b6e}, Single: true, Expression: "Subscription.criteria", URL: "http://hl7.org/fhir/SearchParameter/Subscription-criteria", Description: "The search rules used to determine when to send a notification"},
-	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x17e000058592e07c}, Single: true, System: "urn:ietf:bcp:13", Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},
-	{Code: "status", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8c1081ee2760b60}, Single: true, System: "http://hl7.org/fhir/subscription-status", Expression: "Subscription.status", URL: "http://hl7.org/fhir/SearchParameter/Subscription-status", Description: "The current state of the subscription"},
+	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x17e000058592e07c}, Single: true, System: "urn:ietf:bcp:13", Systems: []string{"urn:ietf:bcp:13"}, Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},
+	{Code: "status", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8c1081ee2760b60}, Single: true, System: "http://hl7.org/fhir/subscription-status", Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "Subscription.status", URL: "http://hl7.org/fhir/SearchParameter/Subscription-status", Description: "The current state of the subscription"},
 	{Code: "topic", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x3acc92b8bc807b8f}, Single: true, Expression: "Subscription.topic", URL: "http://kiln/fhir/SearchParameter/Subscription-topic", Description: "Topic of the subscription"},
-	{Code: "type", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x73361d7f382fcfd4}, Single: true, System: "http://hl7.org/fhir/subscription-channel-type", Expression: "Subscription.channel.type", URL: "http://hl7.org/fhir/SearchParameter/Subscription-type", Description: "The type of channel for the sent notifications"},
+	{Code: "type", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x73361d7f382fcfd4}, Single: true, System: "http://hl7.org/fhir/subscription-channel-type", Systems: []string{"http://hl7.org/fhir/subscription-channel-type"}, Expression: "Subscription.channel.type", URL: "http://hl7.org/fhir/SearchParameter/Subscription-type", Description: "The type of channel for the sent notifications"},
 	{Code: "url", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xdcc447fe9d935783}, Single: true, Expression: "Subscription.channel.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Subscription-url", Description: "The uri that will receive the notifications"},
 }

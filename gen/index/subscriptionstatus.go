@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// subscriptionStatus adds what the search parameters and compartments say of r to x.
+// subscriptionStatus adds what the search parameters say of r to x.
 func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
@@ -21,8 +21,8 @@ func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 			tokenCoding(x, 0x496745f922ad3655, &meta.Tag[i]) // SubscriptionStatus.meta.tag
 		}
 	}
-	tokenCode(x, 0xf7203fad931bb2cc, "http://hl7.org/fhir/subscription-status", r.Status.Text) // SubscriptionStatus.status
-	x.Code(0x429e0d0cca8dfe3e, r.Type_.Text)                                                   // SubscriptionStatus.type
+	x.CodeOf(0xf7203fad931bb2cc, "http://hl7.org/fhir/subscription-status", r.Status.Text) // SubscriptionStatus.status
+	x.Code(0x429e0d0cca8dfe3e, r.Type_.Text)                                               // SubscriptionStatus.type
 }
 
 var parametersSubscriptionStatus = []fhir.Parameter{
@@ -36,6 +36,6 @@ var parametersSubscriptionStatus = []fhir.Parameter{
 	{Code: "_source", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0x2152cd09f8d85152}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x496745f922ad3655}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubscriptionStatus", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "status", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7203fad931bb2cc}, Single: true, System: "http://hl7.org/fhir/subscription-status", Expression: "SubscriptionStatus.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-status", Description: "Status of the Subscription"},
+	{Code: "status", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7203fad931bb2cc}, Single: true, System: "http://hl7.org/fhir/subscription-status", Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "SubscriptionStatus.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-status", Description: "Status of the Subscription"},
 	{Code: "type", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x429e0d0cca8dfe3e}, Single: true, Expression: "SubscriptionStatus.type", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-type", Description: "Type of the message"},
 }

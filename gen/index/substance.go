@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substance adds what the search parameters and compartments say of r to x.
+// substance adds what the search parameters say of r to x.
 func substance(x *fhir.Index, r *r4.Substance) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x2bdff6783110e767, &r.Category[i]) // Substance.category
@@ -43,7 +43,7 @@ func substance(x *fhir.Index, r *r4.Substance) {
 			tokenCoding(x, 0xfc49f8de97133bcf, &meta.Tag[i]) // Substance.meta.tag
 		}
 	}
-	tokenCode(x, 0xfaa5f501d7818e0b, "http://hl7.org/fhir/substance-status", r.Status.Text) // Substance.status
+	x.CodeOf(0xfaa5f501d7818e0b, "http://hl7.org/fhir/substance-status", r.Status.Text) // Substance.status
 }
 
 var parametersSubstance = []fhir.Parameter{
@@ -63,6 +63,6 @@ var parametersSubstance = []fhir.Parameter{
 	{Code: "expiry", Base: "Substance", Type: fhir.SearchDate, Keys: []fhir.Key{0x3bbc36d52ab422bb}, Expression: "Substance.instance.expiry", URL: "http://hl7.org/fhir/SearchParameter/Substance-expiry", Description: "Expiry date of package or container of substance"},
 	{Code: "identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x61c66c4871a72929}, Expression: "Substance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-identifier", Description: "Unique identifier for the substance"},
 	{Code: "quantity", Base: "Substance", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x5605c95cd95751fc}, Expression: "Substance.instance.quantity", URL: "http://hl7.org/fhir/SearchParameter/Substance-quantity", Description: "Amount of substance in the package"},
-	{Code: "status", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfaa5f501d7818e0b}, Single: true, System: "http://hl7.org/fhir/substance-status", Expression: "Substance.status", URL: "http://hl7.org/fhir/SearchParameter/Substance-status", Description: "active | inactive | entered-in-error"},
+	{Code: "status", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfaa5f501d7818e0b}, Single: true, System: "http://hl7.org/fhir/substance-status", Systems: []string{"http://hl7.org/fhir/substance-status"}, Expression: "Substance.status", URL: "http://hl7.org/fhir/SearchParameter/Substance-status", Description: "active | inactive | entered-in-error"},
 	{Code: "substance-reference", Base: "Substance", Type: fhir.SearchReference, Keys: []fhir.Key{0x0b4daa53793c28cc}, Targets: []string{"Substance"}, Expression: "Substance.ingredient.substance as Reference", URL: "http://hl7.org/fhir/SearchParameter/Substance-substance-reference", Description: "A component of the substance"},
 }

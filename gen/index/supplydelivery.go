@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// supplyDelivery adds what the search parameters and compartments say of r to x.
+// supplyDelivery adds what the search parameters say of r to x.
 func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xca6332ddb11d4ebe, &r.Identifier[i]) // SupplyDelivery.identifier
@@ -25,15 +25,11 @@ func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 		}
 	}
 	referenceReference(x, 0x8d9c9f8838b12c44, r.Patient) // SupplyDelivery.patient
-	compartment(x, "Patient", r.Patient)
 	for i := range r.Receiver {
-		receiver := &r.Receiver[i]
-		referenceReference(x, 0x44a160c3b4dc2216, receiver) // SupplyDelivery.receiver
-		compartment(x, "Practitioner", receiver)
+		referenceReference(x, 0x44a160c3b4dc2216, &r.Receiver[i]) // SupplyDelivery.receiver
 	}
-	tokenCode(x, 0xa58004eb130fba06, "http://hl7.org/fhir/supplydelivery-status", r.Status.Text) // SupplyDelivery.status
-	referenceReference(x, 0x920da549446752e8, r.Supplier)                                        // SupplyDelivery.supplier
-	compartment(x, "Practitioner", r.Supplier)
+	x.CodeOf(0xa58004eb130fba06, "http://hl7.org/fhir/supplydelivery-status", r.Status.Text) // SupplyDelivery.status
+	referenceReference(x, 0x920da549446752e8, r.Supplier)                                    // SupplyDelivery.supplier
 }
 
 var parametersSupplyDelivery = []fhir.Parameter{
@@ -50,6 +46,6 @@ var parametersSupplyDelivery = []fhir.Parameter{
 	{Code: "identifier", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xca6332ddb11d4ebe}, Expression: "SupplyDelivery.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External identifier"},
 	{Code: "patient", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d9c9f8838b12c44}, Targets: []string{"Patient"}, Single: true, Expression: "SupplyDelivery.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient for whom the item is supplied"},
 	{Code: "receiver", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x44a160c3b4dc2216}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "SupplyDelivery.receiver", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-receiver", Description: "Who collected the Supply"},
-	{Code: "status", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xa58004eb130fba06}, Single: true, System: "http://hl7.org/fhir/supplydelivery-status", Expression: "SupplyDelivery.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-status", Description: "in-progress | completed | abandoned | entered-in-error"},
+	{Code: "status", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xa58004eb130fba06}, Single: true, System: "http://hl7.org/fhir/supplydelivery-status", Systems: []string{"http://hl7.org/fhir/supplydelivery-status"}, Expression: "SupplyDelivery.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-status", Description: "in-progress | completed | abandoned | entered-in-error"},
 	{Code: "supplier", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x920da549446752e8}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "SupplyDelivery.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-supplier", Description: "Dispenser"},
 }

@@ -7,12 +7,11 @@ import (
 	"kiln/server/fhir"
 )
 
-// supplyRequest adds what the search parameters and compartments say of r to x.
+// supplyRequest adds what the search parameters say of r to x.
 func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
 	x.Date(0x730c4779a16930d0, r.AuthoredOn.Text)           // SupplyRequest.authoredOn
 	tokenCodeableConcept(x, 0x67f585e5445a0045, r.Category) // SupplyRequest.category
 	referenceReference(x, 0x998814dd6a8eb204, r.DeliverTo)  // SupplyRequest.deliverTo
-	compartment(x, "Patient", r.DeliverTo)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xc8003d600d266ec4, &r.Identifier[i]) // SupplyRequest.identifier
 	}
@@ -28,11 +27,8 @@ func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
 			tokenCoding(x, 0x0a67a16612094d9d, &meta.Tag[i]) // SupplyRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x3517a82f2b207c79, r.Requester) // SupplyRequest.requester
-	compartment(x, "Device", r.Requester)
-	compartment(x, "Practitioner", r.Requester)
-	compartment(x, "RelatedPerson", r.Requester)
-	tokenCode(x, 0x224265b231bc0131, "http://hl7.org/fhir/supplyrequest-status", r.Status.Text) // SupplyRequest.status
+	referenceReference(x, 0x3517a82f2b207c79, r.Requester)                                  // SupplyRequest.requester
+	x.CodeOf(0x224265b231bc0131, "http://hl7.org/fhir/supplyrequest-status", r.Status.Text) // SupplyRequest.status
 	for i := range r.Supplier {
 		referenceReference(x, 0xa69f140f4186b420, &r.Supplier[i]) // SupplyRequest.supplier
 	}
@@ -53,7 +49,7 @@ var parametersSupplyRequest = []fhir.Parameter{
 	{Code: "date", Base: "SupplyRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x730c4779a16930d0}, Single: true, Expression: "SupplyRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the request was made"},
 	{Code: "identifier", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8003d600d266ec4}, Expression: "SupplyRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier for SupplyRequest"},
 	{Code: "requester", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3517a82f2b207c79}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "SupplyRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-requester", Description: "Individual making the request"},
-	{Code: "status", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x224265b231bc0131}, Single: true, System: "http://hl7.org/fhir/supplyrequest-status", Expression: "SupplyRequest.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-status", Description: "draft | active | suspended +"},
+	{Code: "status", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x224265b231bc0131}, Single: true, System: "http://hl7.org/fhir/supplyrequest-status", Systems: []string{"http://hl7.org/fhir/supplyrequest-status"}, Expression: "SupplyRequest.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-status", Description: "draft | active | suspended +"},
 	{Code: "subject", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x998814dd6a8eb204}, Targets: []string{"Location", "Organization", "Patient"}, Single: true, Expression: "SupplyRequest.deliverTo", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-subject", Description: "The destination of the supply"},
 	{Code: "supplier", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xa69f140f4186b420}, Targets: []string{"HealthcareService", "Organization"}, Expression: "SupplyRequest.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-supplier", Description: "Who is intended to fulfill the request"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// task adds what the search parameters and compartments say of r to x.
+// task adds what the search parameters say of r to x.
 func task(x *fhir.Index, r *r4.Task) {
 	x.Date(0xbb754e558c54a6c4, r.AuthoredOn.Text) // Task.authoredOn
 	for i := range r.BasedOn {
@@ -44,9 +44,9 @@ func task(x *fhir.Index, r *r4.Task) {
 	for i := range r.PerformerType {
 		tokenCodeableConcept(x, 0xfbc0ec1344d6384c, &r.PerformerType[i]) // Task.performerType
 	}
-	tokenCode(x, 0x70f0aa1db7fd788f, "http://hl7.org/fhir/request-priority", r.Priority.Text) // Task.priority
-	referenceReference(x, 0xf71c57b56629e819, r.Requester)                                    // Task.requester
-	tokenCode(x, 0xa428cb8c12b6da2c, "http://hl7.org/fhir/task-status", r.Status.Text)        // Task.status
+	x.CodeOf(0x70f0aa1db7fd788f, "http://hl7.org/fhir/request-priority", r.Priority.Text) // Task.priority
+	referenceReference(x, 0xf71c57b56629e819, r.Requester)                                // Task.requester
+	x.CodeOf(0xa428cb8c12b6da2c, "http://hl7.org/fhir/task-status", r.Status.Text)        // Task.status
 }
 
 var parametersTask = []fhir.Parameter{
@@ -75,8 +75,8 @@ var parametersTask = []fhir.Parameter{
 	{Code: "patient", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xfe5798b18bb308ad}, Targets: []string{"Patient"}, Single: true, Expression: "Task.for.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Task-patient", Description: "Search by patient"},
 	{Code: "performer", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbc0ec1344d6384c}, Expression: "Task.performerType", URL: "http://hl7.org/fhir/SearchParameter/Task-performer", Description: "Search by recommended type of performer (e.g., Requester, Performer, Scheduler)."},
 	{Code: "period", Base: "Task", Type: fhir.SearchDate, Keys: []fhir.Key{0x6add0fef040db6d1}, Single: true, Expression: "Task.executionPeriod", URL: "http://hl7.org/fhir/SearchParameter/Task-period", Description: "Search by period Task is/was underway"},
-	{Code: "priority", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x70f0aa1db7fd788f}, Single: true, System: "http://hl7.org/fhir/request-priority", Expression: "Task.priority", URL: "http://hl7.org/fhir/SearchParameter/Task-priority", Description: "Search by task priority"},
+	{Code: "priority", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x70f0aa1db7fd788f}, Single: true, System: "http://hl7.org/fhir/request-priority", Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "Task.priority", URL: "http://hl7.org/fhir/SearchParameter/Task-priority", Description: "Search by task priority"},
 	{Code: "requester", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xf71c57b56629e819}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Task.requester", URL: "http://hl7.org/fhir/SearchParameter/Task-requester", Description: "Search by task requester"},
-	{Code: "status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xa428cb8c12b6da2c}, Single: true, System: "http://hl7.org/fhir/task-status", Expression: "Task.status", URL: "http://hl7.org/fhir/SearchParameter/Task-status", Description: "Search by task status"},
+	{Code: "status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xa428cb8c12b6da2c}, Single: true, System: "http://hl7.org/fhir/task-status", Systems: []string{"http://hl7.org/fhir/task-status"}, Expression: "Task.status", URL: "http://hl7.org/fhir/SearchParameter/Task-status", Description: "Search by task status"},
 	{Code: "subject", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xfe5798b18bb308ad}, Targets: anyType, Single: true, Expression: "Task.for", URL: "http://hl7.org/fhir/SearchParameter/Task-subject", Description: "Search by subject"},
 }

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// terminologyCapabilities adds what the search parameters and compartments say of r to x.
+// terminologyCapabilities adds what the search parameters say of r to x.
 func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 	x.Date(0xb814223a0bd7f952, r.Date.Text)          // TerminologyCapabilities.date
 	x.String(0x7b80bf372a875694, r.Description.Text) // TerminologyCapabilities.description
@@ -26,11 +26,11 @@ func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 			tokenCoding(x, 0x5e44575945c06b9c, &meta.Tag[i]) // TerminologyCapabilities.meta.tag
 		}
 	}
-	x.String(0x80b5a97faa202354, r.Name.Text)                                                 // TerminologyCapabilities.name
-	x.String(0x861d95b04907fd8e, r.Publisher.Text)                                            // TerminologyCapabilities.publisher
-	tokenCode(x, 0x3b225aea3fb84026, "http://hl7.org/fhir/publication-status", r.Status.Text) // TerminologyCapabilities.status
-	x.String(0xf4632f9383442596, r.Title.Text)                                                // TerminologyCapabilities.title
-	x.URI(0x41ab4a0b830beb87, r.URL.Text)                                                     // TerminologyCapabilities.url
+	x.String(0x80b5a97faa202354, r.Name.Text)                                             // TerminologyCapabilities.name
+	x.String(0x861d95b04907fd8e, r.Publisher.Text)                                        // TerminologyCapabilities.publisher
+	x.CodeOf(0x3b225aea3fb84026, "http://hl7.org/fhir/publication-status", r.Status.Text) // TerminologyCapabilities.status
+	x.String(0xf4632f9383442596, r.Title.Text)                                            // TerminologyCapabilities.title
+	x.URI(0x41ab4a0b830beb87, r.URL.Text)                                                 // TerminologyCapabilities.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x5b3d5617180ebeda, 2) // TerminologyCapabilities.useContext: code & value.ofType(CodeableConcept)
@@ -85,7 +85,7 @@ var parametersTerminologyCapabilities = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x293fa7c5cbcc0019}, Expression: "TerminologyCapabilities.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the terminology capabilities"},
 	{Code: "name", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0x80b5a97faa202354}, Single: true, Expression: "TerminologyCapabilities.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the terminology capabilities"},
 	{Code: "publisher", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0x861d95b04907fd8e}, Single: true, Expression: "TerminologyCapabilities.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the terminology capabilities"},
-	{Code: "status", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b225aea3fb84026}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "TerminologyCapabilities.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the terminology capabilities"},
+	{Code: "status", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b225aea3fb84026}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TerminologyCapabilities.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the terminology capabilities"},
 	{Code: "title", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0xf4632f9383442596}, Single: true, Expression: "TerminologyCapabilities.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the terminology capabilities"},
 	{Code: "url", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x41ab4a0b830beb87}, Single: true, Expression: "TerminologyCapabilities.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the terminology capabilities"},
 	{Code: "version", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xd6c1588f781a8c5f}, Single: true, Expression: "TerminologyCapabilities.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the terminology capabilities"},

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// testReport adds what the search parameters and compartments say of r to x.
+// testReport adds what the search parameters say of r to x.
 func testReport(x *fhir.Index, r *r4.TestReport) {
 	tokenIdentifier(x, 0x03aae9eca2cf88d1, r.Identifier) // TestReport.identifier
 	x.Date(0xb9d87462a085eba7, r.Issued.Text)            // TestReport.issued
@@ -27,9 +27,9 @@ func testReport(x *fhir.Index, r *r4.TestReport) {
 		participant := &r.Participant[i]
 		x.URI(0x38f0a7df11c92d1a, participant.URI.Text) // TestReport.participant.uri
 	}
-	tokenCode(x, 0xe98017caa021c756, "http://hl7.org/fhir/report-result-codes", r.Result.Text) // TestReport.result
-	referenceReference(x, 0x8f01cf5c4b090e14, r.TestScript)                                    // TestReport.testScript
-	x.String(0x3848a1703686e210, r.Tester.Text)                                                // TestReport.tester
+	x.CodeOf(0xe98017caa021c756, "http://hl7.org/fhir/report-result-codes", r.Result.Text) // TestReport.result
+	referenceReference(x, 0x8f01cf5c4b090e14, r.TestScript)                                // TestReport.testScript
+	x.String(0x3848a1703686e210, r.Tester.Text)                                            // TestReport.tester
 }
 
 var parametersTestReport = []fhir.Parameter{
@@ -46,7 +46,7 @@ var parametersTestReport = []fhir.Parameter{
 	{Code: "identifier", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x03aae9eca2cf88d1}, Single: true, Expression: "TestReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestReport-identifier", Description: "An external identifier for the test report"},
 	{Code: "issued", Base: "TestReport", Type: fhir.SearchDate, Keys: []fhir.Key{0xb9d87462a085eba7}, Single: true, Expression: "TestReport.issued", URL: "http://hl7.org/fhir/SearchParameter/TestReport-issued", Description: "The test report generation date"},
 	{Code: "participant", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x38f0a7df11c92d1a}, Expression: "TestReport.participant.uri", URL: "http://hl7.org/fhir/SearchParameter/TestReport-participant", Description: "The reference to a participant in the test execution"},
-	{Code: "result", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe98017caa021c756}, Single: true, System: "http://hl7.org/fhir/report-result-codes", Expression: "TestReport.result", URL: "http://hl7.org/fhir/SearchParameter/TestReport-result", Description: "The result disposition of the test execution"},
+	{Code: "result", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe98017caa021c756}, Single: true, System: "http://hl7.org/fhir/report-result-codes", Systems: []string{"http://hl7.org/fhir/report-result-codes"}, Expression: "TestReport.result", URL: "http://hl7.org/fhir/SearchParameter/TestReport-result", Description: "The result disposition of the test execution"},
 	{Code: "tester", Base: "TestReport", Type: fhir.SearchString, Keys: []fhir.Key{0x3848a1703686e210}, Single: true, Expression: "TestReport.tester", URL: "http://hl7.org/fhir/SearchParameter/TestReport-tester", Description: "The name of the testing organization"},
 	{Code: "testscript", Base: "TestReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x8f01cf5c4b090e14}, Targets: []string{"TestScript"}, Single: true, Expression: "TestReport.testScript", URL: "http://hl7.org/fhir/SearchParameter/TestReport-testscript", Description: "The test script executed to produce this report"},
 }

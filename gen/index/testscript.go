@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// testScript adds what the search parameters and compartments say of r to x.
+// testScript adds what the search parameters say of r to x.
 func testScript(x *fhir.Index, r *r4.TestScript) {
 	x.Date(0xff80b87e41d18673, r.Date.Text)              // TestScript.date
 	x.String(0x4e3a060d1571a78a, r.Description.Text)     // TestScript.description
@@ -33,11 +33,11 @@ func testScript(x *fhir.Index, r *r4.TestScript) {
 			x.String(0x1699c35bff17186d, capability.Description.Text) // TestScript.metadata.capability.description
 		}
 	}
-	x.String(0x07274f94233425fa, r.Name.Text)                                                 // TestScript.name
-	x.String(0xc0067c8df0382bdc, r.Publisher.Text)                                            // TestScript.publisher
-	tokenCode(x, 0x4b8a8fd7ccd21f26, "http://hl7.org/fhir/publication-status", r.Status.Text) // TestScript.status
-	x.String(0xdf30fdcaf6c3d2b5, r.Title.Text)                                                // TestScript.title
-	x.URI(0x161b261c6b089bff, r.URL.Text)                                                     // TestScript.url
+	x.String(0x07274f94233425fa, r.Name.Text)                                             // TestScript.name
+	x.String(0xc0067c8df0382bdc, r.Publisher.Text)                                        // TestScript.publisher
+	x.CodeOf(0x4b8a8fd7ccd21f26, "http://hl7.org/fhir/publication-status", r.Status.Text) // TestScript.status
+	x.String(0xdf30fdcaf6c3d2b5, r.Title.Text)                                            // TestScript.title
+	x.URI(0x161b261c6b089bff, r.URL.Text)                                                 // TestScript.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x87b368aed1266fd6, 2) // TestScript.useContext: code & value.ofType(CodeableConcept)
@@ -93,7 +93,7 @@ var parametersTestScript = []fhir.Parameter{
 	{Code: "jurisdiction", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xedb6191142dbc88d}, Expression: "TestScript.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/TestScript-jurisdiction", Description: "Intended jurisdiction for the test script"},
 	{Code: "name", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x07274f94233425fa}, Single: true, Expression: "TestScript.name", URL: "http://hl7.org/fhir/SearchParameter/TestScript-name", Description: "Computationally friendly name of the test script"},
 	{Code: "publisher", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0xc0067c8df0382bdc}, Single: true, Expression: "TestScript.publisher", URL: "http://hl7.org/fhir/SearchParameter/TestScript-publisher", Description: "Name of the publisher of the test script"},
-	{Code: "status", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b8a8fd7ccd21f26}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "TestScript.status", URL: "http://hl7.org/fhir/SearchParameter/TestScript-status", Description: "The current status of the test script"},
+	{Code: "status", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b8a8fd7ccd21f26}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TestScript.status", URL: "http://hl7.org/fhir/SearchParameter/TestScript-status", Description: "The current status of the test script"},
 	{Code: "testscript-capability", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x1699c35bff17186d}, Expression: "TestScript.metadata.capability.description", URL: "http://hl7.org/fhir/SearchParameter/TestScript-testscript-capability", Description: "TestScript required and validated capability"},
 	{Code: "title", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0xdf30fdcaf6c3d2b5}, Single: true, Expression: "TestScript.title", URL: "http://hl7.org/fhir/SearchParameter/TestScript-title", Description: "The human-friendly name of the test script"},
 	{Code: "url", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x161b261c6b089bff}, Single: true, Expression: "TestScript.url", URL: "http://hl7.org/fhir/SearchParameter/TestScript-url", Description: "The uri that identifies the test script"},

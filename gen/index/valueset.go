@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// valueSet adds what the search parameters and compartments say of r to x.
+// valueSet adds what the search parameters say of r to x.
 func valueSet(x *fhir.Index, r *r4.ValueSet) {
 	if compose := r.Compose; compose != nil {
 		for i := range compose.Include {
@@ -46,11 +46,11 @@ func valueSet(x *fhir.Index, r *r4.ValueSet) {
 			tokenCoding(x, 0x038ab93f06374667, &meta.Tag[i]) // ValueSet.meta.tag
 		}
 	}
-	x.String(0x9fe303b0508dc30b, r.Name.Text)                                                 // ValueSet.name
-	x.String(0xc420af31395432f6, r.Publisher.Text)                                            // ValueSet.publisher
-	tokenCode(x, 0xb8d202a7bf7cad8f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ValueSet.status
-	x.String(0x2a5112af47d941c7, r.Title.Text)                                                // ValueSet.title
-	x.URI(0x4be43465e881753c, r.URL.Text)                                                     // ValueSet.url
+	x.String(0x9fe303b0508dc30b, r.Name.Text)                                             // ValueSet.name
+	x.String(0xc420af31395432f6, r.Publisher.Text)                                        // ValueSet.publisher
+	x.CodeOf(0xb8d202a7bf7cad8f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ValueSet.status
+	x.String(0x2a5112af47d941c7, r.Title.Text)                                            // ValueSet.title
+	x.URI(0x4be43465e881753c, r.URL.Text)                                                 // ValueSet.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xfe18098a042e1337, 2) // ValueSet.useContext: code & value.ofType(CodeableConcept)
@@ -109,7 +109,7 @@ var parametersValueSet = []fhir.Parameter{
 	{Code: "name", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0x9fe303b0508dc30b}, Single: true, Expression: "ValueSet.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the value set"},
 	{Code: "publisher", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0xc420af31395432f6}, Single: true, Expression: "ValueSet.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the value set"},
 	{Code: "reference", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x6ed6d0b99fbd3c42}, Expression: "ValueSet.compose.include.system", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-reference", Description: "A code system included or excluded in the value set or an imported value set"},
-	{Code: "status", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8d202a7bf7cad8f}, Single: true, System: "http://hl7.org/fhir/publication-status", Expression: "ValueSet.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the value set"},
+	{Code: "status", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8d202a7bf7cad8f}, Single: true, System: "http://hl7.org/fhir/publication-status", Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ValueSet.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the value set"},
 	{Code: "title", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0x2a5112af47d941c7}, Single: true, Expression: "ValueSet.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the value set"},
 	{Code: "url", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x4be43465e881753c}, Single: true, Expression: "ValueSet.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the value set"},
 	{Code: "version", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdc47bd6de7f088a}, Single: true, Expression: "ValueSet.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the value set"},

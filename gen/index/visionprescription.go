@@ -7,11 +7,10 @@ import (
 	"kiln/server/fhir"
 )
 
-// visionPrescription adds what the search parameters and compartments say of r to x.
+// visionPrescription adds what the search parameters say of r to x.
 func visionPrescription(x *fhir.Index, r *r4.VisionPrescription) {
 	x.Date(0x730baa7cbe9a541e, r.DateWritten.Text)         // VisionPrescription.dateWritten
 	referenceReference(x, 0x5daf9877aaed7dfa, r.Encounter) // VisionPrescription.encounter
-	compartment(x, "Encounter", r.Encounter)
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x1799814ce036fe8d, &r.Identifier[i]) // VisionPrescription.identifier
 	}
@@ -27,11 +26,9 @@ func visionPrescription(x *fhir.Index, r *r4.VisionPrescription) {
 			tokenCoding(x, 0xd9d8692386514407, &meta.Tag[i]) // VisionPrescription.meta.tag
 		}
 	}
-	referenceReference(x, 0xdef47454204a45f1, r.Patient) // VisionPrescription.patient
-	compartment(x, "Patient", r.Patient)
-	referenceReference(x, 0x454edc86341be7d4, r.Prescriber) // VisionPrescription.prescriber
-	compartment(x, "Practitioner", r.Prescriber)
-	tokenCode(x, 0xab128ae240d0dae0, "http://hl7.org/fhir/fm-status", r.Status.Text) // VisionPrescription.status
+	referenceReference(x, 0xdef47454204a45f1, r.Patient)                         // VisionPrescription.patient
+	referenceReference(x, 0x454edc86341be7d4, r.Prescriber)                      // VisionPrescription.prescriber
+	x.CodeOf(0xab128ae240d0dae0, "http://hl7.org/fhir/fm-status", r.Status.Text) // VisionPrescription.status
 }
 
 var parametersVisionPrescription = []fhir.Parameter{
@@ -50,5 +47,5 @@ var parametersVisionPrescription = []fhir.Parameter{
 	{Code: "identifier", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x1799814ce036fe8d}, Expression: "VisionPrescription.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return prescriptions with this external identifier"},
 	{Code: "patient", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0xdef47454204a45f1}, Targets: []string{"Patient"}, Single: true, Expression: "VisionPrescription.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list dispenses for"},
 	{Code: "prescriber", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x454edc86341be7d4}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "VisionPrescription.prescriber", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-prescriber", Description: "Who authorized the vision prescription"},
-	{Code: "status", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0xab128ae240d0dae0}, Single: true, System: "http://hl7.org/fhir/fm-status", Expression: "VisionPrescription.status", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-status", Description: "The status of the vision prescription"},
+	{Code: "status", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0xab128ae240d0dae0}, Single: true, System: "http://hl7.org/fhir/fm-status", Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "VisionPrescription.status", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-status", Description: "The status of the vision prescription"},
 }

@@ -146,6 +146,17 @@ func (x *Index) Code(k Key, code string) {
 	x.present(k)
 }
 
+// CodeOf indexes a code whose system its binding tells. Every entry of the key has
+// that system, so none names it: a search for `system|code` asks for the code, one
+// for `system|` for any.
+func (x *Index) CodeOf(k Key, system, code string) {
+	if x.Sorters != nil || x.composite.open {
+		x.Coding(k, system, code, "")
+		return
+	}
+	x.Code(k, code)
+}
+
 // Boolean indexes "true" or "false".
 func (x *Index) Boolean(k Key, text string) { x.Code(k, text) }
 
@@ -298,7 +309,10 @@ func (x *Index) containedType(id string) string {
 // target notes that a reference under k points at a resource of type typ: the
 // presence of a parameter that is narrowed to that type, `patient` of `subject`.
 func (x *Index) target(k Key, typ string) {
-	if typ != "" && !x.composite.open {
+	if typ == "" || x.composite.open {
+		return
+	}
+	if _, ok := x.Narrowed[k]; ok || x.Narrowed == nil {
 		x.Terms = append(x.Terms, k.Term(ValueTarget(typ)))
 	}
 }
@@ -499,23 +513,6 @@ func (x *Index) QuantityRange(k Key, low, high, system, code, unit string) {
 	}
 	x.present(k)
 	x.Quantities = append(x.Quantities, e)
-}
-
-// Compartment puts the resource into the compartment of a resource: typ is its
-// type, id its logical id or a reference to it; a reference to another type, or
-// to a resource of another server, leaves nothing. ResourceType must be set.
-func (x *Index) Compartment(typ, id string) {
-	if id == "" || x.Sorters != nil {
-		return
-	}
-	if strings.ContainsAny(id, "/:#") {
-		t, local, ok := LocalReference(id, x.BaseURLs)
-		if !ok || t != typ {
-			return
-		}
-		id = local
-	}
-	x.Terms = append(x.Terms, KeyCompartment(x.ResourceType).Term(ValueReference(typ, id)))
 }
 
 // Open begins one repetition of a composite's element that has n parts. Until

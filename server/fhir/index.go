@@ -109,9 +109,6 @@ func ValuePair(a, b Value) Value {
 	return Value(hash('2', string(buf[:])))
 }
 
-// KeyCompartment is the key under which a resource names the compartments it is
-// in; the value is ValueReference(compartment type, id).
-func KeyCompartment(resourceType string) Key { return Key(hash('m', resourceType)) }
 
 // Index is what a resource leaves in the search index. The zero value is empty;
 // Reset makes it so again and keeps its memory.
@@ -127,9 +124,11 @@ type Index struct {
 	// BaseURLs are this server's own base URLs, without a trailing slash: an
 	// absolute reference below one of them is a local one.
 	BaseURLs []string
-	// ResourceType is the type of the resource being indexed, which Compartment
-	// needs; Resource is itself, for references to what it contains. Reset clears
-	// them.
+	// Narrowed are the keys of references whose types are searched for (see
+	// ValueTarget); nil is every key.
+	Narrowed map[Key]struct{}
+	// ResourceType is the type of the resource being indexed; Resource is itself,
+	// for references to what it contains. Reset clears them.
 	ResourceType string
 	Resource     Resource
 	// Registry is the version of the search parameters that the index was made
@@ -188,6 +187,9 @@ type Parameter struct {
 	Single bool
 	// System is the implicit system of a code element, see Binding.System.
 	System string
+	// Systems are those of each of Keys, nil where none has one: its entries name
+	// no system (Index.CodeOf).
+	Systems []string
 	// Composites are the branches of a composite parameter; Keys is empty then.
 	Composites []Composite
 	// Unsupported is why the parameter cannot be searched, "" for nearly all. It

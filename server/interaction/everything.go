@@ -113,7 +113,7 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	if err != nil {
 		return Response{}, err
 	}
-	q.And(search.InCompartment(types, p.ResourceType, p.ID))
+	q.And(s.Registry().InCompartment(types, p.ResourceType, p.ID))
 	for _, c := range dated {
 		q.And(c)
 	}

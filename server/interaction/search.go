@@ -131,7 +131,7 @@ func (s *Service) compartment(p SearchParams, asked []string) (*search.Clause, e
 		}
 		types = []string{p.ResourceType}
 	}
-	c := search.InCompartment(types, p.Compartment, p.CompartmentID)
+	c := s.Registry().InCompartment(types, p.Compartment, p.CompartmentID)
 	return &c, nil
 }
 

@@ -126,12 +126,12 @@ func (s *Service) index(id string, r fhir.Resource) (*fhir.Index, error) {
 	if x == nil {
 		x = new(fhir.Index)
 	}
-	x.BaseURLs = s.BaseURLs
-	s.Extract(x, r)
 	reg := s.Registry()
 	if err := reg.Err(); err != nil {
 		return nil, err
 	}
+	x.BaseURLs, x.Narrowed = s.BaseURLs, reg.Narrowed()
+	s.Extract(x, r)
 	err := reg.Extract(x, r)
 	x.Finish()
 	return x, err

@@ -341,7 +341,8 @@ func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (k fh
 		return 0, nil, false
 	}
 	k = fhir.KeyOf(p.Type, qualified(call.Left, p.Base))
-	return k, []string{is.Type.Name}, compiled(k)
+	_, typed := c.Base.narrowed[k] // its entries say what they refer to
+	return k, []string{is.Type.Name}, typed && compiled(k)
 }
 
 // composite compiles the components of one branch.
@@ -677,7 +678,7 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 	}
 	if code, ok := element.(*fhir.Code); ok && e.system != "" && e.typ == fhir.SearchToken {
 		if code.Text != "" {
-			x.Coding(e.key, e.system, code.Text, "")
+			x.CodeOf(e.key, e.system, code.Text)
 		}
 		return
 	}
@@ -705,7 +706,8 @@ func (r *Registry) Version() int64 { return r.version }
 // search by a parameter of a resource type is to warn of; it may be nil.
 func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, notice func(c *Custom, typ string) string) *Registry {
 	next := *r
-	next.types, next.sorted = maps.Clone(r.types), maps.Clone(r.sorted)
+	next.types, next.sorted, next.systems = maps.Clone(r.types), maps.Clone(r.sorted), maps.Clone(r.systems)
+	next.narrowed = maps.Clone(r.narrowed)
 	next.custom = custom{version: version, value: value, extractors: maps.Clone(r.extractors)}
 	if next.extractors == nil {
 		next.extractors = make(map[string][]*extractor)
@@ -726,10 +728,14 @@ func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, not
 				next.types[p.Base] = maps.Clone(r.types[p.Base])
 			}
 			next.types[p.Base][p.Code] = p
+			next.learnNarrowed(p)
 			own := next.extractors[p.Base]
 			for _, e := range c.extractors[p.Base] {
 				if !slices.ContainsFunc(own, func(o *extractor) bool { return o.key == e.key }) {
 					own = append(own[:len(own):len(own)], e)
+				}
+				if e.typ == fhir.SearchToken {
+					next.learnSystems([]fhir.Key{e.key}, []string{e.system})
 				}
 			}
 			if len(own) > 0 {

@@ -2,6 +2,7 @@ package search
 
 import (
 	"net/url"
+	"slices"
 	"strconv"
 
 	"kiln/server/fhir"
@@ -264,15 +265,27 @@ func (q *Query) Applied() url.Values {
 func (q *Query) And(c Clause) { q.Clauses = append(q.Clauses, c) }
 
 // InCompartment is the clause that a resource of one of types is in the
-// compartment code/id, "Patient/123".
+// compartment code/id, "Patient/123": that it is that resource, or refers to it
+// under one of the parameters that the compartment is defined by.
 // Spec: https://hl7.org/fhir/R4/http.html#vsearch, compartmentdefinition.html.
-func InCompartment(types []string, code, id string) Clause {
+func (r *Registry) InCompartment(types []string, code, id string) Clause {
+	c := Clause{Name: "compartment", Value: code + "/" + id}
 	v := fhir.ValueReference(code, id)
-	terms := make([]int64, len(types))
-	for i, t := range types {
-		terms[i] = fhir.KeyCompartment(t).Term(v)
+	var keys []fhir.Key
+	for _, t := range types {
+		for _, by := range r.compartments[code].By[t] {
+			if by == "{def}" {
+				c.Any = append(c.Any, IDs{[]int64{int64(v)}})
+			} else if param, ok := r.compiled[t][by]; ok {
+				keys = append(keys, param.Keys...)
+			}
+		}
 	}
-	return Clause{Name: "compartment", Value: code + "/" + id, Any: []Match{Terms{terms}}}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > 0 {
+		c.Any = append(c.Any, termsOf(keys, v))
+	}
+	return c
 }
 
 // PageValues returns Applied with `_offset` and the cursor of a page, for a link. An

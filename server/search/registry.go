@@ -16,6 +16,10 @@ type Registry struct {
 	sorted       map[string][]*fhir.Parameter
 	names        []string // resource types, sorted
 	compartments map[string]*fhir.Compartment
+	compiled     map[string]map[string]*fhir.Parameter // types, without what arrived at run time
+	narrowed     map[fhir.Key]struct{}                 // see Narrowed
+	// systems are the implicit ones of keys whose entries name none.
+	systems map[fhir.Key]string
 
 	custom // what arrived at run time
 }
@@ -28,6 +32,8 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 		types:        make(map[string]map[string]*fhir.Parameter),
 		sorted:       make(map[string][]*fhir.Parameter),
 		compartments: make(map[string]*fhir.Compartment),
+		systems:      make(map[fhir.Key]string),
+		narrowed:     make(map[fhir.Key]struct{}),
 	}
 	for typ := range model.Resources {
 		r.types[typ] = make(map[string]*fhir.Parameter)
@@ -42,6 +48,13 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 		// Single is about each key; here it is about all of them together.
 		p.Single = p.Single && (len(p.Keys) <= 1 || oneChoice(p.Expression))
 		r.types[p.Base][p.Code] = &p
+		r.learnSystems(p.Keys, p.Systems)
+		r.learnNarrowed(&p)
+		for _, c := range p.Composites {
+			for _, part := range c.Parts {
+				r.learnSystems(part.Keys, slices.Repeat([]string{part.System}, len(part.Keys)))
+			}
+		}
 	}
 	for typ, byCode := range r.types {
 		list := make([]*fhir.Parameter, 0, len(byCode))
@@ -51,11 +64,34 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 		slices.SortFunc(list, func(a, b *fhir.Parameter) int { return strings.Compare(a.Code, b.Code) })
 		r.sorted[typ] = list
 	}
+	r.compiled = r.types
 	for i := range compartments {
 		r.compartments[compartments[i].Code] = &compartments[i]
 	}
 	return r
 }
+
+func (r *Registry) learnSystems(keys []fhir.Key, systems []string) {
+	for i, system := range systems {
+		if system != "" {
+			r.systems[keys[i]] = system
+		}
+	}
+}
+
+func (r *Registry) learnNarrowed(p *fhir.Parameter) {
+	if narrowedTo(p) == nil {
+		return
+	}
+	for _, k := range p.Keys {
+		r.narrowed[k] = struct{}{}
+	}
+}
+
+// Narrowed are the keys of references that a parameter shares and takes only some
+// types of, as `patient` does of `subject`: their entries say what type it is
+// (fhir.Index.Narrowed). It is not to be changed.
+func (r *Registry) Narrowed() map[fhir.Key]struct{} { return r.narrowed }
 
 // oneChoice reports whether the branches of an expression are types of one choice
 // element, of which a resource has one at most.

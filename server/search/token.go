@@ -1,6 +1,9 @@
 package search
 
 import (
+	"maps"
+	"slices"
+
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
@@ -14,7 +17,19 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 		if err != nil {
 			return nil, err
 		}
-		return []Match{termsOf(param.Keys, values...)}, nil
+		terms := termsOf(param.Keys, values...)
+		system, code, ok := cut(v, '|')
+		for _, k := range param.Keys {
+			// Entries that name no system, for it is that of all.
+			switch implicit := p.reg.systems[k]; {
+			case !ok || implicit == "" || implicit != unescape(system):
+			case code == "":
+				terms.Values = append(terms.Values, k.Term(fhir.ValuePresent()))
+			default:
+				terms.Values = append(terms.Values, k.Term(fhir.ValueCode(unescape(code))))
+			}
+		}
+		return []Match{terms}, nil
 	case "text":
 		// The specification leaves open how texts are compared; a part anywhere
 		// in the text is what people look for.
@@ -42,8 +57,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 	return nil, badModifier(name, modifier, "token", "missing", "text", "not", "of-type", "in", "not-in", "below", "above")
 }
 
-// tokenValues are the hashed values that a token stands for. The entries of a
-// code element have the system of its value set, so it needs no case of its own.
+// tokenValues are the hashed values that a token stands for.
 func tokenValues(name, v string) ([]fhir.Value, error) {
 	system, code, ok := cut(v, '|')
 	system, code = unescape(system), unescape(code)
@@ -83,13 +97,23 @@ func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Matc
 	if e.Modifier == "in" && e.ValueSet == "" {
 		return nil, badValue(name, e.ValueSet, "expected the URL of a ValueSet")
 	}
-	e.Implicit = param.System
-	codes, err := p.opt.Expand(e)
-	if err != nil {
-		return nil, err
+	implicit := make(map[string][]fhir.Key)
+	for _, k := range param.Keys {
+		system := p.reg.systems[k]
+		implicit[system] = append(implicit[system], k)
 	}
-	if codes.Set != 0 {
-		return []Match{Expanded{Keys: param.Keys, Set: codes.Set}}, nil
+	var any []Match
+	for _, system := range slices.Sorted(maps.Keys(implicit)) {
+		e.Implicit = system
+		codes, err := p.opt.Expand(e)
+		if err != nil {
+			return nil, err
+		}
+		if codes.Set != 0 {
+			any = append(any, Expanded{Keys: implicit[system], Set: codes.Set})
+		} else {
+			any = append(any, termsOf(implicit[system], codes.Values...))
+		}
 	}
-	return []Match{termsOf(param.Keys, codes.Values...)}, nil
+	return any, nil
 }
