@@ -46,8 +46,21 @@ func (s *Store) ConceptMaps(ctx context.Context, system string, to bool) ([]fhir
 	return s.byURI(ctx, "ConceptMap", "ConceptMap.group.source", system)
 }
 
+// Supplements returns the current code systems that supplement a system; for
+// system "" some that supplement any, none where there are none.
+func (s *Store) Supplements(ctx context.Context, system string) ([]fhir.Version, error) {
+	value := fhir.ValuePresent()
+	if system != "" {
+		value = fhir.ValueURI(system)
+	}
+	return s.byTerm(ctx, "CodeSystem", fhir.KeyOf(fhir.SearchReference, "CodeSystem.supplements").Term(value))
+}
+
 func (s *Store) byURI(ctx context.Context, typ, path, uri string) ([]fhir.Version, error) {
-	term := fhir.KeyOf(fhir.SearchURI, path).Term(fhir.ValueURI(uri))
+	return s.byTerm(ctx, typ, fhir.KeyOf(fhir.SearchURI, path).Term(fhir.ValueURI(uri)))
+}
+
+func (s *Store) byTerm(ctx context.Context, typ string, term int64) ([]fhir.Version, error) {
 	rows, err := db.New(s.pool).ResourcesByTerm(ctx, db.ResourcesByTermParams{Term: term, Most: maxCanonicals})
 	if err != nil {
 		return nil, translate(err)

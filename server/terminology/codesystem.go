@@ -17,6 +17,10 @@ type codeSystem struct {
 	// complete says that concepts are all there are; content is CodeSystem.content.
 	complete bool
 	content  string
+	// supplements is the code system that this one is a supplement of, language that
+	// of its displays; used are the supplements whose content is in concepts.
+	supplements, language string
+	used                  []canonical
 	// fold says that codes are compared without case.
 	fold       bool
 	meaning    string // hierarchyMeaning
@@ -58,7 +62,7 @@ func parseCodeSystem(data []byte) (*codeSystem, error) {
 	}
 	cs := &codeSystem{
 		id: in.ID, url: in.URL, version: in.Version, name: cmp.Or(in.Title, in.Name), valueSet: in.ValueSet,
-		complete: in.Content == "complete", content: in.Content, fold: in.CaseSensitive != nil && !*in.CaseSensitive,
+		complete: in.Content == "complete", content: in.Content, supplements: in.Supplements, language: in.Language, fold: in.CaseSensitive != nil && !*in.CaseSensitive,
 		meaning: in.HierarchyMeaning, properties: make(map[string]propertyDef, len(in.Property)),
 		byCode: make(map[string]int32),
 	}

@@ -21,6 +21,8 @@ type expansion struct {
 	entries []entry
 	// systems are the code systems used, with version where known, in order.
 	systems []canonical
+	// supplements are those that the entries have designations and properties of.
+	supplements []canonical
 	// gaps are what could not be enumerated; only a lenient evaluation has any.
 	gaps     []gap
 	warnings []string
@@ -144,6 +146,11 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 	if len(e.path) > maxImports {
 		return nil, outcome.New(outcome.CodeTooCostly, "value sets include each other more than %d deep", maxImports)
 	}
+	if !e.lenient {
+		if err := e.needed(ctx, vs); err != nil {
+			return nil, err
+		}
+	}
 	if vs.Compose == nil {
 		if vs.Expansion == nil {
 			return &expansion{}, nil
@@ -194,6 +201,11 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 // also takes over what is to be said of a part.
 func (x *expansion) also(part *expansion) {
 	x.foreign = x.foreign || part.foreign
+	for _, c := range part.supplements {
+		if !slices.Contains(x.supplements, c) {
+			x.supplements = append(x.supplements, c)
+		}
+	}
 	for _, w := range part.warnings {
 		if !slices.Contains(x.warnings, w) {
 			x.warnings = append(x.warnings, w)
@@ -386,7 +398,7 @@ func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) 
 	}
 
 	// 2. Each nested in the nearest one above it that is taken too.
-	x := &expansion{systems: []canonical{{cs.url, cs.version}}}
+	x := &expansion{systems: []canonical{{cs.url, cs.version}}, supplements: cs.used}
 	if len(cs.concepts) > maxCodes && len(tests) == 0 {
 		return nil, tooCostly("CodeSystem " + cs.url)
 	}
@@ -412,7 +424,7 @@ func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) 
 func listed(inc *Include, cs *codeSystem) *expansion {
 	x := &expansion{entries: make([]entry, 0, len(inc.Concept))}
 	if cs != nil {
-		x.systems = []canonical{{cs.url, cs.version}}
+		x.systems, x.supplements = []canonical{{cs.url, cs.version}}, cs.used
 	} else {
 		x.systems = []canonical{{inc.System, inc.Version}}
 	}

@@ -19,6 +19,9 @@
 // takes codes from a system which only the server has (SNOMED CT, LOINC) is put
 // together from both, one question for each include that is not local.
 //
+// A supplement (CodeSystem.content "supplement") adds designations and properties to
+// the code system that it names; it is never used as a code system itself.
+//
 // terminology.enabled is true by default. With terminology.server_url unset that
 // means local terminology only: a value set that is not local is not-found, 404.
 // With terminology.enabled=false every operation and search modifier of

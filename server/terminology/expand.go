@@ -176,6 +176,9 @@ func (p *ExpandParams) told(x *expansion) []Parameter {
 			list = append(list, Parameter{Name: "version", ValueURI: c.String()})
 		}
 	}
+	for _, c := range x.supplements {
+		list = append(list, Parameter{Name: "used-supplement", ValueURI: c.String()})
+	}
 	for _, w := range x.warnings {
 		list = append(list, textParameter("warning", w))
 	}
@@ -238,7 +241,7 @@ func (p *ExpandParams) nested(entries []entry) []Contained {
 // every word of the filter.
 func narrow(x *expansion, p *ExpandParams) *expansion {
 	words := strings.Fields(fhir.FoldText(p.Filter))
-	out := &expansion{systems: x.systems, warnings: x.warnings}
+	out := &expansion{systems: x.systems, supplements: x.supplements, warnings: x.warnings}
 	b := builder{expansion: out, seen: make(map[code]bool)}
 	// No error: what is left is not more than there was.
 	_ = b.add(x, func(e *entry) bool {

@@ -29,6 +29,7 @@ type ValueSet struct {
 	Expansion    *Expansion `json:"expansion,omitempty"`
 
 	contained map[string]*ValueSet // of the resource, by "#id"
+	needs     []string             // canonicals of the supplements it is not to be used without
 }
 
 // Compose is ValueSet.compose.
@@ -112,6 +113,7 @@ type codeSystemJSON struct {
 	HierarchyMeaning string        `json:"hierarchyMeaning"`
 	Content          string        `json:"content"`
 	Supplements      string        `json:"supplements"`
+	Language         string        `json:"language"`
 	Property         []propertyDef `json:"property"`
 	Concept          []conceptJSON `json:"concept"`
 }
@@ -222,12 +224,21 @@ func ParseValueSet(data []byte) (*ValueSet, error) {
 		ResourceType string `json:"resourceType"`
 		ValueSet
 		Contained []json.RawMessage `json:"contained"`
+		Extension []struct {
+			URL            string `json:"url"`
+			ValueCanonical string `json:"valueCanonical"`
+		} `json:"extension"`
 	}
 	if err := json.Unmarshal(data, &vs); err != nil {
 		return nil, fmt.Errorf("read ValueSet: %w", err)
 	}
 	if vs.ResourceType != "ValueSet" {
 		return nil, fmt.Errorf("read ValueSet: it is a resource of type %q", vs.ResourceType)
+	}
+	for _, x := range vs.Extension {
+		if x.URL == requiresSupplement {
+			vs.needs = append(vs.needs, x.ValueCanonical)
+		}
 	}
 	for _, c := range vs.Contained {
 		inner, err := ParseValueSet(c)

@@ -48,6 +48,9 @@ type Resources interface {
 	// ConceptMaps returns the current concept maps that map codes from a system, or,
 	// when to is set, to it.
 	ConceptMaps(ctx context.Context, system string, to bool) ([]fhir.Version, error)
+	// Supplements returns the current code systems that supplement a system; for
+	// system "" some that supplement any, none where there are none.
+	Supplements(ctx context.Context, system string) ([]fhir.Version, error)
 	// TerminologyStamp returns a text that is another one after every create,
 	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance.
 	TerminologyStamp(ctx context.Context) (string, error)
@@ -57,9 +60,8 @@ type Resources interface {
 type Service struct {
 	config   Config
 	packages func() (*definitions.Library, error)
-	// implied has the code systems by the value set that they name as all of
-	// their codes.
-	implied func() (map[string]string, error)
+	// systems is what has to be known of all code systems of the packages.
+	systems func() (systems, error)
 	server  *server // nil when there is none
 
 	current atomic.Pointer[generation]
@@ -101,7 +103,7 @@ func New(c Config) (*Service, error) {
 		c.Packages = func() (*definitions.Library, error) { return new(definitions.Library), nil }
 	}
 	s := &Service{config: c, packages: sync.OnceValues(c.Packages)}
-	s.implied = sync.OnceValues(s.readImplied)
+	s.systems = sync.OnceValues(s.readSystems)
 	s.parsed = otter.Must(&otter.Options[key, sized]{
 		MaximumWeight: parsedBytes,
 		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
@@ -166,11 +168,18 @@ func (s *Service) now(ctx context.Context) (*generation, error) {
 	}
 }
 
-// codeSystem returns the local code system, nil where there is none.
+// codeSystem returns the local code system with what its supplements add, nil where
+// there is none. It fails for a supplement.
 func (g *generation) codeSystem(ctx context.Context, c canonical) (*codeSystem, error) {
 	v, err := g.resolve(ctx, typeCodeSystem, c)
-	cs, _ := v.(*codeSystem)
-	return cs, err
+	cs, ok := v.(*codeSystem)
+	if !ok || err != nil {
+		return nil, err
+	}
+	if cs.content == contentSupplement {
+		return nil, noSystem(cs)
+	}
+	return g.supplemented(ctx, cs)
 }
 
 // valueSet returns the local value set, nil where there is none. A value set that
@@ -192,8 +201,8 @@ func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, erro
 	inc := Include{System: system, Version: c.version}
 	switch {
 	case !ok:
-		implied, err := g.implied()
-		if inc.System = implied[c.url]; inc.System == "" || err != nil {
+		systems, err := g.systems()
+		if inc.System = systems.implied[c.url]; inc.System == "" || err != nil {
 			return nil, err
 		}
 	case query == "":
@@ -245,17 +254,23 @@ func (g *generation) resolve(ctx context.Context, typ string, c canonical) (any,
 func (g *generation) stored(v sized) bool { return v.size > 0 }
 
 func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, error) {
-	// 1. What is stored.
+	// 1. What is stored. A supplement that carries the url of its code system hides
+	// nothing.
+	var best, supplement fhir.Version
 	if g.config.Resources != nil {
 		list, err := g.config.Resources.Canonicals(ctx, typ, c.url)
 		if err != nil {
 			return sized{}, fmt.Errorf("look up %s %s: %w", typ, c.url, err)
 		}
-		var best fhir.Version
 		version := ""
 		for _, r := range list {
-			v := topStrings(r.Body, "version")[0]
+			top := topStrings(r.Body, "version", "content")
+			v := top[0]
 			if c.version != "" && v != c.version {
+				continue
+			}
+			if typ == typeCodeSystem && top[1] == contentSupplement {
+				supplement = r
 				continue
 			}
 			if order := compareVersions(v, version); best.ID == "" || order > 0 || order == 0 && r.LastUpdated.After(best.LastUpdated) {
@@ -263,11 +278,7 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 			}
 		}
 		if best.ID != "" {
-			v, err := parse(typ, best.Body)
-			if err != nil {
-				return sized{}, outcome.Invalid("%s/%s cannot be read as terminology", typ, best.ID).WithStatus(422).Because(err)
-			}
-			return v, nil
+			return parseStored(typ, best)
 		}
 	}
 
@@ -292,6 +303,9 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 		}
 	}
 	if !ok || !bytes.HasPrefix(body, []byte(`{"resourceType":"`+typ+`"`)) {
+		if supplement.ID != "" {
+			return parseStored(typ, supplement)
+		}
 		return sized{}, nil
 	}
 	if v, err = parse(typ, body); err != nil {
@@ -299,6 +313,14 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 	}
 	g.parsed.Set(name, v)
 	return sized{value: v.value}, nil
+}
+
+func parseStored(typ string, r fhir.Version) (sized, error) {
+	v, err := parse(typ, r.Body)
+	if err != nil {
+		return sized{}, outcome.Invalid("%s/%s cannot be read as terminology", typ, r.ID).WithStatus(422).Because(err)
+	}
+	return v, nil
 }
 
 // Definition returns the CodeSystem, ValueSet or ConceptMap of the packages that has
@@ -312,18 +334,32 @@ func (s *Service) Definition(typ, id string) (body []byte, ok bool, err error) {
 	return body, ok, nil
 }
 
-func (s *Service) readImplied() (map[string]string, error) {
+// systems is what has to be known of all code systems at once.
+type systems struct {
+	// implied has the code systems by the value set that they name as all of their
+	// codes; supplements the urls of supplements by what they supplement.
+	implied     map[string]string
+	supplements map[string][]string
+}
+
+func (s *Service) readSystems() (systems, error) {
 	lib, err := s.packages()
 	if err != nil {
-		return nil, fmt.Errorf("open the packages: %w", err)
+		return systems{}, fmt.Errorf("open the packages: %w", err)
 	}
-	implied := make(map[string]string)
+	out := systems{make(map[string]string), make(map[string][]string)}
 	for e, body := range lib.All(typeCodeSystem) {
-		if vs := topStrings(body, "valueSet")[0]; vs != "" {
-			implied[parseCanonical(vs).url] = e.URL
+		top := topStrings(body, "valueSet", "content", "supplements")
+		if top[1] == contentSupplement {
+			of := parseCanonical(top[2]).url
+			out.supplements[of] = append(out.supplements[of], e.URL)
+			continue
+		}
+		if vs := top[0]; vs != "" {
+			out.implied[parseCanonical(vs).url] = e.URL
 		}
 	}
-	return implied, nil
+	return out, nil
 }
 
 // The resource types of this package.

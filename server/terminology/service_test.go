@@ -48,6 +48,20 @@ func (s *stored) ConceptMaps(_ context.Context, system string, to bool) ([]fhir.
 	return out, nil
 }
 
+func (s *stored) Supplements(_ context.Context, system string) ([]fhir.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []fhir.Version
+	for _, list := range s.list {
+		for _, v := range list {
+			if of := topStrings(v.Body, "supplements")[0]; of != "" && (system == "" || of == system || strings.HasPrefix(of, system+"|")) {
+				out = append(out, v)
+			}
+		}
+	}
+	return out, nil
+}
+
 func (s *stored) TerminologyStamp(context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
