@@ -27,7 +27,7 @@ definitions/. After a change, generate and build again:
 	}
 	f := c.PersistentFlags()
 	f.StringVar(&dir, "dir", "definitions", "folder of the packages in the source tree")
-	f.StringVar(&source.Registry, "registry", "", "npm or FHIR package registry (default "+definitions.DefaultRegistry+")")
+	f.StringVar(&source.Registry, "registry", "", "npm or FHIR package registry (default npm's: npm config get registry)")
 	c.AddCommand(
 		install(),
 		&cobra.Command{
@@ -42,7 +42,11 @@ definitions/. After a change, generate and build again:
 				if err != nil {
 					return err
 				}
-				return tellPackage(c, "added", p)
+				conflicts, err := definitions.Conflicts(os.DirFS(dir), p)
+				if err != nil {
+					return err
+				}
+				return tellPackage(c, "added", p, conflicts...)
 			},
 		},
 		&cobra.Command{
@@ -94,9 +98,17 @@ func inTree(dir string) error {
 	return nil
 }
 
-func tellPackage(c *cobra.Command, verb string, p definitions.Package) error {
+// tellPackage says what was done, and which definitions are not used since another
+// package has their URL.
+func tellPackage(c *cobra.Command, verb string, p definitions.Package, conflicts ...definitions.Conflict) error {
 	if wantsJSON(c) {
-		return printJSON(c.OutOrStdout(), p)
+		return printJSON(c.OutOrStdout(), struct {
+			definitions.Package
+			Conflicts []definitions.Conflict `json:"conflicts,omitempty"`
+		}{p, conflicts})
+	}
+	for _, d := range conflicts {
+		fmt.Fprintf(c.ErrOrStderr(), "%s: the definition of %s is used, that of %s is not\n", d.URL, d.Used, d.Hidden)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "%s %s@%s: %s\nnow run: make generate build\n", verb, p.Name, p.Version, contents(p))
 	return nil

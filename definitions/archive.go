@@ -42,12 +42,25 @@ var installed = map[string]bool{
 	"TerminologyCapabilities": true, "ValueSet": true,
 }
 
-// Limits of an archive that a running server takes, in bytes: it is held in
-// memory.
-const (
-	maxInstalled = 512 << 20
-	maxFile      = 64 << 20
+// limits bound what an archive unpacks to, all of it and one file, in bytes.
+type limits struct{ all, file int64 }
+
+var (
+	// atRunTime is for a running server, which holds the archive in memory; added for
+	// the program that puts packages into the source tree.
+	atRunTime = limits{512 << 20, 64 << 20}
+	added     = limits{4 << 30, 128 << 20}
 )
+
+// canonicalKey is what two definitions must not have in common.
+type canonicalKey struct{ typ, url, version string }
+
+func (c canonicalKey) String() string {
+	if c.version == "" {
+		return c.typ + " " + c.url
+	}
+	return c.typ + " " + c.url + "|" + c.version
+}
 
 // ReadArchive reads a .tgz of a FHIR package: the definitions in its folder
 // package. want is the digest that it must have ("sha512-…", in base64), or "" when
@@ -60,7 +73,7 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 		return nil, fmt.Errorf("digest is %s, expected %s", a.Integrity, want)
 	}
 	var manifest []byte
-	err := eachFile(archive, func(name string, body []byte) error {
+	err := eachFile(archive, atRunTime, func(name string, body []byte) error {
 		switch {
 		case name == "package/package.json":
 			manifest = body
@@ -79,9 +92,6 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	if manifest == nil {
-		return nil, errors.New("it has no package/package.json: this is no FHIR package")
-	}
 	if err := a.describe(manifest); err != nil {
 		return nil, err
 	}
@@ -99,7 +109,7 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 		case g.named() && !f.named():
 			a.Files = slices.Delete(a.Files, i-1, i)
 		default:
-			return nil, fmt.Errorf("%s and %s both define %s|%s", f.Name, g.Name, f.URL, f.Version)
+			return nil, fmt.Errorf("%s and %s both define %s", f.Name, g.Name, canonicalKey{f.Type, f.URL, f.Version})
 		}
 		i--
 	}
@@ -114,6 +124,9 @@ func (f File) named() bool { return path.Base(f.Name) == f.Type+"-"+f.ID+".json"
 
 // describe takes what package.json says.
 func (a *Archive) describe(manifest []byte) error {
+	if manifest == nil {
+		return errors.New("it has no package/package.json: this is no FHIR package")
+	}
 	var meta struct {
 		Name         string   `json:"name"`
 		Version      string   `json:"version"`
@@ -134,13 +147,15 @@ func (a *Archive) describe(manifest []byte) error {
 	return nil
 }
 
-// eachFile walks the regular files of a .tgz within the limits.
-func eachFile(archive []byte, do func(name string, body []byte) error) error {
+// eachFile walks the JSON files of a .tgz within the limits. It refuses an archive
+// with a path that leads out of it or with links: nothing chooses a path by it, but
+// one that tries is not to be trusted.
+func eachFile(archive []byte, most limits, do func(name string, body []byte) error) error {
 	zr, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {
 		return fmt.Errorf("it is not a .tgz: %w", err)
 	}
-	unpacked := &io.LimitedReader{R: zr, N: maxInstalled}
+	unpacked := &io.LimitedReader{R: zr, N: most.all}
 	tr := tar.NewReader(unpacked)
 	for n := 0; ; n++ {
 		h, err := tr.Next()
@@ -148,7 +163,7 @@ func eachFile(archive []byte, do func(name string, body []byte) error) error {
 		case err == io.EOF:
 			return nil
 		case err != nil && unpacked.N == 0:
-			return fmt.Errorf("it unpacks to more than %d bytes", maxInstalled)
+			return fmt.Errorf("it unpacks to more than %d bytes", most.all)
 		case err != nil:
 			return fmt.Errorf("read the archive: %w", err)
 		case n >= maxEntries:
@@ -168,9 +183,9 @@ func eachFile(archive []byte, do func(name string, body []byte) error) error {
 		if path.Ext(name) != ".json" {
 			continue
 		}
-		body, err := readAll(tr, maxFile)
+		body, err := readAll(tr, most.file)
 		if err != nil && unpacked.N == 0 {
-			return fmt.Errorf("it unpacks to more than %d bytes", maxInstalled)
+			return fmt.Errorf("it unpacks to more than %d bytes", most.all)
 		}
 		if err != nil {
 			return fmt.Errorf("%.100s: %w", name, err)

@@ -34,7 +34,7 @@ func TestReadArchive(t *testing.T) {
 		{"no manifest", "", with("package/package.json", ""), "no FHIR package"},
 		{"a manifest with a path as a name", "", with("package/package.json", `{"name":"../x","version":"1"}`), "names"},
 		{"a file that is no JSON", "", with("package/x.json", "{"), "package/x.json"},
-		{"two definitions of one URL", "", with("package/SearchParameter-q.json", strings.Replace(parameter, `"id":"p"`, `"id":"q"`, 1)), "both define http://x/p"},
+		{"two definitions of one URL", "", with("package/SearchParameter-q.json", strings.Replace(parameter, `"id":"p"`, `"id":"q"`, 1)), "both define SearchParameter http://x/p"},
 		{"one definition under a second name", "", with("package/other.json", parameter), ""},
 		{"nothing to install", "", with("package/SearchParameter-p.json", ""), "has no definitions"},
 	} {

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -64,9 +65,8 @@ func registry(t *testing.T, archive []byte, dist map[string]string) Source {
 func TestAddFromRegistry(t *testing.T) {
 	archive := tgz(t, map[string]string{
 		"package/package.json": manifest, "package/SearchParameter-p.json": parameter,
-		"package/Patient-x.json":          `{"resourceType":"Patient","id":"x"}`,
-		"package/example/ValueSet.json":   `{"resourceType":"ValueSet","id":"not-taken"}`,
-		"package/../../etc/ValueSet.json": `{"resourceType":"ValueSet","id":"outside"}`,
+		"package/Patient-x.json":        `{"resourceType":"Patient","id":"x"}`,
+		"package/example/ValueSet.json": `{"resourceType":"ValueSet","id":"not-taken"}`,
 	})
 	sum := sha1.Sum(archive)
 	for _, c := range []struct {
@@ -127,7 +127,10 @@ func TestAddRefuses(t *testing.T) {
 		{"a package whose name is a path", file("a.tgz", map[string]string{"package/package.json": `{"name":"../../x","version":"1"}`, "package/p.json": parameter}), `names "../../x"`},
 		{"a package for another FHIR", file("b.tgz", map[string]string{"package/package.json": strings.Replace(manifest, "4.0.1", "5.0.0", 1), "package/p.json": parameter}), "is for FHIR 5.0.0"},
 		{"a package without definitions", file("c.tgz", map[string]string{"package/package.json": manifest}), "has no definitions"},
-		{"a package without package.json", file("d.tgz", map[string]string{"package/p.json": parameter}), "package.json names"},
+		{"a package without package.json", file("d.tgz", map[string]string{"package/p.json": parameter}), "no package/package.json"},
+		{"a path that leads out", file("e.tgz", map[string]string{"package/package.json": manifest, "package/p.json": parameter, "package/../../etc/x.json": parameter}), "leads out of the archive"},
+		{"two definitions of one URL", file("f.tgz", map[string]string{"package/package.json": manifest, "package/SearchParameter-p.json": parameter,
+			"package/SearchParameter-q.json": strings.Replace(parameter, `"id":"p"`, `"id":"q"`, 1)}), "both define SearchParameter http://x/p"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Source{}.Add(context.Background(), dir, c.spec)
@@ -173,6 +176,33 @@ func TestAddReplacesAndRemove(t *testing.T) {
 	files, _ := os.ReadDir(dir)
 	if len(files) != 1 || files[0].Name() != manifestFile {
 		t.Errorf("left are %v, want the manifest", files)
+	}
+}
+
+// Two packages with different definitions of a URL: the conflict is told, one that
+// says the same is none.
+func TestConflicts(t *testing.T) {
+	dir := t.TempDir()
+	var last Package
+	for _, c := range []struct{ name, parameter string }{
+		{"a.ig", parameter},
+		{"b.ig", parameter},
+		{"c.ig", strings.Replace(parameter, "token", "string", 1)},
+	} {
+		file := filepath.Join(t.TempDir(), "x.tgz")
+		body := tgz(t, map[string]string{"package/package.json": strings.Replace(manifest, "test.ig", c.name, 1), "package/p.json": c.parameter})
+		if err := os.WriteFile(file, body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if last, err = (Source{}).Add(t.Context(), dir, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Conflicts(os.DirFS(dir), last)
+	want := []Conflict{{"http://x/p", "a.ig@1.2.0", "c.ig@1.2.0"}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("conflicts are %v, %v; want %v", got, err, want)
 	}
 }
 

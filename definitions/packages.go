@@ -1,7 +1,6 @@
 package definitions
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
 	"compress/gzip"
@@ -32,7 +31,8 @@ import (
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Source is the URL the archive came from, or the base name of the file.
+	// Source is where the archive came from: "npm:NAME@VERSION", a package of
+	// whatever registry, which Integrity tells from others; or the base name of a file.
 	Source string `json:"source"`
 	// Integrity is the digest of the archive as npm writes it: "sha512-…".
 	Integrity string `json:"integrity"`
@@ -51,12 +51,9 @@ func (p Package) File() string {
 // core reports whether this is one of HL7's packages of R4 itself.
 func (p Package) core() bool { return strings.HasPrefix(p.Name, "hl7.fhir.r4.") }
 
-// DefaultRegistry is npm's public registry. It carries several HL7 packages.
-const DefaultRegistry = "https://registry.npmjs.org"
-
-// Source says where packages come from. The zero value is npm's public registry.
+// Source says where packages come from.
 type Source struct {
-	Registry string       // base URL of an npm or FHIR package registry
+	Registry string       // base URL of an npm or FHIR package registry; "" is npm's, see Registry
 	Client   *http.Client // http.DefaultClient when nil
 }
 
@@ -64,8 +61,6 @@ type Source struct {
 // that was made to exhaust memory or disk.
 const (
 	maxArchive  = 512 << 20
-	maxUnpacked = 4 << 30
-	maxResource = 128 << 20
 	maxEntries  = 200_000
 	maxMetadata = 32 << 20
 )
@@ -221,21 +216,22 @@ func (s Source) AddExamples(ctx context.Context, dir, spec string) (int, error) 
 		return 0, err
 	}
 	var lines []string
-	for name, data := range archiveFiles(archive) {
-		if data.err != nil {
-			return 0, data.err
-		}
+	err = eachFile(archive, added, func(name string, body []byte) error {
 		var head struct{ ResourceType string }
-		if path.Dir(name) != "package" || json.Unmarshal(data.body, &head) != nil || head.ResourceType == "" || kept[head.ResourceType] {
-			continue
+		if path.Dir(name) != "package" || json.Unmarshal(body, &head) != nil || head.ResourceType == "" || kept[head.ResourceType] {
+			return nil
 		}
 		var line bytes.Buffer
-		if err := json.Compact(&line, data.body); err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
+		if err := json.Compact(&line, body); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		if line.Len() <= 1<<20 {
 			lines = append(lines, line.String())
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
 	slices.Sort(lines)
 	b, err := compress([]byte(strings.Join(lines, "\n") + "\n"))
@@ -247,7 +243,14 @@ func (s Source) AddExamples(ctx context.Context, dir, spec string) (int, error) 
 
 // fetch downloads a package and checks its digest.
 func (s Source) fetch(ctx context.Context, name, version string) ([]byte, Package, error) {
-	base := strings.TrimRight(cmp.Or(s.Registry, DefaultRegistry), "/")
+	base := s.Registry
+	if base == "" {
+		var err error
+		if base, err = Registry(ctx); err != nil {
+			return nil, Package{}, err
+		}
+	}
+	base = strings.TrimRight(base, "/")
 	meta, err := s.get(ctx, base+"/"+url.PathEscape(name), maxMetadata)
 	if err != nil {
 		return nil, Package{}, err
@@ -277,7 +280,7 @@ func (s Source) fetch(ctx context.Context, name, version string) ([]byte, Packag
 	if err := checkDigest(archive, v.Dist.Integrity, v.Dist.Shasum); err != nil {
 		return nil, Package{}, fmt.Errorf("%s@%s: %w", name, version, err)
 	}
-	return archive, Package{Name: name, Version: version, Source: tarball, Integrity: integrity(archive)}, nil
+	return archive, Package{Name: name, Version: version, Source: "npm:" + name + "@" + version, Integrity: integrity(archive)}, nil
 }
 
 func (s Source) get(ctx context.Context, url string, limit int64) ([]byte, error) {
@@ -339,60 +342,60 @@ func integrity(archive []byte) string {
 // condenseArchive returns the condensed resources of a package, gzipped, one a
 // line, sorted by type and id, and completes p.
 func condenseArchive(archive []byte, p *Package) ([]byte, error) {
-	var meta struct {
-		Name         string   `json:"name"`
-		Version      string   `json:"version"`
-		License      string   `json:"license"`
-		FHIRVersions []string `json:"fhirVersions"`
-		FHIRList     []string `json:"fhir-version-list"`
-	}
+	var manifest []byte
 	lines := map[string][]byte{} // type/id -> resource
+	defined := map[canonicalKey]File{}
 	p.Resources = map[string]int{}
-	for name, data := range archiveFiles(archive) {
-		if data.err != nil {
-			return nil, data.err
-		}
+	err := eachFile(archive, added, func(name string, body []byte) error {
 		if name == "package/package.json" {
-			if err := json.Unmarshal(data.body, &meta); err != nil {
-				return nil, fmt.Errorf("package.json: %w", err)
-			}
-			continue
+			manifest = body
+			return nil
 		}
 		// Resources lie in package/; examples, openapi and so on below it.
 		if path.Dir(name) != "package" || path.Ext(name) != ".json" || path.Base(name) == ".index.json" {
-			continue
+			return nil
 		}
-		var head struct{ ResourceType, ID string }
-		if json.Unmarshal(data.body, &head) != nil || !kept[head.ResourceType] {
-			continue
+		var head struct{ ResourceType, ID, URL, Version string }
+		if json.Unmarshal(body, &head) != nil || !kept[head.ResourceType] {
+			return nil
 		}
-		b, err := Condense(data.body)
+		b, err := Condense(body)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		key := head.ResourceType + "/" + head.ID
 		if _, ok := lines[key]; ok {
-			return nil, fmt.Errorf("%s: %s is in the package twice", name, key)
+			return fmt.Errorf("%s: %s is in the package twice", name, key)
+		}
+		if url := (canonicalKey{head.ResourceType, head.URL, head.Version}); head.URL != "" {
+			f := File{Name: name, Type: head.ResourceType, ID: head.ID}
+			// R4 itself has one under an older name too.
+			if other, ok := defined[url]; ok && other.named() == f.named() {
+				return fmt.Errorf("%s and %s both define %s", other.Name, name, url)
+			}
+			defined[url] = f
 		}
 		lines[key] = b
 		p.Resources[head.ResourceType]++
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if !namePattern.MatchString(meta.Name) || !versionPattern.MatchString(meta.Version) {
-		return nil, fmt.Errorf("package.json names %q, version %q", meta.Name, meta.Version)
+	var a Archive
+	if err := a.describe(manifest); err != nil {
+		return nil, err
 	}
 	if p.Name == "" {
-		p.Name, p.Version = meta.Name, meta.Version
+		p.Name, p.Version = a.Name, a.Version
 	}
-	if meta.Name != p.Name || meta.Version != p.Version {
-		return nil, fmt.Errorf("asked for %s@%s, the archive is %s@%s", p.Name, p.Version, meta.Name, meta.Version)
-	}
-	if v := append(meta.FHIRVersions, meta.FHIRList...); len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return strings.HasPrefix(s, "4.0") }) {
-		return nil, fmt.Errorf("%s@%s is for FHIR %s; this server is R4 (4.0.1)", p.Name, p.Version, strings.Join(v, ", "))
+	if a.Name != p.Name || a.Version != p.Version {
+		return nil, fmt.Errorf("asked for %s@%s, the archive is %s@%s", p.Name, p.Version, a.Name, a.Version)
 	}
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%s@%s has no definitions", p.Name, p.Version)
 	}
-	p.License = meta.License
+	p.License = a.License
 
 	keys := make([]string, 0, len(lines))
 	for k := range lines {
@@ -437,48 +440,6 @@ func compress(b []byte) ([]byte, error) {
 		b = b[n:]
 	}
 	return out.Bytes(), nil
-}
-
-type archiveFile struct {
-	body []byte
-	err  error
-}
-
-// archiveFiles walks the regular JSON files of a .tgz within the limits. An
-// error ends it.
-func archiveFiles(archive []byte) func(yield func(string, archiveFile) bool) {
-	return func(yield func(string, archiveFile) bool) {
-		zr, err := gzip.NewReader(bytes.NewReader(archive))
-		if err != nil {
-			yield("", archiveFile{err: fmt.Errorf("not a .tgz: %w", err)})
-			return
-		}
-		total := &io.LimitedReader{R: zr, N: maxUnpacked}
-		tr := tar.NewReader(total)
-		for n := 0; ; n++ {
-			h, err := tr.Next()
-			if err == io.EOF {
-				return
-			}
-			if err == nil && n >= maxEntries {
-				err = fmt.Errorf("more than %d files", maxEntries)
-			}
-			if err != nil {
-				yield("", archiveFile{err: fmt.Errorf("read archive: %w", err)})
-				return
-			}
-			if h.Typeflag != tar.TypeReg || path.Ext(h.Name) != ".json" {
-				continue
-			}
-			b, err := readAll(tr, maxResource)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", h.Name, err)
-			}
-			if !yield(path.Clean(h.Name), archiveFile{body: b, err: err}) || err != nil {
-				return
-			}
-		}
-	}
 }
 
 // readAll reads to the end and fails beyond limit bytes.

@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	registry := flag.String("registry", os.Getenv("FHIR_REGISTRY"), "base URL of an npm or FHIR registry (default "+definitions.DefaultRegistry+")")
+	registry := flag.String("registry", os.Getenv("FHIR_REGISTRY"), "base URL of an npm or FHIR registry (default npm's: npm config get registry)")
 	dir := flag.String("dir", "definitions", "folder to write to")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: definitions [flags] fetch|examples NAME@VERSION|FILE.tgz")
