@@ -2,6 +2,8 @@ package terminology
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +29,26 @@ func (s *Service) Contains(valueSet, system, code string) (in, known bool) {
 		set = g.compile(valueSet)
 	}
 	return set.contains(system, code)
+}
+
+// Listed returns the codes of a value set in order, each once; nil where there are
+// more than most of them, or local definitions do not tell all. It tells people what
+// they could have said.
+func (s *Service) Listed(valueSet string, most int) []string {
+	set := s.recent().codes.get(valueSet)
+	if set == nil || set.open {
+		return nil // nobody has asked Contains
+	}
+	var list []string
+	for i := range set.systems {
+		t := &set.systems[i]
+		if t.open || t.check != nil || len(list)+len(t.codes) > most {
+			return nil
+		}
+		list = slices.AppendSeq(list, maps.Keys(t.codes))
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // recent returns a generation that was valid within the last two seconds.

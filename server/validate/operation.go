@@ -70,9 +70,11 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 	}
 	typ, id := r.Type().Name, r.Header().ID.Text
 	if op.Type != "" && typ != op.Type {
-		fail(typ, "expected a %s, found a %s", op.Type, typ)
+		fail(typ, "expected resource type %s, found %s", op.Type, typ)
 	}
 	switch {
+	case id != "" && !fhir.ValidID(id):
+		fail(typ+".id", "%q is not a valid id: expected 1 to 64 letters, digits, - and .", id)
 	case op.Mode == "update" && id == "":
 		fail(typ+".id", "an update needs an id")
 	case op.Mode == "update" && op.ID != "" && id != op.ID:

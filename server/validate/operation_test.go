@@ -28,7 +28,7 @@ func TestOperate(t *testing.T) {
 			"error Observation: category is required", "error Observation: category:VSCat is required"}},
 		{"what cannot be decoded", validate.Operation{Body: []byte(`{"resourceType":"Patient","nam":1}`)}, []string{`error Patient: unknown element "nam"`}},
 		{"no JSON", validate.Operation{Body: []byte(`{`)}, []string{"error "}},
-		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + more + `}`)}, []string{"error Basic: expected a Patient, found a Basic"}},
+		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + more + `}`)}, []string{"error Basic: expected resource type Patient, found Basic"}},
 		{"another id", validate.Operation{Type: "Patient", ID: "1", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"2",` + more + `}`)}, []string{"error Patient.id: expected the id 1 of the URL, found 2"}},
 		{"a delete", validate.Operation{Type: "Patient", ID: "1", Mode: "delete"}, []string{"information : nothing is known"}},
 	}

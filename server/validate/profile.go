@@ -298,13 +298,16 @@ func (ps *profiles) discriminator(d *r4.ElementDefinitionSlicingDiscriminator) d
 
 // profile validates n against a profile.
 func (u *run) profile(n fhir.Node, p *profile) {
+	outer := u.applied
+	u.applied = p
+	defer func() { u.applied = outer }()
 	if u.depth++; u.depth > maxDepth {
 		u.depth--
-		u.report(outcome.Failure, n, "profile %s refers to itself without end", p.url)
+		u.report(outcome.Failure, "profile %s refers to itself without end", p.url)
 		return
 	}
 	if !u.is(n.T, p.typ) {
-		u.report(outcome.Failure, n, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
+		u.report(outcome.Failure, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
 	} else {
 		u.against(n, p.root)
 	}
@@ -341,7 +344,7 @@ func (u *run) against(n fhir.Node, e *element) {
 
 // group validates all values of one element of n: u.nodes from base to end.
 func (u *run) group(n fhir.Node, c *element, base, end int) {
-	u.cardinality(n, c.name, c.min, c.max, end-base)
+	u.cardinality(c.name, c.min, c.max, end-base)
 	repeats := true
 	if f := n.T.Field(c.name); f != nil {
 		repeats = f.Repeats()
@@ -367,21 +370,21 @@ func (u *run) group(n fhir.Node, c *element, base, end int) {
 				found = true
 				counts[j]++
 				if c.slicing != nil && c.slicing.ordered && j < order {
-					u.report(outcome.Failure, item, "slice %s is out of order", s.slice)
+					u.report(outcome.Failure, "slice %s is out of order", s.slice)
 				}
 				order = j
 				u.item(item, s)
 				break
 			}
 			if !found && c.slicing != nil && c.slicing.closed {
-				u.report(outcome.Failure, item, "expected one of the slices %s, found none of them", sliceNames(c.slices))
+				u.report(outcome.Failure, "expected one of the slices %s, found none of them", sliceNames(c.slices))
 			}
 		}
 		u.pop()
 	}
 	for j, s := range c.slices {
 		if (s.min > 0 || s.max >= 0) && (end > base || c.min > 0 || s.min > 0) {
-			u.cardinality(n, c.name+":"+s.slice, s.min, s.max, counts[j])
+			u.cardinality(c.name+":"+s.slice, s.min, s.max, counts[j])
 		}
 	}
 }
@@ -394,35 +397,35 @@ func sliceNames(list []*element) string {
 	return strings.Join(names, ", ")
 }
 
-func (u *run) cardinality(n fhir.Node, name string, low, high, count int) {
+func (u *run) cardinality(name string, low, high, count int) {
 	switch {
 	case count == 0 && low > 0:
-		u.once(n, "%s is required: expected at least %d, found none", name, low)
+		u.once("%s is required: expected at least %d, found none", name, low)
 	case count < low:
-		u.once(n, "%s: expected at least %d, found %d", name, low, count)
+		u.once("%s: expected at least %d, found %d", name, low, count)
 	case high == 0 && count > 0:
-		u.once(n, "%s is not allowed here", name)
+		u.once("%s is not allowed here", name)
 	case high >= 0 && count > high:
-		u.once(n, "%s: expected at most %d, found %d", name, high, count)
+		u.once("%s: expected at most %d, found %d", name, high, count)
 	}
 }
 
 // once reports an error that the base or another profile may have reported.
-func (u *run) once(n fhir.Node, format string, args ...any) {
+func (u *run) once(format string, args ...any) {
 	text, at := fmt.Sprintf(format, args...), u.expression()
 	for i := range u.issues {
-		if u.issues[i].Diagnostics == text && u.issues[i].Expression == at {
+		if said := u.issues[i].Diagnostics; (said == text || said == text+u.by()) && u.issues[i].Expression == at {
 			return
 		}
 	}
-	u.report(outcome.Failure, n, "%s", text)
+	u.report(outcome.Failure, "%s", text)
 }
 
 // item validates one value against its definition.
 func (u *run) item(n fhir.Node, e *element) {
 	ref := u.allowed(n, e)
 	if len(e.types) > 0 && ref == nil {
-		u.once(n, "expected %s, found %s", typeNames(e.types), n.T.Name)
+		u.once("expected %s, found %s", typeNames(e.types), n.T.Name)
 		return
 	}
 	if ref != nil {
@@ -432,13 +435,13 @@ func (u *run) item(n fhir.Node, e *element) {
 		}
 	}
 	if e.fixed.T != nil && !equal(n, e.fixed) {
-		u.once(n, "expected %s, found %s", show(e.fixed), show(n))
+		u.once("expected %s, found %s", show(e.fixed), show(n))
 	}
 	if e.pattern.T != nil && !contains(n, e.pattern) {
-		u.once(n, "expected at least %s, found %s", show(e.pattern), show(n))
+		u.once("expected at least %s, found %s", show(e.pattern), show(n))
 	}
 	if e.maxLength > 0 && len([]rune(n.Text())) > e.maxLength {
-		u.once(n, "expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
+		u.once("expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
 	}
 	if e.binding != nil {
 		before := len(u.issues)
@@ -448,7 +451,7 @@ func (u *run) item(n fhir.Node, e *element) {
 			last := u.issues[before]
 			u.issues = u.issues[:before]
 			if last.Severity == outcome.Failure {
-				u.once(n, "%s", last.Diagnostics)
+				u.once("%s", strings.TrimSuffix(last.Diagnostics, u.by()))
 			} else {
 				u.issues = append(u.issues, last)
 			}
@@ -497,7 +500,7 @@ func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 				return
 			}
 		}
-		u.once(n, "expected conformance with one of %s", strings.Join(ref.profiles, ", "))
+		u.once("expected conformance with one of %s", strings.Join(ref.profiles, ", "))
 	}
 }
 
@@ -536,7 +539,7 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 		}
 		names = append(names, name)
 	}
-	u.once(n, "expected a reference to %s, found %s", strings.Join(names, ", "), r.Reference.Text)
+	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), r.Reference.Text)
 }
 
 // matches reports whether n belongs to slice s.

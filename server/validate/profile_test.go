@@ -90,7 +90,7 @@ func TestProfiles(t *testing.T) {
 		{"an extension of the wrong type", "extended", `{"resourceType":"Patient","extension":[{"url":"http://example.org/color","valueString":"red"}]}`, []string{
 			"Patient.extension[0].value: expected code, found string"}},
 		{"a required binding", "bound", observation(``), []string{
-			"Observation.code: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found http://x|y"}},
+			"Observation.code: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found http://x|y; it has female, male, other, unknown"}},
 		{"slices by existence", "exists", `{"resourceType":"Patient","identifier":[{"value":"1"}]}`, []string{
 			"Patient: identifier:global is required: expected at least 1, found none", "Patient: identifier:local is not allowed here"}},
 		{"a profile of another type", "rule", observation(``), []string{"Observation: profile http://example.org/rule is for Patient, found a Observation"}},
@@ -103,6 +103,11 @@ func TestProfiles(t *testing.T) {
 			got := issues(t, v, tt.data, validate.Options{Profiles: []string{"http://example.org/" + tt.profile}})
 			for i := range got {
 				got[i] = strings.TrimPrefix(got[i], "error ")
+				// Each says which profile it goes against.
+				if !strings.HasSuffix(tt.want[min(i, len(tt.want)-1)], "not known") && !strings.Contains(got[i], " (profile http://example.org/") {
+					t.Errorf("%q does not name the profile", got[i])
+				}
+				got[i], _, _ = strings.Cut(got[i], " (profile ")
 			}
 			if strings.Join(got, "\n") != strings.Join(tt.want, "\n") {
 				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(tt.want, "\n\t"))

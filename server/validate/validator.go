@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"kiln/gen/r4"
 	"kiln/server/constraint"
@@ -27,6 +26,9 @@ type Codes interface {
 	// Contains reports whether a code is in a value set; system "" stands for any
 	// system of it. known is false where that cannot be told.
 	Contains(valueSet, system, code string) (in, known bool)
+	// Listed returns the codes of a value set in order, nil where there are more than
+	// most of them or not all are known.
+	Listed(valueSet string, most int) []string
 }
 
 // Validator validates resources of one model. Any number of goroutines may use
@@ -107,6 +109,7 @@ type run struct {
 	issues  []outcome.Issue
 	fp      fhirpath.Context
 	known   constraint.Context // the same for invariants that codegen compiled
+	applied *profile           // the profile that is being applied, nil for the base
 	depth   int
 }
 
@@ -128,7 +131,7 @@ func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
 func (u *run) end() {
 	clear(u.nodes[:cap(u.nodes)])
 	u.ctx, u.options, u.raw, u.issues, u.fp = nil, nil, nil, nil, fhirpath.Context{}
-	u.known = constraint.Context{}
+	u.known, u.applied = constraint.Context{}, nil
 }
 
 // ConformsTo answers conformsTo() in an invariant.
@@ -189,7 +192,7 @@ func (u *run) named(n fhir.Node, asked []string) {
 		if p := u.v.profiles.of(url); p != nil {
 			u.profile(n, p)
 		} else if u.options.Warnings && !u.v.profiles.base(url) {
-			u.report(outcome.Warning, n, "profile %s is not known here and was not checked", url)
+			u.report(outcome.Warning, "profile %s is not known here and was not checked", url)
 		}
 	}
 	u.nodes = u.nodes[:base]
@@ -198,10 +201,10 @@ func (u *run) named(n fhir.Node, asked []string) {
 			u.profile(n, p)
 		} else if typ, ok := strings.CutPrefix(url, coreDefinitions); ok && u.v.profiles.base(url) {
 			if typ != n.T.Name && typ != n.T.Base && typ != "Resource" {
-				u.report(outcome.Failure, n, "expected a %s, found a %s", typ, n.T.Name)
+				u.report(outcome.Failure, "expected resource type %s, found %s", typ, n.T.Name)
 			}
 		} else {
-			u.report(outcome.Failure, n, "profile %s is not known", url)
+			u.report(outcome.Failure, "profile %s is not known", url)
 		}
 	}
 }
@@ -216,15 +219,15 @@ func (u *run) element(n fhir.Node, p *plan) {
 		end := len(u.nodes)
 		if end == base {
 			if fp.field.Min > 0 {
-				u.report(outcome.Failure, n, "%s is required: expected at least %d, found none", fp.field.Name, fp.field.Min)
+				u.report(outcome.Failure, "%s is required: expected at least %d, found none", fp.field.Name, fp.field.Min)
 			}
 			continue
 		}
 		if end-base < fp.field.Min {
-			u.report(outcome.Failure, n, "%s: expected at least %d, found %d", fp.field.Name, fp.field.Min, end-base)
+			u.report(outcome.Failure, "%s: expected at least %d, found %d", fp.field.Name, fp.field.Min, end-base)
 		}
 		if fp.field.Max > 1 && end-base > fp.field.Max {
-			u.report(outcome.Failure, n, "%s: expected at most %d, found %d", fp.field.Name, fp.field.Max, end-base)
+			u.report(outcome.Failure, "%s: expected at most %d, found %d", fp.field.Name, fp.field.Max, end-base)
 		}
 		repeats := fp.field.Repeats()
 		if fp.field.AnyResource {
@@ -235,6 +238,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 				root := u.nodes[j]
 				if inside {
 					root = u.fp.RootResource
+					u.id(u.nodes[j])
 				}
 				u.resource(u.nodes[j], root, nil)
 				u.pop()
@@ -283,6 +287,16 @@ func (u *run) element(n fhir.Node, p *plan) {
 	}
 }
 
+// id checks the id of a contained resource, by which others refer to it. That of the
+// resource itself is what the request makes it.
+func (u *run) id(n fhir.Node) {
+	if r, ok := n.Element().(fhir.Resource); ok && r.Header().ID.Text != "" && !fhir.ValidID(r.Header().ID.Text) {
+		u.path = append(u.path, segment{"id", -1, r.Header().ID.Type()})
+		u.report(outcome.Failure, "%q is not a valid id: expected 1 to 64 letters, digits, - and .", r.Header().ID.Text)
+		u.pop()
+	}
+}
+
 // contained checks dom-3: every contained resource is referred to from somewhere
 // in the resource, or refers to the resource itself.
 func (u *run) contained(n fhir.Node) {
@@ -299,7 +313,7 @@ func (u *run) contained(n fhir.Node) {
 		inside := map[string]bool{}
 		if u.references(c, inside); !inside["#"] {
 			u.path = append(u.path, segment{"contained", i - base, c.T})
-			u.report(outcome.Failure, c, "constraint dom-3: nothing refers to the contained resource #%s", r.Header().ID.Text)
+			u.report(outcome.Failure, "constraint dom-3: nothing refers to the contained resource #%s", r.Header().ID.Text)
 			u.pop()
 		}
 	}
@@ -362,12 +376,12 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	switch {
 	case err != nil:
 		if u.ctx.Err() == nil && u.options.Warnings {
-			u.report(outcome.Warning, n, "constraint %s could not be evaluated: %v", inv.key, err)
+			u.report(outcome.Warning, "constraint %s could not be evaluated: %v", inv.key, err)
 		}
 	case !ok && inv.warning:
-		u.report(outcome.Warning, n, "constraint %s: %s", inv.key, inv.human)
+		u.report(outcome.Warning, "constraint %s: %s", inv.key, inv.human)
 	case !ok:
-		u.report(outcome.Failure, n, "constraint %s: %s", inv.key, inv.human)
+		u.report(outcome.Failure, "constraint %s: %s", inv.key, inv.human)
 	}
 }
 
@@ -380,9 +394,9 @@ func (u *run) extension(n fhir.Node) {
 	}
 	switch has := x.Value != nil; {
 	case has && len(x.Extension) > 0:
-		u.report(outcome.Failure, n, "constraint ext-1: an extension has either extensions or a value, found both")
+		u.report(outcome.Failure, "constraint ext-1: an extension has either extensions or a value, found both")
 	case !has && len(x.Extension) == 0:
-		u.report(outcome.Failure, n, "constraint ext-1: an extension has either extensions or a value, found neither")
+		u.report(outcome.Failure, "constraint ext-1: an extension has either extensions or a value, found neither")
 	}
 	p := u.v.profiles.of(x.URL.Text)
 	if p == nil || p.typ != "Extension" || len(u.path) < 2 {
@@ -392,13 +406,13 @@ func (u *run) extension(n fhir.Node) {
 		// HL7's own definitions of R4 carry hundreds of extensions outside the
 		// context that these name, structuredefinition-normative-version on a
 		// CodeSystem first of all: it cannot be a reason to refuse.
-		u.report(outcome.Warning, n, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
+		u.report(outcome.Warning, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
 	}
 	if modifier := u.path[len(u.path)-1].name == "modifierExtension"; modifier != p.modifier {
 		if modifier {
-			u.report(outcome.Failure, n, "extension %s is no modifier: expected it in extension", p.url)
+			u.report(outcome.Failure, "extension %s is no modifier: expected it in extension", p.url)
 		} else {
-			u.report(outcome.Failure, n, "extension %s is a modifier: expected it in modifierExtension", p.url)
+			u.report(outcome.Failure, "extension %s is a modifier: expected it in modifierExtension", p.url)
 		}
 	}
 	u.profile(n, p)
@@ -451,7 +465,7 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 			}
 			u.nodes = u.nodes[:base]
 			if typ == "" {
-				u.report(outcome.Failure, n, "constraint ref-1: %s names no contained resource", ref)
+				u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
 				return
 			}
 		}
@@ -461,18 +475,18 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 			return
 		}
 		if u.options.Exists != nil && strings.Count(ref, "/") == 1 {
-			u.exists(n, typ, ref[len(typ)+1:])
+			u.exists(typ, ref[len(typ)+1:])
 		}
 	}
 	if !fp.allows(typ) {
-		u.report(outcome.Failure, n, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), ref)
+		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), ref)
 	}
 }
 
-func (u *run) exists(n fhir.Node, typ, id string) {
+func (u *run) exists(typ, id string) {
 	ok, err := u.options.Exists(u.ctx, typ, id)
 	if err == nil && !ok {
-		u.report(outcome.Failure, n, "expected a reference to a resource of this server, %s/%s does not exist", typ, id)
+		u.report(outcome.Failure, "expected a reference to a resource of this server, %s/%s does not exist", typ, id)
 	}
 }
 
@@ -484,7 +498,7 @@ func (u *run) narrative(n fhir.Node) {
 	}
 	if err := fhirpath.CheckXHTML(t.Div.Text); err != nil {
 		u.path = append(u.path, segment{"div", -1, t.Div.Type()})
-		u.report(outcome.Failure, fhir.NodeOf(&t.Div), "constraint txt-1: %v", err)
+		u.report(outcome.Failure, "constraint txt-1: %v", err)
 		u.pop()
 	}
 }
@@ -534,8 +548,15 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	if !b.required {
 		word = "extensible"
 	}
-	u.report(severity, n, "expected a code of %s (%s binding), found %s", b.valueSet, word, found)
+	hint := ""
+	if list := u.v.codes.Listed(b.valueSet, maxHint); len(list) > 0 {
+		hint = "; it has " + strings.Join(list, ", ")
+	}
+	u.report(severity, "expected a code of %s (%s binding), found %s%s", b.valueSet, word, found, hint)
 }
+
+// maxHint is how many codes a value set may have to be told in full.
+const maxHint = 12
 
 // answer is whether a code is in a value set.
 type answer uint8
@@ -567,14 +588,23 @@ func answerOf(in, known bool) answer {
 	return undecidable
 }
 
-// report adds an issue about n.
-func (u *run) report(severity outcome.Severity, n fhir.Node, format string, args ...any) {
+// report adds an issue about the element at the end of the path, with the profile
+// that it goes against.
+func (u *run) report(severity outcome.Severity, format string, args ...any) {
 	if len(u.issues) >= maxIssues {
 		return
 	}
-	i := outcome.Issue{Severity: severity, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...), Expression: u.expression()}
-	i.Line, i.Column = u.place(n)
+	i := outcome.Issue{Severity: severity, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...) + u.by(), Expression: u.expression()}
+	i.Line, i.Column = u.place()
 	u.issues = append(u.issues, i)
+}
+
+// by names the profile that is being applied, "" for the base definitions.
+func (u *run) by() string {
+	if u.applied == nil {
+		return ""
+	}
+	return " (profile " + u.applied.url + ")"
 }
 
 func (u *run) expression() string {
@@ -591,45 +621,6 @@ func (u *run) expression() string {
 		}
 	}
 	return b.String()
-}
-
-// place is the line and column of n: where its text, or the first text below it,
-// lies in the JSON that the resource was decoded from. 0 where that is not known.
-func (u *run) place(n fhir.Node) (line, column int) {
-	text := firstText(n, 0)
-	if text == "" || len(u.raw) == 0 {
-		return 0, 0
-	}
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(u.raw)))
-	at := uintptr(unsafe.Pointer(unsafe.StringData(text)))
-	if at < start || at >= start+uintptr(len(u.raw)) {
-		return 0, 0
-	}
-	line, column = 1, 1
-	for _, c := range u.raw[:at-start] {
-		if c == '\n' {
-			line++
-			column = 1
-		} else {
-			column++
-		}
-	}
-	return line, column
-}
-
-func firstText(n fhir.Node, depth int) string {
-	if n.T == nil || depth > 10 {
-		return ""
-	}
-	if s := n.Text(); s != "" {
-		return s
-	}
-	for _, c := range n.AppendChildren(nil) {
-		if s := firstText(c, depth+1); s != "" {
-			return s
-		}
-	}
-	return ""
 }
 
 // Forget drops what was made of profiles: to be called when conformance resources

@@ -44,9 +44,9 @@ func TestBase(t *testing.T) {
 			"error Observation: code is required: expected at least 1, found none",
 			"error Observation.component[0]: code is required: expected at least 1, found none"}},
 		{"a required binding", `{"resourceType":"Patient","gender":"man"}`, false, []string{
-			"error Patient.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found man"}},
+			"error Patient.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found man; it has female, male, other, unknown"}},
 		{"a required binding of a concept", `{"resourceType":"AllergyIntolerance","patient":{"reference":"Patient/1"},"clinicalStatus":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical","code":"gone"}]}}`, false, []string{
-			"error AllergyIntolerance.clinicalStatus: expected a code of http://hl7.org/fhir/ValueSet/allergyintolerance-clinical (required binding), found http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical|gone"}},
+			"error AllergyIntolerance.clinicalStatus: expected a code of http://hl7.org/fhir/ValueSet/allergyintolerance-clinical (required binding), found http://terminology.hl7.org/CodeSystem/allergyintolerance-clinical|gone; it has active, inactive, resolved"}},
 		{"a code system that is not here decides nothing", `{"resourceType":"DocumentReference","status":"current","content":[{"attachment":{"contentType":"text/x-unheard-of","url":"http://x"}}]}`, false, nil},
 		{"an invariant of a resource", observation(`,"dataAbsentReason":{"text":"y"},"valueString":"z"`), false, []string{
 			"error Observation: constraint obs-6: dataAbsentReason SHALL only be present if Observation.value[x] is not present"}},
@@ -65,7 +65,7 @@ func TestBase(t *testing.T) {
 		{"a known extension elsewhere", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`), false, []string{
 			"warning Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"}},
 		{"a known extension with another value", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueString":"x"}]}`, false, []string{
-			"error Patient.extension[0].value: expected Address, found string"}},
+			"error Patient.extension[0].value: expected Address, found string (profile http://hl7.org/fhir/StructureDefinition/patient-birthPlace)"}},
 		{"an extension that is no modifier", `{"resourceType":"Patient","modifierExtension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, []string{
 			"error Patient.modifierExtension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is no modifier: expected it in extension"}},
 		{"a reference of the wrong type", observation(`,"subject":{"reference":"Observation/1"}`), false, []string{
@@ -79,9 +79,9 @@ func TestBase(t *testing.T) {
 		{"a contained resource with a version", observation(`,"contained":[{"resourceType":"Patient","id":"p","meta":{"versionId":"1"}}],"subject":{"reference":"#p"}`), false, []string{
 			"error Observation: constraint dom-4: If a resource is contained in another resource, it SHALL NOT have a meta.versionId or a meta.lastUpdated"}},
 		{"an error inside a contained resource", observation(`,"contained":[{"resourceType":"Patient","id":"p","gender":"m"}],"subject":{"reference":"#p"}`), false, []string{
-			"error Observation.contained[0].gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m"}},
+			"error Observation.contained[0].gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m; it has female, male, other, unknown"}},
 		{"an error inside a Bundle", `{"resourceType":"Bundle","type":"collection","entry":[{"resource":{"resourceType":"Patient","gender":"m"}}]}`, false, []string{
-			"error Bundle.entry[0].resource.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m"}},
+			"error Bundle.entry[0].resource.gender: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found m; it has female, male, other, unknown"}},
 		{"a Bundle's own rule", `{"resourceType":"Bundle","type":"transaction","total":1,"entry":[{"request":{"method":"GET","url":"Patient"}}]}`, false, []string{
 			"error Bundle: constraint bdl-1: total only when a search or history"}},
 		{"a fullUrl of another resource", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","id":"2"}},{"fullUrl":"urn:uuid:1","resource":{"resourceType":"Patient","id":"2"}}]}`, true, []string{
@@ -110,8 +110,8 @@ func TestPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := newValidator(t).Validate(context.Background(), r, validate.Options{})
-	if len(got) != 1 || got[0].Line != 3 || got[0].Column != 13 {
-		t.Errorf("got %+v, want one issue at line 3 column 13", got)
+	if len(got) != 1 || got[0].Line != 3 || got[0].Column != 12 {
+		t.Errorf("got %+v, want one issue at line 3 column 12", got)
 	}
 }
 
