@@ -230,9 +230,12 @@ func tellJobs(w io.Writer, jobs []job) {
 		fmt.Fprintln(w, "no jobs: the index is up to date")
 	}
 	for _, j := range jobs {
-		percent := 100.0
-		if j.Total > 0 {
+		percent := 0.0
+		switch {
+		case j.Total > 0:
 			percent = 100 * float64(j.Done) / float64(j.Total)
+		case j.State == "done":
+			percent = 100
 		}
 		fmt.Fprintf(w, "%-24s %-8s %5.1f %%  %d of %d, %d changed, %.0f/s", j.Type, j.State, percent, j.Done, j.Total, j.Changed, j.Rate)
 		if j.State == "running" {

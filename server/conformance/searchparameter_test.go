@@ -213,6 +213,7 @@ func TestSearchParameterThatCannotWork(t *testing.T) {
 		{"reserved code", parameter("x", "_count", "string", "Patient", "Patient.name"), []string{"_count"}},
 		{"code with a dot", parameter("x", "a.b", "string", "Patient", "Patient.name"), []string{"a.b"}},
 		{"url taken", strings.Replace(parameter("x", "x", "string", "Patient", "Patient.name"), "SearchParameter/x", "SearchParameter/first", 1), []string{"SearchParameter/first", "unique"}},
+		{"url of a compiled one", strings.Replace(parameter("x", "x", "token", "Patient", "Patient.gender"), "http://example.org/SearchParameter/x", "http://hl7.org/fhir/SearchParameter/individual-gender", 1), []string{"gender", "unique"}},
 		{"code taken", parameter("x", "first", "string", "Patient", "Patient.name.family"), []string{"SearchParameter/first"}},
 		{"never ends", parameter("x", "x", "string", "Patient", "'a'.repeat($this & 'a')"), []string{"costs too much"}},
 		{"component unknown", parameter("x", "x", "composite", "Patient", "Patient.contact",

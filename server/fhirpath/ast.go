@@ -153,12 +153,43 @@ func Walk(n Node, visit func(Node) bool) {
 	}
 }
 
-// Branches splits n at its top-level union operators, left to right.
+// Branches splits n at its unions, left to right: those at the top, and those below
+// steps that look at each item by itself, so that (a | b).c is a.c and b.c.
 func Branches(n Node) []Node {
-	if b, ok := n.(*Binary); ok && b.Op == "|" {
-		return append(Branches(b.Left), Branches(b.Right)...)
+	switch n := n.(type) {
+	case *Binary:
+		if n.Op == "|" {
+			return append(Branches(n.Left), Branches(n.Right)...)
+		}
+	case *Member:
+		return eachBranch(n, n.Left, func(left Node) Node { c := *n; c.Left = left; return &c })
+	case *TypeOp:
+		if n.Op == "as" {
+			return eachBranch(n, n.X, func(x Node) Node { c := *n; c.X = x; return &c })
+		}
+	case *Call:
+		switch n.Name {
+		case "where", "select", "ofType", "as", "extension", "resolve":
+			return eachBranch(n, n.Left, func(left Node) Node { c := *n; c.Left = left; return &c })
+		}
 	}
 	return []Node{n}
+}
+
+// eachBranch returns the step n once for each branch of what it works on.
+func eachBranch(n, input Node, step func(Node) Node) []Node {
+	if input == nil {
+		return []Node{n}
+	}
+	inputs := Branches(input)
+	if len(inputs) == 1 {
+		return []Node{n}
+	}
+	out := make([]Node, len(inputs))
+	for i, in := range inputs {
+		out[i] = step(in)
+	}
+	return out
 }
 
 // Pos returns where the literal starts.

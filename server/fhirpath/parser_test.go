@@ -97,6 +97,33 @@ func TestErrorPosition(t *testing.T) {
 	}
 }
 
+// A union inside of a path is multiplied out, over steps that look at each item by
+// itself.
+func TestBranchesInside(t *testing.T) {
+	for source, want := range map[string]string{
+		"(a | b).c":                          "a.c; b.c",
+		"(a | b | c).where(d = 1).e":         "a.where(d = 1).e; b.where(d = 1).e; c.where(d = 1).e",
+		"((a | b) as Quantity).value":        "(a as Quantity).value; (b as Quantity).value",
+		"(a | b).first()":                    "(a | b).first()",
+		"(a | b).c | d":                      "a.c; b.c; d",
+		"a.where(b | c)":                     "a.where(b | c)",
+		"(A.code | B.code).text":             "A.code.text; B.code.text",
+		"(a | b).ofType(string).resolve().c": "a.ofType(string).resolve().c; b.ofType(string).resolve().c",
+	} {
+		e, err := Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, b := range Branches(e.Root) {
+			got = append(got, b.String())
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%s: got %s, want %s", source, strings.Join(got, "; "), want)
+		}
+	}
+}
+
 func TestBranches(t *testing.T) {
 	e, err := Parse("Patient.name | (Person.name | x.where(a|b)) | Practitioner.name")
 	if err != nil {

@@ -405,6 +405,14 @@ func (k *Keeper) admit(at *known, id string) error {
 	if own.err != nil {
 		return own.err
 	}
+	for _, typ := range k.Base.Types() {
+		for _, p := range k.Base.Parameters(typ) {
+			if p.URL == own.definition.URL && p.Code != own.definition.Code {
+				return outcome.New(outcome.CodeDuplicate, "the url %q is that of the parameter %s of %s; it must be unique", p.URL, p.Code, typ).
+					WithStatus(400).At("SearchParameter.url")
+			}
+		}
+	}
 	for _, s := range at.stored {
 		if s == own {
 			continue
