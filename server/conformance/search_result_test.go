@@ -68,6 +68,30 @@ func TestSearchSort(t *testing.T) {
 			t.Errorf("oldest first: %v", got)
 		}
 	})
+	t.Run("values that no URL could hold (#sort, http.html#paging)", func(t *testing.T) {
+		s := s.in(t)
+		var want []string
+		for i := range 3 {
+			id := fmt.Sprintf("long%d", i)
+			s.put("/Patient/"+id, fmt.Sprintf(`{"resourceType":"Patient","id":%q,"identifier":[{"system":"urn:long","value":"%d%s"}],"name":[{"family":"%d%[3]s"}]}`, id, i, strings.Repeat("x", 200_000), i)).want(201)
+			want = append(want, id)
+		}
+		for _, sort := range []string{"family", "identifier"} {
+			var got []string
+			for a := s.get("/Patient?identifier=urn:long|&_count=1&_sort=" + sort).want(200); ; a = s.get(a.link("next")).want(200) {
+				got = append(got, a.ids()...)
+				if a.link("next") == "" {
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("_sort=%s: %v, want %v", sort, got, want)
+			}
+		}
+		for _, id := range want {
+			s.do("DELETE", "/Patient/"+id, "").want(204)
+		}
+	})
 	t.Run("refused by name (#sort)", func(t *testing.T) {
 		s := s.in(t)
 		for _, key := range []string{"nothing", "birthdate,nothing", "", "family,family", "-", "birthdate:asc", "code-value-quantity"} {

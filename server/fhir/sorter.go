@@ -1,6 +1,9 @@
 package fhir
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // A Sorter finds what a resource is sorted by where a search parameter is a token,
 // a reference or a uri: the index has only hashes of these. An Index with Sorters
@@ -16,7 +19,9 @@ import "slices"
 //	           a logical reference where there is no other
 //	uri        itself
 //
-// and of several values the one that comes first in the direction asked for.
+// and of several values the one that comes first in the direction asked for. Values
+// count by their first 128 characters, like strings: they stand in the links to the
+// next page.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 type Sorter struct {
 	Keys       []Key
@@ -39,9 +44,21 @@ func (s *Sorter) Values() []string { return s.all }
 // Value returns what the resource is sorted by; false where it has none.
 func (s *Sorter) Value() (string, bool) {
 	if s.found {
-		return s.value, true
+		return beginning(s.value), true
 	}
-	return s.text, s.told
+	return beginning(s.text), s.told
+}
+
+// beginning is the part of a value that counts, a copy where it is not the whole:
+// an order outlives the body that it was read from.
+func beginning(value string) string {
+	n := 0
+	for i := range value {
+		if n++; n > 128 {
+			return strings.Clone(value[:i])
+		}
+	}
+	return value
 }
 
 func (s *Sorter) offer(value string) {
