@@ -109,7 +109,6 @@ func ValuePair(a, b Value) Value {
 	return Value(hash('2', string(buf[:])))
 }
 
-
 // Index is what a resource leaves in the search index. The zero value is empty;
 // Reset makes it so again and keeps its memory.
 type Index struct {
