@@ -42,7 +42,8 @@ const Now = "pg_current_snapshot()::text || ' ' || " + registryState
 
 // Unchanged is two expressions: whether nothing that the query depends on has
 // changed since a state, and the present state. Changes of resources are in the
-// change log; those of search parameters concern every search.
+// change log, where a row without any says that the index has changed; those of
+// search parameters concern every search.
 func (p *Plan) Unchanged(since string) Statement {
 	w := &writer{env: p.env}
 	snapshot, registry, _ := strings.Cut(since, " ")
@@ -51,11 +52,11 @@ func (p *Plan) Unchanged(since string) Statement {
 	at := w.param(snapshot) + "::text::pg_snapshot"
 	w.s("::text AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
 	if from, to, ok := p.scope(); ok {
-		w.s(" AND EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
+		w.s(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
 		w.p(from)
 		w.s("::bigint AND r.rid < ")
 		w.p(to)
-		w.s("::bigint)")
+		w.s("::bigint))")
 	}
 	w.s("), ", Now)
 	return w.statement()
@@ -76,14 +77,14 @@ func (p *Plan) Added(since string) (st Statement, ok bool) {
 	w := &writer{env: p.env}
 	snapshot, registry, _ := strings.Cut(since, " ")
 	at := w.param(snapshot) + "::text::pg_snapshot"
-	w.s("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c, unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method)",
-		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND v.rid >= ")
+	w.s("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c LEFT JOIN LATERAL unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method) ON true",
+		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
 	w.p(from)
 	w.s("::bigint AND v.rid < ")
 	w.p(to)
-	w.s("::bigint LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT ", registryState, " = ")
+	w.s("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT ", registryState, " = ")
 	w.p(registry)
-	w.s("::text AND NOT EXISTS (SELECT 1 FROM n WHERE n.method <> 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
+	w.s("::text AND NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
 		", (SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
 	w.probing("r", &p.where, &conditions{w: w, lead: " WHERE "}, -1)
 	w.s("), ", Now)

@@ -40,6 +40,7 @@ const (
 
 func (f *flusher) start(s *Store) {
 	f.wake, f.quit = make(chan struct{}, 1), make(chan struct{})
+	f.wake <- struct{}{} // what a server before this one has left
 	f.done.Go(func() { f.run(s) })
 }
 

@@ -20,6 +20,7 @@ import (
 	"kiln/server/store"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 )
 
 // The tests below search a few thousand random resources and compare with an
@@ -806,6 +807,35 @@ func params(pairs ...string) url.Values {
 		v.Add(pairs[i], pairs[i+1])
 	}
 	return v
+}
+
+// TestTotalsFollowTheIndex changes what a resource is found by, as work on the index
+// does: without a new version, and with a row of the change log that names none.
+func TestTotalsFollowTheIndex(t *testing.T) {
+	s, at := open(t)
+	s.SetSearchLimit(2)
+	for i := range 4 {
+		write(t, s, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%d","status":"final","code":{"coding":[{"code":"c"}]}}`, i)))
+	}
+	sc := searchCase{typ: "Observation", values: params("code", "c")}
+	for range 2 {
+		if got := *find(t, s, sc.parse(t)).Total; got != 4 {
+			t.Fatalf("total %d, want 4", got)
+		}
+	}
+	conn, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `
+		WITH gone AS (UPDATE resource SET terms = '{}' WHERE id = 'o1')
+		INSERT INTO change (shard, rids, refs, versions, methods) VALUES (0, '{}', '{}', '{}', '')`); err != nil {
+		t.Fatal(err)
+	}
+	if got := *find(t, s, sc.parse(t)).Total; got != 3 {
+		t.Errorf("total %d after the index has changed, want 3", got)
+	}
 }
 
 // TestNoSequentialScan reads PostgreSQL's plans of one search for each kind of
