@@ -191,8 +191,12 @@ func inside(g *jen.Group, n *node, name string) {
 				q := root.at(p.Steps)
 				q.ops = append(q.ops, op{typ: part.Type, path: p, system: system(p)})
 			}
+			from := name
+			if part.OfResource {
+				from = "r"
+			}
 			for _, b := range root.below {
-				visit(g, b, name)
+				visit(g, b, from)
 			}
 		}
 		g.Id("x").Dot("Close").Call()

@@ -45,6 +45,9 @@ type CompositeBranch struct {
 type CompositePart struct {
 	Type  fhir.SearchType
 	Paths []Path
+	// OfResource says that the paths start at the resource, and not at the element:
+	// %resource.
+	OfResource bool
 }
 
 // Remark says of a search parameter, or a branch of one, what the generator did
@@ -396,7 +399,7 @@ func (s *searcher) composite(d *definition.SearchParameter, t *Type, branches []
 					return fmt.Errorf("component %s: %w", comp.Definition, err)
 				}
 				part := fhir.Part{Code: def.Code, Type: searchType(def)}
-				cp := CompositePart{Type: part.Type}
+				cp := CompositePart{Type: part.Type, OfResource: e.Repeats() && strings.HasPrefix(comp.Expression, "%resource.")}
 				var texts []string
 				list, err := s.component(c, e, expr.Root, def)
 				if err != nil {
@@ -406,7 +409,11 @@ func (s *searcher) composite(d *definition.SearchParameter, t *Type, branches []
 					part.System = relative.System
 					cp.Paths = append(cp.Paths, relative.Paths...)
 					for _, q := range relative.Paths {
-						texts = append(texts, strings.TrimPrefix(q.String(), "."))
+						text := strings.TrimPrefix(q.String(), ".")
+						if cp.OfResource {
+							text = "%resource." + text
+						}
+						texts = append(texts, text)
 					}
 					if e.Repeats() {
 						continue
@@ -492,16 +499,19 @@ func (s *searcher) component(c *compiler, e Path, n fhirpath.Node, def *definiti
 }
 
 // combinable reports why the components of a repetition cannot be indexed
-// together: at most one of them may be ordered, and all must lie in the element.
+// together: at most one of them may be ordered, or two that are numbers, and all
+// must lie in the element.
 func combinable(b CompositeBranch) error {
-	ordered := 0
+	ordered, numbers := 0, 0
 	for _, p := range b.Parts {
 		switch p.Type {
-		case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity, fhir.SearchString:
+		case fhir.SearchNumber:
+			ordered, numbers = ordered+1, numbers+1
+		case fhir.SearchDate, fhir.SearchQuantity, fhir.SearchString:
 			ordered++
 		}
 	}
-	if ordered > 1 {
+	if ordered > 1 && (ordered != 2 || numbers != 2) {
 		return fmt.Errorf("it combines %d ordered components of a repeating element", ordered)
 	}
 	return nil

@@ -20,6 +20,8 @@ func TestSearchComposite(t *testing.T) {
 		observation("heavy", coded("29463-7")+`,"effectiveDateTime":"2021-06-01",`+quantity("120", "kg")),
 		observation("concept", coded("8302-2")+`,"valueCodeableConcept":{"coding":[{`+loinc+`,"code":"LA1-1"}]}`),
 		observation("string", coded("8302-2")+`,"valueString":"tall, very"`),
+		`{"resourceType":"MolecularSequence","id":"one","coordinateSystem":1,"referenceSeq":{"chromosome":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/chromosome-human","code":"1"}]},"genomeBuild":"GRCh 37","windowStart":1,"windowEnd":9},"variant":[{"start":130,"end":140},{"start":500,"end":600}]}`,
+		`{"resourceType":"MolecularSequence","id":"two","coordinateSystem":1,"referenceSeq":{"chromosome":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/chromosome-human","code":"2"}]},"genomeBuild":"GRCh 37","windowStart":1,"windowEnd":9},"variant":[{"start":130,"end":130}]}`,
 		`{"resourceType":"Group","id":"gender","type":"person","actual":false,"characteristic":[{"code":{"text":"g","coding":[{"code":"gender"}]},"valueCodeableConcept":{"coding":[{"code":"mixed"}]},"exclude":false},{"code":{"coding":[{"code":"status"}]},"valueCodeableConcept":{"coding":[{"code":"owned"}]},"exclude":false}]}`,
 	)
 	s.searches(t, "Observation", []searchCase{
@@ -44,6 +46,12 @@ func TestSearchComposite(t *testing.T) {
 		{"#composite: a part is empty", "code-value-quantity=29463-7$", "400 code-value-quantity"},
 		{"#composite: a part cannot be read", "code-value-quantity=29463-7$much", "400 code-value-quantity much"},
 		{"#composite: modifiers are not used", "code-value-quantity:exact=29463-7$80", "400 code-value-quantity:exact composite"},
+	})
+	s.searches(t, "MolecularSequence", []searchCase{
+		{"molecularsequence.html#search: chromosome, start and end of one variant", "chromosome-variant-coordinate=1$lt345$gt123", "one"},
+		{"#composite: not of two variants", "chromosome-variant-coordinate=1$lt345$gt200", ""},
+		{"#composite: start and end the same", "chromosome-variant-coordinate=2$130$ge130", "two"},
+		{"#composite: of any prefix", "chromosome-variant-coordinate=1$ne130$le600,2$ap130$eb131", "one two"},
 	})
 	s.searches(t, "Group", []searchCase{
 		{"#composite: characteristic-value=gender$mixed", "characteristic-value=gender$mixed", "gender"},

@@ -21,6 +21,7 @@ type composite struct {
 	key   Key
 	parts []partValues
 	part  int
+	pair  int // the second of two parts that are numbers, while it is closed; else -1
 	open  bool
 	joint bool // of the resource itself: a token is its system and code
 	// systems are those of the codes of a joint composite.
@@ -543,12 +544,14 @@ func (x *Index) Next() { x.composite.part++ }
 
 // Close ends the repetition and leaves its entries: for every combination of the
 // parts' hashed values one term (CompositeValue), or, when one part is ordered,
-// one row of that type under CompositeKey. A repetition with an empty part
-// leaves nothing.
+// one row of that type under CompositeKey; of two numbers, one row that has the
+// first as its low end and the second as its high end, whichever is larger. A
+// repetition with an empty part leaves nothing.
 func (x *Index) Close() {
 	c := &x.composite
 	c.open, c.part = false, 0
 	ordered, whole := -1, true
+	c.pair = -1
 	for i := range c.parts {
 		p := &c.parts[i]
 		if len(p.values) > 0 {
@@ -557,6 +560,8 @@ func (x *Index) Close() {
 		switch any := len(p.dates)+len(p.numbers)+len(p.quantities)+len(p.strings) > 0; {
 		case any && ordered < 0:
 			ordered = i
+		case c.pair < 0 && len(p.numbers) > 0 && len(c.parts[ordered].numbers) > 0:
+			c.pair = i
 		case any || p.present:
 			whole = false
 		default:
@@ -583,7 +588,7 @@ func (x *Index) combine(i, ordered int, v Value, any bool) {
 		x.leave(ordered, v)
 		return
 	}
-	if i == ordered {
+	if i == ordered || i == c.pair {
 		x.combine(i+1, ordered, v, any)
 		return
 	}
@@ -609,7 +614,13 @@ func (x *Index) leave(ordered int, v Value) {
 	}
 	for _, e := range p.numbers {
 		e.Key = k
-		x.Numbers = append(x.Numbers, e)
+		if c.pair < 0 {
+			x.Numbers = append(x.Numbers, e)
+			continue
+		}
+		for _, second := range c.parts[c.pair].numbers {
+			x.Numbers = append(x.Numbers, NumberEntry{Key: k, Low: e.Low, High: second.High})
+		}
 	}
 	for _, e := range p.quantities {
 		e.Key = k

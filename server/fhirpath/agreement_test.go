@@ -263,7 +263,7 @@ func (ip *interpreter) extract(x *fhir.Index, r fhir.Resource) error {
 				if j > 0 {
 					x.Next()
 				}
-				values, err := part.Eval(nil, node)
+				values, err := part.Eval(&fhirpath.Context{Resource: fhir.NodeOf(r)}, node)
 				if err != nil {
 					return err
 				}

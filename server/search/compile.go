@@ -606,6 +606,8 @@ func (w *writer) probe(r string, any []Match) {
 			w.probeDates(r, m.Keys, m.bounds)
 		case Numbers:
 			w.probeNumbers(r, &m)
+		case NumberPair:
+			w.probePair(r, &m)
 		case Quantities:
 			w.probeQuantities(r, &m)
 		case Strings:

@@ -104,11 +104,15 @@ func codeIn(branch fhir.Composite, values []string) *token {
 // repetition is a branch whose components were indexed together: a term, or an
 // ordered row whose key has the hashed part mixed in.
 func (p *parser) repetition(branch fhir.Composite, name string, values []string) ([]Match, error) {
-	ordered := -1
+	ordered, second := -1, -1
 	hashed := []fhir.Value{}
 	for i, part := range branch.Parts {
 		if isOrdered(part.Type) {
-			ordered = i
+			if ordered >= 0 {
+				second = i
+			} else {
+				ordered = i
+			}
 			continue
 		}
 		var vs []fhir.Value
@@ -147,6 +151,9 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 	keys := make([]fhir.Key, len(hashed))
 	for i, v := range hashed {
 		keys[i] = fhir.CompositeKey(branch.Key, v)
+	}
+	if second >= 0 {
+		return p.pairOfNumbers(keys, name, values[ordered], values[second])
 	}
 	part := branch.Parts[ordered]
 	sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: keys}

@@ -372,6 +372,9 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 		if expr == nil {
 			return outcome.New(outcome.CodeRequired, "component %d has no expression", i+1).At(at + ".expression")
 		}
+		if isOrdered(partType) && !self && slices.ContainsFunc(branch.Parts, func(o fhir.Part) bool { return isOrdered(o.Type) }) {
+			return outcome.Invalid("component %d is of type %s, and another one is ordered, too: of a repeating element one component may be a date, number, quantity or string", i+1, partType).At(at + ".definition")
+		}
 		part := fhir.Part{Code: code, Type: partType}
 		if i > 0 {
 			text += " &"

@@ -28,7 +28,7 @@ var testOptions = Options{Now: time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC), Base
 // testEnv knows some types, and the units that a few quantities have.
 var testEnv = &Env{
 	Type: func(typ string) (int16, bool) {
-		for i, t := range []string{"Patient", "Observation", "Encounter", "Condition", "Organization", "List", "ValueSet", "Questionnaire", "QuestionnaireResponse"} {
+		for i, t := range []string{"Patient", "Observation", "Encounter", "Condition", "Organization", "List", "ValueSet", "Questionnaire", "QuestionnaireResponse", "MolecularSequence"} {
 			if t == typ {
 				return int16(i + 1), true
 			}
@@ -202,6 +202,8 @@ func dump(b *bytes.Buffer, indent string, c *Clause) {
 			fmt.Fprintf(b, "%sdates of %s: %s [%s, %s)\n", in, keysText(m.Keys), m.Op, instant(m.Low), instant(m.High))
 		case Numbers:
 			fmt.Fprintf(b, "%snumbers of %s: %s\n", in, keysText(m.Keys), m.describe())
+		case NumberPair:
+			fmt.Fprintf(b, "%spairs of %s: %s and %s\n", in, keysText(m.Keys), m.First.describe(), m.Second.describe())
 		case Quantities:
 			fmt.Fprintf(b, "%squantities of %s: %s in %q of %q\n", in, keysText(m.Keys), m.Numbers.describe(), m.Code, m.System)
 		case Strings:

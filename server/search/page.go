@@ -440,7 +440,7 @@ func (c *conj) onlyOrdered() bool {
 	for i := range c.preds {
 		for _, m := range c.preds[i].any {
 			switch m.(type) {
-			case Dates, dateRange, Numbers, Quantities, Strings:
+			case Dates, dateRange, Numbers, NumberPair, Quantities, Strings:
 			default:
 				return false
 			}

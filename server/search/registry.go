@@ -171,14 +171,17 @@ func unsupported(p *fhir.Parameter) string {
 		if c.Key == 0 {
 			continue
 		}
-		ordered := 0
+		ordered, numbers := 0, 0
 		for _, part := range c.Parts {
 			if isOrdered(part.Type) {
 				ordered++
 			}
+			if part.Type == fhir.SearchNumber {
+				numbers++
+			}
 		}
-		if ordered > 1 {
-			return "a composite with more than one ordered component is not supported"
+		if ordered > 1 && (ordered != 2 || numbers != 2) {
+			return "a composite with more than one ordered component is not supported, but for two numbers"
 		}
 	}
 	return ""

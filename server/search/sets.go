@@ -193,6 +193,8 @@ func (w *writer) rids(any []Match, types []int16) {
 			w.dateRIDs(m.Keys, m.bounds)
 		case Numbers:
 			w.numberRIDs(&m)
+		case NumberPair:
+			w.pairRIDs(&m)
 		case Quantities:
 			w.quantityRIDs(&m)
 		case Strings:
