@@ -30,7 +30,8 @@
 //
 //	Terms       r.terms @> $1            GIN resource_terms; clauses ANDed in one scan,
 //	            r.terms && $1            values ORed up to 64
-//	Dates, …    rid from index_date      b-tree (key, low, high, rid), …
+//	Dates, …    rid from index_date      b-tree (key, low, high, rid), (key, unit, low, rid), …
+//	Coded       the same, the key being that of a composite with a code in its system
 //	Texts       terms of the distinct texts of token_text, then as a chain
 //	Chain       SELECT t.ref # key FROM the targets, then one look-up
 //	            r.terms @> ARRAY[term] for each
@@ -45,26 +46,22 @@
 //
 // The store tries, in this order:
 //
-//  1. Candidates. Each driver (chain, terms, an ordered clause) finds at most
+//  1. Memory: the page of a List, the matches of the same search before; of a
+//     Column, the values of one parameter among the resources with some terms, in
+//     a unit or with a code, which answers every comparison of them.
+//  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
 //     Plan.Limit rows; the first that stays below answers the search: total, order
 //     and page are exact in one round trip. Drivers that overflowed are remembered.
-//  2. Joint and Column: terms with one comparison, or a comparison in a unit, from
-//     a column of the values that the resources with these terms, or that unit,
-//     have.
-//  3. Count, and HalfAxis where a Histogram turns the count of one comparison into
-//     a subtraction. Then Walk goes along the order asked for and tests each
-//     resource until the page is full, or, where matches are rare or no index has
-//     the order, Gather fetches and sorts them all.
+//  3. A total, from memory, from a Histogram, which turns the count of one
+//     comparison into a subtraction, or counted. Walk goes along the order asked
+//     for and tests each resource until the page is full, or, where matches are
+//     rare or no index has the order, Gather fetches and sorts them all.
 //
-// Totals, histograms and columns are remembered with the snapshot that they were
-// made in, and hold as long as the change log has no change of a type that the
-// query depends on outside of that snapshot, and no search parameter has changed
-// (Plan.Unchanged). The proof is part of the statement that uses them.
-//
-// Measured on 191,093 Synthea resources (88,674 Observations), CPU of PostgreSQL
-// for one search, values drawn at random: identifier 0.04 ms, patient 0.2, name
-// 0.1, code 0.8, date with all prefixes 0.9, quantity with unit 0.7 (3.7 without a column),
-// code-value-quantity 1.7 (17 without), subject:Patient.family 0.3, _has:Condition 0.8.
+// What is remembered has with it the snapshot that it was made in, and holds as long
+// as the change log has no change of a type that the query depends on outside of
+// that snapshot, and no search parameter has changed (Plan.Unchanged). The proof is
+// part of the statement that uses it. A total survives new resources: they are
+// looked at one by one (Plan.Added).
 //
 // The text of a statement depends on the shape of the query only, and every value
 // is bound, so that PostgreSQL's prepared statements are reused.

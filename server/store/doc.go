@@ -41,6 +41,7 @@
 //	                1158737988215347144  -1037664000000000  -1037577600000000   281474976710657   birthdate 1937-02-13
 //	index_quantity  key                  rid               unit                  low     high
 //	                7652380043792490855  3377699720527919  -7501980108178894089  158.47  null     value-quantity
+//	                6056799325178408703  3377699720527919  -7501980108178894089  158.47  null     code-value-quantity: http://loinc.org|8302-2
 //	index_number    the same without a unit
 //	index_string    key                  rid              text
 //	                3057878173488274250  281474976710657  billerica                               address
@@ -49,6 +50,7 @@
 //	                -7501980108178894089  http://unitsofmeasure.org  cm    cm
 //	token_text      key                   value                 text
 //	                -8769010974065415881  -9041249294341209578  body height
+//	                -7128962589868424281  -9130585380348588326  http://loinc.org  a system of 8302-2 in code-value-quantity
 //
 //	change          xid     shard  rids                 refs                versions  methods
 //	                110576     19  {281474976710657,…}  {4658968063194…,…}  {1,1}     CC
