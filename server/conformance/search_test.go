@@ -31,6 +31,7 @@ func TestSearch(t *testing.T) {
 		a := s.in(t).post("/Patient/_search?active=true", "family=Family0", "Content-Type", "application/x-www-form-urlencoded").want(200)
 		a.equal("total", "5")
 		s.in(t).post("/Patient/_search", `{}`, "Content-Type", "application/json").issue(415, "not-supported")
+		s.in(t).get("/Patient/_search?family=x").issue(405, "not-supported", "POST")
 	})
 	t.Run("pages: every match once, links to all (http.html#paging)", func(t *testing.T) {
 		s := s.in(t)

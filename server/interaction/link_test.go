@@ -11,6 +11,7 @@ import (
 
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/search"
 )
 
 var testTime = time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
@@ -109,7 +110,8 @@ func TestBaseOf(t *testing.T) {
 }
 
 func TestParseTarget(t *testing.T) {
-	s := &Service{Model: r4.Model, BaseURLs: []string{"http://kiln.test/fhir"}}
+	types := search.NewRegistry(r4.Model, nil, nil)
+	s := &Service{Model: r4.Model, BaseURLs: []string{"http://kiln.test/fhir"}, Registry: func() *search.Registry { return types }}
 	for _, tt := range []struct {
 		in   string
 		want target

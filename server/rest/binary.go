@@ -13,8 +13,8 @@ import (
 // or sent. Spec: https://hl7.org/fhir/R4/binary.html#rest.
 
 // wantsContent reports whether a read of a Binary is to be answered with its
-// content: FHIR's JSON must be asked for, by Accept or _format, or by parameters
-// that only a resource has.
+// content: a format of FHIR must be asked for, by Accept or _format, or by
+// parameters that only a resource has.
 func wantsContent(r *http.Request) bool {
 	values, err := query(r)
 	if err != nil || values.Has("_format") || values.Has("_summary") || values.Has("_elements") {
@@ -25,7 +25,7 @@ func wantsContent(r *http.Request) bool {
 		if err != nil || params["q"] == "0" {
 			continue
 		}
-		if _, specific, ok := offer(typ, params); ok && specific {
+		if _, specific, ok := offer(typ, params); ok && specific || strings.HasPrefix(typ, "application/fhir+") {
 			return false
 		}
 	}

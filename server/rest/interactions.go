@@ -15,6 +15,10 @@ import (
 // Read serves GET /{type}/{id}.
 func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "read")
+	if r.PathValue("id") == "_search" {
+		c.methodNotAllowed(r, "POST")
+		return
+	}
 	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
 		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
