@@ -46,7 +46,9 @@ func TestCompiledAndInterpretedAgree(t *testing.T) {
 		if !ok {
 			sd, known := load[*r4.StructureDefinition](r4.Model, lib, coreDefinitions+typ)
 			if known {
-				p = v.profiles.prepare(sd, true)
+				if p, err = v.profiles.prepare(sd, true); err != nil {
+					t.Fatal(err)
+				}
 			}
 			interpreted[typ] = p
 		}

@@ -195,33 +195,40 @@ const domainResource = "DomainResource"
 
 // add appends an invariant; one that the engine cannot compile is a failure.
 func (ps *plans) add(list []*invariant, c *constraint.Invariant, input *fhir.Type) []*invariant {
-	inv := &invariant{key: c.Key, human: c.Human, warning: c.Warning, check: c.Check}
-	if c.Check == nil {
-		var err error
-		if inv.program, err = ps.compile(c.Expression, input); err != nil {
-			ps.failures = append(ps.failures, fmt.Sprintf("%s: %v", c.Key, err))
-			return list
-		}
+	inv, err := ps.invariant(c, input)
+	if err != nil {
+		ps.failures = append(ps.failures, fmt.Sprintf("%s: %v", c.Key, err))
+		return list
 	}
 	return append(list, inv)
 }
 
+func (ps *plans) invariant(c *constraint.Invariant, input *fhir.Type) (*invariant, error) {
+	inv := &invariant{key: c.Key, human: c.Human, warning: c.Warning, check: c.Check}
+	if c.Check != nil {
+		return inv, nil
+	}
+	var err error
+	inv.program, err = ps.compile(c.Expression, input)
+	return inv, err
+}
+
 // interpreted compiles a constraint of a profile, nil for one that needs no
 // evaluation.
-func (ps *plans) interpreted(c r4.ElementDefinitionConstraint) *invariant {
+func (ps *plans) interpreted(c r4.ElementDefinitionConstraint) (*invariant, error) {
 	if constraint.Walked[c.Key.Text] != "" || c.Expression.Text == "" {
-		return nil
+		return nil, nil
 	}
 	i := constraint.Invariant{Key: strings.Clone(c.Key.Text), Human: strings.Clone(c.Human.Text), Warning: c.Severity.Text == "warning", Expression: c.Expression.Text}
 	if e, ok := constraint.Corrected[i.Key]; ok {
 		i.Expression = e
 	}
-	list := ps.add(nil, &i, nil)
-	if len(list) == 0 {
-		return nil
+	inv, err := ps.invariant(&i, nil)
+	if err != nil {
+		return nil, err
 	}
-	list[0].contained = strings.HasPrefix(i.Key, "dom-")
-	return list[0]
+	inv.contained = strings.HasPrefix(i.Key, "dom-")
+	return inv, nil
 }
 
 func (ps *plans) compile(expression string, input *fhir.Type) (*fhirpath.Program, error) {

@@ -24,6 +24,8 @@ type profile struct {
 	// whether it is a modifier.
 	contexts []string
 	modifier bool
+	// unread are its constraints that cannot be compiled, with the reason.
+	unread []string
 }
 
 // element is one element definition of a snapshot with what is below it.
@@ -69,6 +71,7 @@ type profiles struct {
 	validator *Validator
 	mu        sync.RWMutex
 	byURL     map[string]*profile // nil for one that is not known or is a base definition
+	flaws     map[string]string   // why one that is known cannot be used
 }
 
 // maxProfiles bounds what is kept of URLs that resources name.
@@ -85,11 +88,24 @@ func (ps *profiles) of(url string) *profile {
 	}
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	p = ps.make(url)
+	p, err := ps.make(url)
 	if len(ps.byURL) < maxProfiles {
 		ps.byURL[strings.Clone(url)] = p
+		if err != nil {
+			ps.flaws[strings.Clone(url)] = err.Error()
+		}
 	}
 	return p
+}
+
+// missing says why of returns nothing.
+func (ps *profiles) missing(url string) string {
+	ps.mu.RLock()
+	defer ps.mu.RUnlock()
+	if why := ps.flaws[url]; why != "" {
+		return "cannot be used: " + why
+	}
+	return "is not known here"
 }
 
 // base reports whether url is the definition of a type of the model.
@@ -104,16 +120,17 @@ func (ps *profiles) forget() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	clear(ps.byURL)
+	clear(ps.flaws)
 }
 
-func (ps *profiles) make(url string) *profile {
+func (ps *profiles) make(url string) (*profile, error) {
 	if ps.base(url) {
-		return nil
+		return nil, nil
 	}
 	v := ps.validator
 	sd, ok := load[*r4.StructureDefinition](v.plans.model, v.definitions, url)
 	if !ok || sd.Derivation.Text != "constraint" && sd.Type_.Text != "Extension" {
-		return nil
+		return nil, nil
 	}
 	return ps.prepare(sd, false)
 }
@@ -121,11 +138,11 @@ func (ps *profiles) make(url string) *profile {
 // prepare makes a definition ready to be applied. inherited asks for the
 // constraints that stand in the base definitions too; they are left out
 // otherwise, since the base is checked for itself.
-func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile {
+func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profile, error) {
 	v := ps.validator
-	list := v.snapshot(sd, 0)
-	if len(list) == 0 {
-		return nil
+	list, err := v.snapshot(sd, 0)
+	if err != nil {
+		return nil, err
 	}
 	p := &profile{url: strings.Clone(sd.URL.Text), typ: strings.Clone(sd.Type_.Text)}
 	byID := map[string]*element{}
@@ -134,7 +151,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile
 	for i := range list {
 		d := &list[i]
 		id := d.ID.Text
-		e := ps.element(d, inherited)
+		e := ps.element(p, d, inherited)
 		byID[id] = e
 		dot := strings.LastIndexByte(id, '.')
 		if dot < 0 {
@@ -159,7 +176,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile
 		whole.slices = append(whole.slices, e)
 	}
 	if p.root == nil {
-		return nil
+		return nil, fmt.Errorf("its snapshot has no root element")
 	}
 	p.modifier = list[0].IsModifier.Text == "true"
 	for i := range sd.Context {
@@ -182,10 +199,10 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) *profile
 			e.invariants = append(e.invariants, to.invariants...)
 		}
 	}
-	return p
+	return p, nil
 }
 
-func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
+func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool) *element {
 	path := d.Path.Text
 	e := &element{name: strings.Clone(strings.TrimSuffix(path[strings.LastIndexByte(path, '.')+1:], "[x]")), max: fhir.Many}
 	last := d.ID.Text[strings.LastIndexByte(d.ID.Text, '.')+1:]
@@ -217,7 +234,10 @@ func (ps *profiles) element(d *r4.ElementDefinition, inherited bool) *element {
 		if !inherited && (ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
 			continue
 		}
-		if inv := ps.validator.plans.interpreted(c); inv != nil {
+		inv, err := ps.validator.plans.interpreted(c)
+		if err != nil {
+			p.unread = append(p.unread, fmt.Sprintf("constraint %s of %s was not checked: %v", c.Key.Text, d.ID.Text, err))
+		} else if inv != nil {
 			e.invariants = append(e.invariants, inv)
 		}
 	}
@@ -310,6 +330,11 @@ func (u *run) profile(n fhir.Node, p *profile) {
 		u.report(outcome.Failure, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
 	} else {
 		u.against(n, p.root)
+		for _, text := range p.unread {
+			if u.options.Warnings {
+				u.report(outcome.Warning, "%s", text)
+			}
+		}
 	}
 	u.depth--
 }

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -13,33 +14,43 @@ const maxElements = 5000
 
 // snapshot returns the elements of a definition's snapshot; of one that has only
 // a differential, the elements of its base with the differential applied. Every
-// element has an id. It is nil where the base is not known or bases go in a
-// circle.
+// element has an id. It fails where the base is not known, bases go in a circle, or
+// the differential has an element that the base has not.
 // Spec: https://hl7.org/fhir/R4/profiling.html#snapshot.
-func (v *Validator) snapshot(sd *r4.StructureDefinition, depth int) []r4.ElementDefinition {
+func (v *Validator) snapshot(sd *r4.StructureDefinition, depth int) ([]r4.ElementDefinition, error) {
 	if sd.Snapshot != nil && len(sd.Snapshot.Element) > 0 {
-		return withIDs(sd.Snapshot.Element)
+		return withIDs(sd.Snapshot.Element), nil
 	}
-	if sd.Differential == nil || depth > 20 {
-		return nil
+	if sd.Differential == nil {
+		return nil, fmt.Errorf("%s has neither snapshot nor differential", sd.URL.Text)
+	}
+	if depth > maxBases {
+		return nil, fmt.Errorf("its bases go in a circle, or are more than %d", maxBases)
 	}
 	base, ok := load[*r4.StructureDefinition](v.plans.model, v.definitions, sd.BaseDefinition.Text)
 	if !ok {
-		return nil
+		return nil, fmt.Errorf("its base %s is not known", sd.BaseDefinition.Text)
 	}
-	s := snapshotter{v: v, elements: slices.Clone(v.snapshot(base, depth+1))}
-	if len(s.elements) == 0 {
-		return nil
+	elements, err := v.snapshot(base, depth+1)
+	if err != nil {
+		return nil, err
 	}
+	s := snapshotter{v: v, elements: slices.Clone(elements)}
 	for _, d := range withIDs(sd.Differential.Element) {
 		i := s.resolve(d.ID.Text)
-		if i < 0 || len(s.elements) > maxElements {
-			return nil
+		if i < 0 {
+			return nil, fmt.Errorf("%s has no element %s", base.URL.Text, d.ID.Text)
+		}
+		if len(s.elements) > maxElements {
+			return nil, fmt.Errorf("its snapshot has more than %d elements", maxElements)
 		}
 		merge(&s.elements[i], &d)
 	}
-	return s.elements
+	return s.elements, nil
 }
+
+// maxBases bounds profiles on profiles.
+const maxBases = 20
 
 // withIDs completes the ids of elements that have only a path and a slice name.
 func withIDs(list []r4.ElementDefinition) []r4.ElementDefinition {

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -49,7 +50,7 @@ func New(model *fhir.Model, definitions Definitions, codes Codes) *Validator {
 		plans:       &plans{model: model, programs: map[programKey]*fhirpath.Program{}},
 		codes:       codes,
 	}
-	v.profiles = &profiles{validator: v, byURL: map[string]*profile{}}
+	v.profiles = &profiles{validator: v, byURL: map[string]*profile{}, flaws: map[string]string{}}
 	v.runs.New = func() any { return &run{v: v} }
 	return v
 }
@@ -192,7 +193,7 @@ func (u *run) named(n fhir.Node, asked []string) {
 		if p := u.v.profiles.of(url); p != nil {
 			u.profile(n, p)
 		} else if u.options.Warnings && !u.v.profiles.base(url) {
-			u.report(outcome.Warning, "profile %s is not known here and was not checked", url)
+			u.report(outcome.Warning, "profile %s %s; it was not checked", url, u.v.profiles.missing(url))
 		}
 	}
 	u.nodes = u.nodes[:base]
@@ -204,7 +205,7 @@ func (u *run) named(n fhir.Node, asked []string) {
 				u.report(outcome.Failure, "expected resource type %s, found %s", typ, n.T.Name)
 			}
 		} else {
-			u.report(outcome.Failure, "profile %s is not known", url)
+			u.report(outcome.Failure, "profile %s %s", url, u.v.profiles.missing(url))
 		}
 	}
 }
@@ -373,7 +374,12 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	} else {
 		ok, err = inv.program.Holds(&u.fp, n)
 	}
+	var stopped *fhirpath.Error
 	switch {
+	case err != nil && u.applied != nil && !inv.warning && errors.As(err, &stopped) && stopped.Phase == fhirpath.Limit && u.ctx.Err() == nil:
+		// Who brings a profile says what its rules may cost: what was not decided does
+		// not conform to it.
+		u.report(outcome.Failure, "constraint %s could not be evaluated: %v", inv.key, err)
 	case err != nil:
 		if u.ctx.Err() == nil && u.options.Warnings {
 			u.report(outcome.Warning, "constraint %s could not be evaluated: %v", inv.key, err)
