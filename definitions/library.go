@@ -20,6 +20,8 @@ type Entry struct {
 	URL      string // canonical, "" where it has none
 	Version  string
 	Package  string // "name@version", or "local"
+	// Supplement says that it is a CodeSystem that only adds to another one.
+	Supplement bool
 
 	chunk, offset, size int
 }
@@ -140,6 +142,7 @@ func (l *Library) add(line []byte, from string, offset int) error {
 	if e.Type, e.ID, e.URL, e.Version, err = head(line); err != nil {
 		return err
 	}
+	e.Supplement = e.Type == "CodeSystem" && bytes.Contains(line, []byte(`"content":"supplement"`))
 	if e.Type == "" || e.ID == "" {
 		return fmt.Errorf("a definition has no resourceType or id")
 	}

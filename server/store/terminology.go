@@ -20,11 +20,14 @@ var terminologyTypes = []string{"CodeSystem", "ConceptMap", "ValueSet"}
 
 // TerminologyStamp returns a text that is another one after every create, update
 // and delete of a CodeSystem, ConceptMap or ValueSet, by any server: the number of
-// versions that they have ever had.
+// versions that they have ever had, "" as long as that is none.
 func (s *Store) TerminologyStamp(ctx context.Context) (string, error) {
 	n, err := db.New(s.pool).TerminologyVersions(ctx, terminologyTypes)
 	if err != nil {
 		return "", translate(err)
+	}
+	if n == 0 {
+		return "", nil
 	}
 	return strconv.FormatInt(n, 10), nil
 }

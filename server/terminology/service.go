@@ -52,7 +52,8 @@ type Resources interface {
 	// system "" some that supplement any, none where there are none.
 	Supplements(ctx context.Context, system string) ([]fhir.Version, error)
 	// TerminologyStamp returns a text that is another one after every create,
-	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance.
+	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance; ""
+	// as long as there has never been one.
 	TerminologyStamp(ctx context.Context) (string, error)
 }
 
@@ -60,9 +61,11 @@ type Resources interface {
 type Service struct {
 	config   Config
 	packages func() (*definitions.Library, error)
-	// systems is what has to be known of all code systems of the packages.
-	systems func() (systems, error)
-	server  *server // nil when there is none
+	// implied has the code systems of the packages by the value set that they name as
+	// all of their codes, supplements the urls of supplements by what they supplement.
+	implied     func() (map[string]string, error)
+	supplements func() (map[string][]string, error)
+	server      *server // nil when there is none
 
 	current atomic.Pointer[generation]
 	gen     atomic.Uint64
@@ -103,7 +106,7 @@ func New(c Config) (*Service, error) {
 		c.Packages = func() (*definitions.Library, error) { return new(definitions.Library), nil }
 	}
 	s := &Service{config: c, packages: sync.OnceValues(c.Packages)}
-	s.systems = sync.OnceValues(s.readSystems)
+	s.implied, s.supplements = sync.OnceValues(s.readImplied), sync.OnceValues(s.readSupplements)
 	s.parsed = otter.Must(&otter.Options[key, sized]{
 		MaximumWeight: parsedBytes,
 		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
@@ -201,8 +204,8 @@ func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, erro
 	inc := Include{System: system, Version: c.version}
 	switch {
 	case !ok:
-		systems, err := g.systems()
-		if inc.System = systems.implied[c.url]; inc.System == "" || err != nil {
+		implied, err := g.implied()
+		if inc.System = implied[c.url]; inc.System == "" || err != nil {
 			return nil, err
 		}
 	case query == "":
@@ -249,6 +252,10 @@ func (g *generation) resolve(ctx context.Context, typ string, c canonical) (any,
 	return v.value, nil
 }
 
+// anyStored reports whether any terminology resource was ever stored: a server
+// without them is not asked for each code system and value set of R4.
+func (g *generation) anyStored() bool { return g.config.Resources != nil && g.stamp != "" }
+
 // stored reports whether v is counted under its name in this generation; what
 // comes from a package is counted once, under generation 0.
 func (g *generation) stored(v sized) bool { return v.size > 0 }
@@ -257,7 +264,7 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 	// 1. What is stored. A supplement that carries the url of its code system hides
 	// nothing.
 	var best, supplement fhir.Version
-	if g.config.Resources != nil {
+	if g.anyStored() {
 		list, err := g.config.Resources.Canonicals(ctx, typ, c.url)
 		if err != nil {
 			return sized{}, fmt.Errorf("look up %s %s: %w", typ, c.url, err)
@@ -334,32 +341,36 @@ func (s *Service) Definition(typ, id string) (body []byte, ok bool, err error) {
 	return body, ok, nil
 }
 
-// systems is what has to be known of all code systems at once.
-type systems struct {
-	// implied has the code systems by the value set that they name as all of their
-	// codes; supplements the urls of supplements by what they supplement.
-	implied     map[string]string
-	supplements map[string][]string
-}
-
-func (s *Service) readSystems() (systems, error) {
+func (s *Service) readImplied() (map[string]string, error) {
 	lib, err := s.packages()
 	if err != nil {
-		return systems{}, fmt.Errorf("open the packages: %w", err)
+		return nil, fmt.Errorf("open the packages: %w", err)
 	}
-	out := systems{make(map[string]string), make(map[string][]string)}
+	implied := make(map[string]string)
 	for e, body := range lib.All(typeCodeSystem) {
-		top := topStrings(body, "valueSet", "content", "supplements")
-		if top[1] == contentSupplement {
-			of := parseCanonical(top[2]).url
-			out.supplements[of] = append(out.supplements[of], e.URL)
+		if vs := topStrings(body, "valueSet")[0]; vs != "" && !e.Supplement {
+			implied[parseCanonical(vs).url] = e.URL
+		}
+	}
+	return implied, nil
+}
+
+func (s *Service) readSupplements() (map[string][]string, error) {
+	lib, err := s.packages()
+	if err != nil {
+		return nil, fmt.Errorf("open the packages: %w", err)
+	}
+	supplements := make(map[string][]string)
+	for _, e := range lib.Entries(typeCodeSystem) {
+		if !e.Supplement {
 			continue
 		}
-		if vs := top[0]; vs != "" {
-			out.implied[parseCanonical(vs).url] = e.URL
+		if body, ok := lib.Read(typeCodeSystem, e.ID); ok {
+			of := parseCanonical(topStrings(body, "supplements")[0]).url
+			supplements[of] = append(supplements[of], e.URL)
 		}
 	}
-	return out, nil
+	return supplements, nil
 }
 
 // The resource types of this package.

@@ -78,11 +78,11 @@ func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*code
 			add(s)
 		}
 	}
-	packaged, err := g.systems()
+	packaged, err := g.supplements()
 	if err != nil {
 		return nil, err
 	}
-	for _, url := range packaged.supplements[cs.url] {
+	for _, url := range packaged[cs.url] {
 		v, err := g.resolve(ctx, typeCodeSystem, canonical{url: url})
 		if err != nil {
 			return nil, err
@@ -98,7 +98,7 @@ func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*code
 // anySupplement reports whether any supplement is stored: a server without them
 // asks once a generation, not for each code system.
 func (g *generation) anySupplement(ctx context.Context) (bool, error) {
-	if g.config.Resources == nil {
+	if !g.anyStored() {
 		return false, nil
 	}
 	name := key{g.number, "any supplement"}
