@@ -40,6 +40,7 @@ func TestSearchCommonParameters(t *testing.T) {
 		{"resource.html#search: _source", "_source=http://source.example/a", "tagged"},
 		{"resource.html#search: _source, :below", "_source:below=http://source.example", "tagged versioned"},
 		{"#list", "_list=l", "plain"},
+		{"#list: with its type", "_list=List/l", "plain"},
 		{"#list: no List of the name", "_list=nothing", ""},
 		{"#list: functional lists", "_list=$current-allergies", "400 _list"},
 		{"#combining: two of them", "_tag=green&_security=R", "tagged"},

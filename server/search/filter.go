@@ -233,6 +233,12 @@ func (p *parser) unequal(param *fhir.Parameter, c Clause, code string) (Clause, 
 // compared is what the index must have for a comparison.
 func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]Match, error) {
 	switch param.Type {
+	case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity:
+		if value[0] >= 'a' && value[0] <= 'z' {
+			return nil, badValue(code, value, "expected a "+string(param.Type)+"; the operator stands before it and a prefix within it has no place")
+		}
+	}
+	switch param.Type {
 	case fhir.SearchString:
 		m := Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(value), Op: map[string]TextOp{
 			"eq": Whole, "ne": Other, "co": Contains, "sw": StartsWith, "ew": EndsWith}[op]}
