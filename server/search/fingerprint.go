@@ -1,0 +1,68 @@
+package search
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"kiln/server/fhir"
+)
+
+// Fingerprints tell two builds apart by what they leave in the index.
+type Fingerprints struct {
+	All   int64            // of all types; never 0
+	Types map[string]int64 // by resource type
+}
+
+// Fingerprints hashes for each resource type what the registry's parameters leave
+// in the index: their keys with search type, implicit system and whether they say
+// the types of references, composites with their parts, and fhir.Extraction. Names,
+// descriptions, and expressions that lead to the same keys make no difference;
+// compartments are asked for by keys. It is the same in every process that has the
+// same tables, and takes some milliseconds.
+func (r *Registry) Fingerprints() Fingerprints {
+	f := Fingerprints{Types: make(map[string]int64, len(r.names))}
+	all := fmt.Appendf(nil, "extraction %d\n", fhir.Extraction)
+	for _, typ := range r.names {
+		n := hashLines(r.indexed(typ))
+		f.Types[typ] = n
+		all = fmt.Appendf(all, "%s %d\n", typ, n)
+	}
+	f.All = max(hashOf(all), 1)
+	return f
+}
+
+// indexed says what the resources of a type leave, a fact a line.
+func (r *Registry) indexed(typ string) []string {
+	lines := []string{fmt.Sprintf("extraction %d", fhir.Extraction)}
+	for _, p := range r.sorted[typ] {
+		for _, k := range p.Keys {
+			_, narrowed := r.narrowed[k]
+			lines = append(lines, fmt.Sprintf("key %x %s %q %v", uint64(k), p.Type, r.systems[k], narrowed))
+		}
+		for _, c := range p.Composites {
+			line := fmt.Appendf(nil, "composite %x %x", uint64(c.Key), uint64(c.Joint))
+			for _, part := range c.Parts {
+				line = fmt.Appendf(line, " %s %x %q", part.Type, part.Keys, part.System)
+			}
+			lines = append(lines, string(line))
+		}
+	}
+	return lines
+}
+
+// hashLines hashes lines as a set: parameters share keys.
+func hashLines(lines []string) int64 {
+	slices.Sort(lines)
+	var text []byte
+	for _, l := range slices.Compact(lines) {
+		text = append(append(text, l...), '\n')
+	}
+	return hashOf(text)
+}
+
+func hashOf(text []byte) int64 {
+	sum := sha256.Sum256(text)
+	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
+}
