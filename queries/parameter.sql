@@ -1,7 +1,7 @@
 -- The search parameters in force, and the jobs that bring the index up to them.
 
--- name: RegistryVersion :one
-SELECT g.version, g.progress, g.definitions
+-- name: RegistryState :one
+SELECT g.version, g.progress, g.definitions, g.fingerprint
 FROM search_registry g;
 
 -- SearchParameters returns the version of the registry with what it is made of,
@@ -26,7 +26,7 @@ FROM search_registry g;
 -- LockRegistry locks the row until the transaction ends: those who write
 -- SearchParameters come one after the other.
 -- name: LockRegistry :one
-SELECT g.version
+SELECT g.version, g.fingerprint
 FROM search_registry g
 FOR UPDATE;
 
@@ -34,6 +34,41 @@ FOR UPDATE;
 UPDATE search_registry g
 SET version = g.version + 1
 RETURNING g.version;
+
+-- LockResourceTypes lets no type be stored for the first time before the
+-- transaction ends.
+-- name: LockResourceTypes :exec
+LOCK TABLE resource_type IN SHARE MODE;
+
+-- IndexedOtherwise are the types that may have resources, and whose index was made
+-- by other search parameters than the fingerprints tell.
+-- name: IndexedOtherwise :many
+SELECT t.name
+FROM resource_type t
+JOIN (SELECT unnest(@types::text[]) AS name, unnest(@fingerprints::bigint[]) AS fingerprint) own ON own.name = t.name
+LEFT JOIN index_fingerprint f ON f.resource_type = t.name
+WHERE f.fingerprint IS DISTINCT FROM own.fingerprint
+ORDER BY t.name;
+
+-- SetFingerprints makes the index that of a build, and returns the version that
+-- this raises the registry to. With fresh it does so, and returns a row, only on a
+-- database that nobody has used: no type was ever stored there, and no server was.
+-- name: SetFingerprints :one
+WITH own AS (
+    UPDATE search_registry g
+    SET version = g.version + 1, fingerprint = @fingerprint
+    WHERE NOT @fresh::boolean OR g.fingerprint = 0 AND NOT EXISTS (SELECT FROM resource_type)
+    RETURNING g.version
+), stored AS (
+    INSERT INTO index_fingerprint AS f (resource_type, fingerprint)
+    SELECT u.name, u.fingerprint
+    FROM own, (SELECT unnest(@types::text[]) AS name, unnest(@fingerprints::bigint[]) AS fingerprint) u
+    ON CONFLICT (resource_type) DO UPDATE
+    SET fingerprint = excluded.fingerprint
+    WHERE f.fingerprint <> excluded.fingerprint
+)
+SELECT o.version
+FROM own o;
 
 -- name: BumpDefinitions :exec
 UPDATE search_registry g
@@ -87,7 +122,7 @@ SET planned = @planned::timestamptz, total = @total
 WHERE j.id = @id;
 
 -- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry
+SELECT c.job, c.low, c.high, j.ranges, j.registry, j.keys
 FROM reindex_chunk c
 JOIN reindex_job j ON j.id = c.job
 ORDER BY c.job, c.low

@@ -123,7 +123,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		Logger:              o.Logger,
 		Metrics:             rest.NewMetrics(metrics),
 	}
-	s.Handler.Mount(admin.Routes(admin.Options{Ready: s.Store.Ping, Metrics: metrics, Pprof: c.Server.Pprof}))
+	s.Handler.Mount(admin.Routes(admin.Options{Ready: s.ready, Metrics: metrics, Pprof: c.Server.Pprof}))
 	return s, nil
 }
 
@@ -138,6 +138,14 @@ func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, ur
 		return nil, "", err
 	}
 	return database, database.URL, nil
+}
+
+// ready is why the server cannot serve, nil when it can.
+func (s *Server) ready(ctx context.Context) error {
+	if err := s.Store.Ping(ctx); err != nil {
+		return err
+	}
+	return s.Parameters.Err()
 }
 
 // newID makes logical ids: UUIDs of version 7, which sort by time of creation.

@@ -33,6 +33,11 @@ type IndexDate struct {
 	Rid  int64
 }
 
+type IndexFingerprint struct {
+	ResourceType string
+	Fingerprint  int64
+}
+
 type IndexNumber struct {
 	Key  int64
 	Rid  int64
@@ -135,6 +140,7 @@ type SearchRegistry struct {
 	Version     int64
 	Progress    int64
 	Definitions int64
+	Fingerprint int64
 }
 
 type TerminologyAnswer struct {

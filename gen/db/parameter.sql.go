@@ -119,7 +119,7 @@ func (q *Queries) CheckRegistry(ctx context.Context, versions []int64) error {
 }
 
 const ClaimReindexChunk = `-- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry
+SELECT c.job, c.low, c.high, j.ranges, j.registry, j.keys
 FROM reindex_chunk c
 JOIN reindex_job j ON j.id = c.job
 ORDER BY c.job, c.low
@@ -133,6 +133,7 @@ type ClaimReindexChunkRow struct {
 	High     int64
 	Ranges   bool
 	Registry int64
+	Keys     []int64
 }
 
 func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, error) {
@@ -144,6 +145,7 @@ func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, 
 		&i.High,
 		&i.Ranges,
 		&i.Registry,
+		&i.Keys,
 	)
 	return i, err
 }
@@ -286,6 +288,42 @@ func (q *Queries) IndexedNumbers(ctx context.Context, rids []int64) ([]IndexedNu
 	return items, nil
 }
 
+const IndexedOtherwise = `-- name: IndexedOtherwise :many
+SELECT t.name
+FROM resource_type t
+JOIN (SELECT unnest($1::text[]) AS name, unnest($2::bigint[]) AS fingerprint) own ON own.name = t.name
+LEFT JOIN index_fingerprint f ON f.resource_type = t.name
+WHERE f.fingerprint IS DISTINCT FROM own.fingerprint
+ORDER BY t.name
+`
+
+type IndexedOtherwiseParams struct {
+	Types        []string
+	Fingerprints []int64
+}
+
+// IndexedOtherwise are the types that may have resources, and whose index was made
+// by other search parameters than the fingerprints tell.
+func (q *Queries) IndexedOtherwise(ctx context.Context, arg IndexedOtherwiseParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, IndexedOtherwise, arg.Types, arg.Fingerprints)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const IndexedQuantities = `-- name: IndexedQuantities :many
 SELECT x.rid, x.key, x.unit, trim_scale(x.low)::text AS low, coalesce(trim_scale(x.high)::text, '')::text AS high
 FROM index_quantity x
@@ -359,18 +397,34 @@ func (q *Queries) IndexedStrings(ctx context.Context, rids []int64) ([]IndexedSt
 }
 
 const LockRegistry = `-- name: LockRegistry :one
-SELECT g.version
+SELECT g.version, g.fingerprint
 FROM search_registry g
 FOR UPDATE
 `
 
+type LockRegistryRow struct {
+	Version     int64
+	Fingerprint int64
+}
+
 // LockRegistry locks the row until the transaction ends: those who write
 // SearchParameters come one after the other.
-func (q *Queries) LockRegistry(ctx context.Context) (int64, error) {
+func (q *Queries) LockRegistry(ctx context.Context) (LockRegistryRow, error) {
 	row := q.db.QueryRow(ctx, LockRegistry)
-	var version int64
-	err := row.Scan(&version)
-	return version, err
+	var i LockRegistryRow
+	err := row.Scan(&i.Version, &i.Fingerprint)
+	return i, err
+}
+
+const LockResourceTypes = `-- name: LockResourceTypes :exec
+LOCK TABLE resource_type IN SHARE MODE
+`
+
+// LockResourceTypes lets no type be stored for the first time before the
+// transaction ends.
+func (q *Queries) LockResourceTypes(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, LockResourceTypes)
+	return err
 }
 
 const PlanReindex = `-- name: PlanReindex :one
@@ -411,23 +465,29 @@ func (q *Queries) PlanReindex(ctx context.Context, arg PlanReindexParams) (int64
 	return total, err
 }
 
-const RegistryVersion = `-- name: RegistryVersion :one
+const RegistryState = `-- name: RegistryState :one
 
-SELECT g.version, g.progress, g.definitions
+SELECT g.version, g.progress, g.definitions, g.fingerprint
 FROM search_registry g
 `
 
-type RegistryVersionRow struct {
+type RegistryStateRow struct {
 	Version     int64
 	Progress    int64
 	Definitions int64
+	Fingerprint int64
 }
 
 // The search parameters in force, and the jobs that bring the index up to them.
-func (q *Queries) RegistryVersion(ctx context.Context) (RegistryVersionRow, error) {
-	row := q.db.QueryRow(ctx, RegistryVersion)
-	var i RegistryVersionRow
-	err := row.Scan(&i.Version, &i.Progress, &i.Definitions)
+func (q *Queries) RegistryState(ctx context.Context) (RegistryStateRow, error) {
+	row := q.db.QueryRow(ctx, RegistryState)
+	var i RegistryStateRow
+	err := row.Scan(
+		&i.Version,
+		&i.Progress,
+		&i.Definitions,
+		&i.Fingerprint,
+	)
 	return i, err
 }
 
@@ -660,6 +720,46 @@ func (q *Queries) SearchParameters(ctx context.Context, arg SearchParametersPara
 		return nil, err
 	}
 	return items, nil
+}
+
+const SetFingerprints = `-- name: SetFingerprints :one
+WITH own AS (
+    UPDATE search_registry g
+    SET version = g.version + 1, fingerprint = $1
+    WHERE NOT $2::boolean OR g.fingerprint = 0 AND NOT EXISTS (SELECT FROM resource_type)
+    RETURNING g.version
+), stored AS (
+    INSERT INTO index_fingerprint AS f (resource_type, fingerprint)
+    SELECT u.name, u.fingerprint
+    FROM own, (SELECT unnest($3::text[]) AS name, unnest($4::bigint[]) AS fingerprint) u
+    ON CONFLICT (resource_type) DO UPDATE
+    SET fingerprint = excluded.fingerprint
+    WHERE f.fingerprint <> excluded.fingerprint
+)
+SELECT o.version
+FROM own o
+`
+
+type SetFingerprintsParams struct {
+	Fingerprint  int64
+	Fresh        bool
+	Types        []string
+	Fingerprints []int64
+}
+
+// SetFingerprints makes the index that of a build, and returns the version that
+// this raises the registry to. With fresh it does so, and returns a row, only on a
+// database that nobody has used: no type was ever stored there, and no server was.
+func (q *Queries) SetFingerprints(ctx context.Context, arg SetFingerprintsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, SetFingerprints,
+		arg.Fingerprint,
+		arg.Fresh,
+		arg.Types,
+		arg.Fingerprints,
+	)
+	var version int64
+	err := row.Scan(&version)
+	return version, err
 }
 
 const SetReindexHorizons = `-- name: SetReindexHorizons :execrows

@@ -120,8 +120,8 @@ CREATE TABLE index_quantity (
     low  numeric NOT NULL,
     high numeric
 );
-CREATE INDEX index_quantity_low ON index_quantity (key, unit, low, rid);
-CREATE INDEX index_quantity_high ON index_quantity (key, unit, high, rid) WHERE high IS NOT NULL;
+CREATE INDEX index_quantity_low ON index_quantity (key, low, unit, rid);
+CREATE INDEX index_quantity_high ON index_quantity (key, high, unit, rid) WHERE high IS NOT NULL;
 CREATE INDEX index_quantity_rid ON index_quantity (rid);
 
 -- Every unit that has been stored; id is a hash of the other three columns

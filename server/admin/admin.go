@@ -68,7 +68,11 @@ func ready(check func(ctx context.Context) error) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 		defer cancel()
 		if err := check(ctx); err != nil {
-			unavailable(w, "the database does not answer")
+			reason := "the database does not answer"
+			if o, ok := outcome.From(err); ok {
+				reason = o.Error()
+			}
+			unavailable(w, reason)
 			return
 		}
 		alive(w, r)

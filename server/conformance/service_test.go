@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"kiln/server"
@@ -21,6 +22,7 @@ import (
 type service struct {
 	t    testing.TB
 	base string
+	stop func() // before the test ends
 }
 
 // start runs the service with the default configuration, changed by change.
@@ -37,15 +39,16 @@ func start(t testing.TB, change ...func(*server.Config)) *service {
 		t.Fatalf("start the service: %v", err)
 	}
 	web := httptest.NewServer(s.Handler)
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		web.Close()
 		s.Close()
 	})
-	return &service{t: t, base: web.URL + "/fhir"}
+	t.Cleanup(stop)
+	return &service{t: t, base: web.URL + "/fhir", stop: stop}
 }
 
 // in is the same service for a subtest.
-func (s *service) in(t testing.TB) *service { return &service{t: t, base: s.base} }
+func (s *service) in(t testing.TB) *service { return &service{t: t, base: s.base, stop: s.stop} }
 
 // answer is a response with its body read.
 type answer struct {

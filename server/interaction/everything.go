@@ -46,7 +46,8 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
-	def, ok := s.Registry().Compartment(p.ResourceType)
+	reg := s.Registry()
+	def, ok := reg.Compartment(p.ResourceType)
 	if !ok {
 		return Response{}, outcome.NotSupported("$everything is served for Patient and Encounter")
 	}
@@ -109,11 +110,11 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	}
 	options := s.searchOptions(ctx, false, nil)
 	options.MaxCount = everythingCount
-	q, err := search.Parse(s.Registry(), "", values, options)
+	q, err := search.Parse(reg, "", values, options)
 	if err != nil {
 		return Response{}, err
 	}
-	q.And(s.Registry().InCompartment(types, p.ResourceType, p.ID))
+	q.Inside(reg, types, p.ResourceType, p.ID)
 	for _, c := range dated {
 		q.And(c)
 	}

@@ -20,7 +20,7 @@ import (
 // resources up to date, under way and of the last week, newest first. The answer
 // is a Parameters resource with a parameter job for each, whose parts are id,
 // type, parameter (URLs), state (waiting for older transactions, running, done),
-// created, started, finished, total, done, changed, failed (resources), rate
+// created, reason, started, finished, total, done, changed, failed (resources), rate
 // (resources a second), remainingSeconds and failure.
 func (s *Service) ReindexState(ctx context.Context) (Response, error) {
 	if err := s.may(ctx, access.Admin, "", ""); err != nil {
@@ -54,6 +54,14 @@ func jobParts(j store.ReindexJob, now time.Time) parameters {
 	}
 	p.add("state", "valueCode", state)
 	p.add("created", "valueDateTime", j.Created.Format(time.RFC3339Nano))
+	reason := "asked for by POST /$reindex"
+	switch {
+	case len(j.Parameters) > 0:
+		reason = "search parameters have changed"
+	case len(j.Keys) > 0:
+		reason = "another build of the server has made the index"
+	}
+	p.add("reason", "valueString", reason)
 	if j.Planned.IsZero() {
 		return p
 	}

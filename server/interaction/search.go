@@ -50,24 +50,25 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		return Response{}, err
 	}
 	path := typ
+	reg := s.Registry()
 	if p.Compartment != "" {
-		if _, err := s.compartment(p, nil); err != nil {
+		if _, err := searchedInside(reg, p, nil); err != nil {
 			return Response{}, err
 		}
 		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
 	}
 	var told []outcome.Issue
-	q, err := search.Parse(s.Registry(), typ, p.Values, s.searchOptions(ctx, p.Lenient, &told))
+	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &told))
 	if err != nil {
 		return Response{}, err
 	}
 	q.Ignored = append(q.Ignored, told...)
 	if p.Compartment != "" {
-		clause, err := s.compartment(p, q.Types)
+		inside, err := searchedInside(reg, p, q.Types)
 		if err != nil {
 			return Response{}, err
 		}
-		q.And(*clause)
+		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
 	return s.page(ctx, from, q, func(offset int, cursor string) string {
 		return withQuery(path, q.PageValues(offset, cursor))
@@ -107,16 +108,15 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to f
 	return Response{Status: http.StatusOK, Bundle: b}, nil
 }
 
-// compartment is the clause that keeps a search inside a compartment; asked are the
-// types of `_type`, nil for all.
-func (s *Service) compartment(p SearchParams, asked []string) (*search.Clause, error) {
-	def, ok := s.Registry().Compartment(p.Compartment)
+// searchedInside are the resource types that a search in a compartment asks for;
+// asked are those of `_type`, nil for all.
+func searchedInside(reg *search.Registry, p SearchParams, asked []string) ([]string, error) {
+	def, ok := reg.Compartment(p.Compartment)
 	if !ok {
 		return nil, outcome.NotSupported("%s is no compartment: expected Patient, Encounter, Practitioner, RelatedPerson or Device", p.Compartment)
 	}
-	var types []string
 	if p.ResourceType == "*" {
-		types = compartmentTypes(def)
+		types := compartmentTypes(def)
 		for _, typ := range asked {
 			if !slices.Contains(types, typ) {
 				return nil, outcome.Invalid("parameter _type: the %s compartment has no resources of type %s", p.Compartment, typ)
@@ -125,14 +125,12 @@ func (s *Service) compartment(p SearchParams, asked []string) (*search.Clause, e
 		if len(asked) > 0 {
 			types = asked
 		}
-	} else {
-		if _, ok := def.By[p.ResourceType]; !ok {
-			return nil, outcome.NotSupported("the %s compartment has no resources of type %s", p.Compartment, p.ResourceType)
-		}
-		types = []string{p.ResourceType}
+		return types, nil
 	}
-	c := s.Registry().InCompartment(types, p.Compartment, p.CompartmentID)
-	return &c, nil
+	if _, ok := def.By[p.ResourceType]; !ok {
+		return nil, outcome.NotSupported("the %s compartment has no resources of type %s", p.Compartment, p.ResourceType)
+	}
+	return []string{p.ResourceType}, nil
 }
 
 // links are the links of a page; to gives the URL of the page at an offset.

@@ -46,8 +46,36 @@
 // LOCKED; what a server that died had taken is free again with its connection.
 //
 // Until its job is done, a search by a parameter has a warning in its answer
-// (fhir.Parameter.Notice). Deleting a parameter makes searches by it fail at once;
+// (fhir.Parameter.Notice), and a conditional interaction is refused. Deleting a parameter makes searches by it fail at once;
 // its entries go by a job of the same kind, and nobody reads them meanwhile.
+//
+// # The index of another build
+//
+// What is compiled is part of what is in force: after `go generate` with another
+// package, or an upgrade, a server extracts other entries than those that the
+// database has of the build before. Every build has fingerprints of what it leaves
+// (search.Registry.Fingerprints, fhir.Extraction), and the database keeps those of
+// the build that its index is of: one for each resource type in index_fingerprint,
+// one over all of them in search_registry, which is read with the version anyway.
+//
+//	Open: the same       --> nothing
+//	      a new database --> one statement
+//	      another build  --> one transaction: version + 1, fingerprints, and a job
+//	                         of all keys for each type that was ever stored and
+//	                         whose fingerprint is another one; then the lease
+//
+// From then on everything goes as with a SearchParameter that is written: searches
+// by parameters of those types, compartments and wildcards of references included,
+// warn until the job is done, and GET /$reindex tells of it.
+//
+// A server of the other build that still runs finds, within the lease, a
+// fingerprint that is not its own. It answers searches, writes and /health/ready
+// with 503 from then on, serves reads and history, and leaves the jobs alone. Its
+// writes fail by the version at once, and cannot be done again with an index that
+// lacks entries. When a server of its own build starts, that one takes the index
+// back in the same way, and the first goes on by itself. So an upgrade of several
+// servers is started on one of them, and the others are replaced; two builds do not
+// serve side by side.
 //
 // # Profiles and value sets
 //

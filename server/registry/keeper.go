@@ -42,19 +42,20 @@ type Keeper struct {
 	// Lease must be the same on all servers of a database; 0 means the constant.
 	Lease time.Duration
 
-	known    atomic.Pointer[known]
-	refresh  sync.Mutex  // one reader of the database at a time
-	renewing atomic.Bool // in the background
-	wake     chan struct{}
+	known        atomic.Pointer[known]
+	refresh      sync.Mutex  // one reader of the database at a time
+	renewing     atomic.Bool // in the background
+	wake         chan struct{}
+	fingerprints search.Fingerprints // of Base
 }
 
 // known is what a server knows, as of one moment. It is not changed.
 type known struct {
-	registry          *search.Registry
-	version, progress int64
-	definitions       int64
-	asked             time.Time
-	stored            map[int64]*stored // by surrogate
+	store.RegistryState
+	registry *search.Registry
+	asked    time.Time
+	stored   map[int64]*stored // by surrogate
+	foreign  error             // the index is of another build; registry answers nothing then
 }
 
 // stored is a SearchParameter resource, read.
@@ -67,13 +68,16 @@ type stored struct {
 	err        error
 }
 
-// Open reads the stored SearchParameters and makes the store ask the Keeper.
+// Open reads the stored SearchParameters and makes the store ask the Keeper. An
+// index that another build has made becomes that of this one, with jobs to bring
+// it up to date.
 func (k *Keeper) Open(ctx context.Context) error {
 	if k.Lease == 0 {
 		k.Lease = Lease
 	}
 	k.wake = make(chan struct{}, 1)
-	k.known.Store(&known{registry: k.Base, version: -1, stored: map[int64]*stored{}})
+	k.fingerprints = k.Base.Fingerprints()
+	k.known.Store(&known{registry: k.Base, RegistryState: store.RegistryState{Version: -1}, stored: map[int64]*stored{}})
 	k.Store.Indexer = k
 	if k.Store.Hooks == nil {
 		k.Store.Hooks = make(map[string]store.Hook)
@@ -92,7 +96,14 @@ func (k *Keeper) Open(ctx context.Context) error {
 	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem"} {
 		k.Store.Hooks[typ] = written
 	}
-	if err := k.Refresh(ctx); err != nil {
+	err := k.Refresh(ctx)
+	if err != nil && k.known.Load().foreign != nil {
+		if err := k.claim(ctx); err != nil {
+			return fmt.Errorf("take over the index: %w", err)
+		}
+		err = k.Refresh(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("read the search parameters: %w", err)
 	}
 	return nil
@@ -111,7 +122,7 @@ func (k *Keeper) Current() *search.Registry {
 				defer k.renewing.Store(false)
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				if err := k.Refresh(ctx); err != nil {
+				if err := k.Refresh(ctx); err != nil && k.known.Load().foreign == nil {
 					k.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
 				}
 			}()
@@ -127,6 +138,9 @@ func (k *Keeper) Current() *search.Registry {
 	return at.registry
 }
 
+// Err is why the server can neither search nor write, nil for nearly all.
+func (k *Keeper) Err() error { return k.Current().Err() }
+
 // since is the time since t: the longer one of two measures, for the clock that
 // never goes back stands still while a machine is suspended.
 func since(t time.Time) time.Duration {
@@ -134,28 +148,33 @@ func since(t time.Time) time.Duration {
 	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
-// Refresh makes what Current returns as new as the database.
+// Refresh makes what Current returns as new as the database. It fails with
+// exception, 503, when the index is of another build.
 func (k *Keeper) Refresh(ctx context.Context) error {
 	start := time.Now()
 	k.refresh.Lock()
 	defer k.refresh.Unlock()
 	at := k.known.Load()
 	if at.asked.After(start) {
-		return nil // somebody else asked after this call began
+		return at.foreign // somebody else asked after this call began
 	}
 	asked := time.Now()
-	version, progress, definitions, err := k.Store.RegistryVersion(ctx)
+	state, err := k.Store.RegistryState(ctx)
 	if err != nil {
 		return err
 	}
 	next := *at
-	if next.definitions = definitions; definitions != at.definitions && k.Forget != nil {
+	if next.Definitions = state.Definitions; next.Definitions != at.Definitions && k.Forget != nil {
 		k.Forget()
 	}
-	if version != at.version || progress != at.progress {
+	if state.Fingerprint != k.fingerprints.All {
+		return k.stop(&next, state, asked)
+	}
+	next.Fingerprint, next.foreign = state.Fingerprint, nil
+	if state.Version != at.Version || state.Progress != at.Progress || at.foreign != nil {
 		asked = time.Now()
 		var list []store.StoredParameter
-		if next.version, next.progress, list, err = k.Store.StoredParameters(ctx, at.versions()); err != nil {
+		if next.Version, next.Progress, list, err = k.Store.StoredParameters(ctx, at.versions()); err != nil {
 			return err
 		}
 		next.stored = k.read(at, list)
@@ -318,26 +337,39 @@ func (at *known) customs() []*search.Custom {
 // build makes the registry of what is stored, with what the jobs let searches warn
 // of.
 func (k *Keeper) build(at *known, jobs []store.ReindexJob) *search.Registry {
-	return k.Base.Extended(at.version, at.customs(), k.Value, func(c *search.Custom, typ string) string {
-		return notice(c, typ, jobs)
-	})
+	var warn search.Notice
+	if len(jobs) > 0 {
+		of := make(map[string][]store.ReindexJob)
+		for _, j := range jobs {
+			of[j.ResourceType] = append(of[j.ResourceType], j)
+		}
+		warn = func(typ, code string, keys []fhir.Key) string { return notice(typ, code, keys, of[typ]) }
+	}
+	return k.Base.Extended(at.Version, at.customs(), k.Value, warn)
 }
 
-// notice is what a search by c warns of, "" for nothing.
-func notice(c *search.Custom, typ string, jobs []store.ReindexJob) string {
-	keys := c.Keys(typ)
+// notice is what a search warns of that uses the entries of a resource type under
+// keys, "" for nothing: by parameter code, or by "" a compartment. jobs are those
+// of the type, oldest first.
+func notice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
+	if len(jobs) == 0 {
+		return ""
+	}
+	what := fmt.Sprintf("search parameter %s of %s", code, typ)
+	if code == "" {
+		what = "compartments and references of " + typ
+	}
 	in := func(list []fhir.Key) bool {
-		return slices.ContainsFunc(list, func(k fhir.Key) bool { return slices.Contains(keys, k) })
+		return slices.ContainsFunc(keys, func(k fhir.Key) bool { return slices.Contains(list, k) })
 	}
 	text := ""
 	for _, j := range jobs { // each evaluates every parameter: the last one knows best
 		switch {
-		case j.ResourceType != typ:
 		case j.Finished.IsZero() && in(j.Keys):
-			return fmt.Sprintf("the index of search parameter %s of %s is still being built: resources stored before %s may be missing from the matches; GET /$reindex tells how far it is",
-				c.Code, typ, j.Created.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("the index of %s is still being built: resources stored before %s may be missing from the matches; GET /$reindex tells how far it is",
+				what, j.Created.UTC().Format(time.RFC3339))
 		case in(j.FailedKeys):
-			text = fmt.Sprintf("some resources of type %s could not be indexed by search parameter %s and may be missing from the matches; GET /$reindex tells why", typ, c.Code)
+			text = fmt.Sprintf("some resources could not be indexed by %s and may be missing from the matches; GET /$reindex tells why", what)
 		case !j.Finished.IsZero():
 			text = ""
 		}
@@ -361,9 +393,12 @@ func (k *Keeper) Check(p *r4.SearchParameter) error {
 // InTx follows writes of SearchParameters inside their transaction.
 func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
 	before := k.known.Load()
+	if before.foreign != nil {
+		return false, before.foreign
+	}
 
 	// 1. One at a time, on top of what this server knows.
-	if err := t.LockRegistry(ctx, before.version); err != nil {
+	if err := t.LockRegistry(ctx, before.Version); err != nil {
 		return false, err
 	}
 
@@ -384,7 +419,7 @@ func (k *Keeper) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (chan
 	if slices.Equal(before.customs(), after.customs()) {
 		return false, nil // a definition of what is compiled: nobody need know
 	}
-	if after.version, err = t.BumpRegistry(ctx); err != nil {
+	if after.Version, err = t.BumpRegistry(ctx); err != nil {
 		return false, err
 	}
 	return true, k.plan(ctx, t, before, after)
@@ -439,7 +474,7 @@ func (k *Keeper) admit(at *known, id string) error {
 func (k *Keeper) plan(ctx context.Context, t *store.Tx, before, after *known) error {
 	was, is := before.customs(), after.customs()
 	for _, typ := range k.Base.Types() {
-		j := store.ReindexJob{ID: k.NewID(), ResourceType: typ, Registry: after.version, Created: k.Now()}
+		j := store.ReindexJob{ID: k.NewID(), ResourceType: typ, Registry: after.Version, Created: k.Now()}
 		add := func(list, others []*search.Custom) (keys []fhir.Key) {
 			for _, c := range list {
 				for _, key := range c.Keys(typ) {
@@ -510,26 +545,25 @@ const (
 	failing = 2 * time.Second
 )
 
-// Run works on the jobs until ctx ends.
+// Run works on the jobs until ctx ends; those of another build it leaves to the
+// servers of that build.
 func (k *Keeper) Run(ctx context.Context) {
-	busy := false
 	for ctx.Err() == nil {
-		worked, waits, err := k.Store.Reindex(ctx)
+		var worked, waits bool
+		err := k.Refresh(ctx) // what searches warn of changes with every job that ends
+		if err == nil {
+			worked, waits, err = k.Store.Reindex(ctx)
+		}
 		rest := idle
 		switch {
+		case k.known.Load().foreign != nil:
 		case err != nil && ctx.Err() == nil:
 			k.Logger.Error("work on the index failed; it is tried again", slog.Any("error", err))
 			rest = failing
 		case worked:
-			busy = true
 			continue
 		case waits:
 			rest = waiting
-		case busy:
-			busy = false
-			if err := k.Refresh(ctx); err != nil {
-				rest = failing
-			}
 		}
 		t := time.NewTimer(rest)
 		select {

@@ -90,7 +90,8 @@ func TestNotice(t *testing.T) {
 		{"a later job has not ended", []store.ReindexJob{{ResourceType: "Patient", Keys: keys, Finished: now, FailedKeys: keys}, {ResourceType: "Patient"}}, "could not be indexed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := notice(c, "Patient", tc.jobs)
+			p, _ := k.build(&known{stored: map[int64]*stored{1: {custom: c}}}, tc.jobs).Lookup("Patient", "kin")
+			got := p.Notice
 			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("the notice is %q, want %q", got, tc.want)
 			}

@@ -9,9 +9,14 @@ import (
 
 // everyReference adds every reference parameter of typ to an include.
 func (p *parser) everyReference(in *Include, typ string) {
+	whole := p.reg.notices[typ]
+	p.notices = addNotice(p.notices, whole)
 	for _, o := range p.reg.Parameters(typ) {
 		if o.Type != fhir.SearchReference || unsupported(o) != "" {
 			continue
+		}
+		if whole == "" {
+			p.notice(o)
 		}
 		for _, k := range o.Keys {
 			if !slices.Contains(in.Keys, k) {
@@ -31,6 +36,7 @@ func (p *parser) canonicals(in *Include, param *fhir.Parameter) {
 		}
 		url, ok := p.reg.Lookup(t, "url")
 		if _, versioned := p.reg.Lookup(t, "version"); ok && versioned && url.Type == fhir.SearchURI {
+			p.notice(url)
 			in.Canonicals = append(in.Canonicals, Canonical{t, url.Keys})
 		}
 	}

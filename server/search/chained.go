@@ -84,6 +84,7 @@ func (p *parser) link(param *fhir.Parameter, target string, sub Clause) []Match 
 	}
 	m := Chain{Keys: param.Keys, Target: target, Clauses: []Clause{sub}}
 	if url, ok := p.reg.Lookup(target, "url"); ok && url.Type == fhir.SearchURI {
+		p.notice(url)
 		m.CanonicalKeys = url.Keys
 	}
 	return []Match{m}

@@ -84,6 +84,7 @@ func (p *parser) list(types []string, c Clause, modifier string) (Clause, error)
 	if !ok {
 		return c, p.unknown("", c.Name, "_list")
 	}
+	p.notice(param)
 	values, err := p.split(fhir.SearchToken, c)
 	if err != nil {
 		return c, err

@@ -697,6 +697,7 @@ type custom struct {
 	version     int64
 	extractors  map[string][]*extractor // by resource type
 	value       Indexer
+	notices     map[string]string // by resource type, what a search by all its references warns of
 	unavailable error
 }
 
@@ -704,10 +705,14 @@ type custom struct {
 // 0 when none ever arrived at run time.
 func (r *Registry) Version() int64 { return r.version }
 
+// Notice tells what a search is to warn of that uses entries of a resource type
+// under keys, "" for nothing: by parameter code, or by "" all compiled references, as
+// compartments and wildcards do.
+type Notice func(typ, code string, keys []fhir.Key) string
+
 // Extended returns the registry of version that has the parameters of customs
-// too, in place of compiled ones with the same type and code. notice tells what a
-// search by a parameter of a resource type is to warn of; it may be nil.
-func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, notice func(c *Custom, typ string) string) *Registry {
+// too, in place of compiled ones with the same type and code. notice may be nil.
+func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, notice Notice) *Registry {
 	next := *r
 	next.types, next.sorted, next.systems = maps.Clone(r.types), maps.Clone(r.sorted), maps.Clone(r.systems)
 	next.narrowed = maps.Clone(r.narrowed)
@@ -716,33 +721,50 @@ func (r *Registry) Extended(version int64, customs []*Custom, value Indexer, not
 		next.extractors = make(map[string][]*extractor)
 	}
 	changed := make(map[string]bool)
+	own := func(typ string) map[string]*fhir.Parameter {
+		if !changed[typ] {
+			changed[typ] = true
+			next.types[typ] = maps.Clone(r.types[typ])
+		}
+		return next.types[typ]
+	}
 	for _, c := range customs {
 		for i := range c.Parameters {
 			p := &c.Parameters[i]
-			if notice != nil {
-				if text := notice(c, p.Base); text != "" {
-					warned := *p
-					warned.Notice = text
-					p = &warned
-				}
-			}
-			if !changed[p.Base] {
-				changed[p.Base] = true
-				next.types[p.Base] = maps.Clone(r.types[p.Base])
-			}
-			next.types[p.Base][p.Code] = p
+			own(p.Base)[p.Code] = p
 			next.learnNarrowed(p)
-			own := next.extractors[p.Base]
+			list := next.extractors[p.Base]
 			for _, e := range c.extractors[p.Base] {
-				if !slices.ContainsFunc(own, func(o *extractor) bool { return o.key == e.key }) {
-					own = append(own[:len(own):len(own)], e)
+				if !slices.ContainsFunc(list, func(o *extractor) bool { return o.key == e.key }) {
+					list = append(list[:len(list):len(list)], e)
 				}
 				if e.typ == fhir.SearchToken {
 					next.learnSystems([]fhir.Key{e.key}, []string{e.system})
 				}
 			}
-			if len(own) > 0 {
-				next.extractors[p.Base] = own
+			if len(list) > 0 {
+				next.extractors[p.Base] = list
+			}
+		}
+	}
+	if notice != nil {
+		next.notices = make(map[string]string)
+		for _, typ := range r.names {
+			var references []fhir.Key
+			for _, p := range r.compiled[typ] {
+				if p.Type == fhir.SearchReference {
+					references = append(references, p.Keys...)
+				}
+			}
+			if text := notice(typ, "", references); text != "" {
+				next.notices[typ] = text
+			}
+			for code, p := range next.types[typ] {
+				if text := notice(typ, code, p.EveryKey()); text != "" {
+					warned := *p
+					warned.Notice = text
+					own(typ)[code] = &warned
+				}
 			}
 		}
 	}
@@ -782,12 +804,13 @@ func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, 
 }
 
 // notice notes what a search by param is to warn of.
-func (p *parser) notice(param *fhir.Parameter) {
-	if param.Notice == "" {
-		return
+func (p *parser) notice(param *fhir.Parameter) { p.notices = addNotice(p.notices, param.Notice) }
+
+// addNotice adds a warning that something may be missing from the matches.
+func addNotice(list []outcome.Issue, text string) []outcome.Issue {
+	issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeIncomplete, Diagnostics: text}
+	if text == "" || slices.Contains(list, issue) {
+		return list
 	}
-	issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeIncomplete, Diagnostics: param.Notice}
-	if !slices.Contains(p.notices, issue) {
-		p.notices = append(p.notices, issue)
-	}
+	return append(list, issue)
 }

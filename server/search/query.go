@@ -264,15 +264,16 @@ func (q *Query) Applied() url.Values {
 // of Applied.
 func (q *Query) And(c Clause) { q.Clauses = append(q.Clauses, c) }
 
-// InCompartment is the clause that a resource of one of types is in the
-// compartment code/id, "Patient/123": that it is that resource, or refers to it
-// under one of the parameters that the compartment is defined by.
+// Inside narrows the query to resources of types in the compartment code/id,
+// "Patient/123": to that resource, and those that refer to it under one of the
+// parameters that the compartment is defined by. Like And it is not part of Applied.
 // Spec: https://hl7.org/fhir/R4/http.html#vsearch, compartmentdefinition.html.
-func (r *Registry) InCompartment(types []string, code, id string) Clause {
+func (q *Query) Inside(r *Registry, types []string, code, id string) {
 	c := Clause{Name: "compartment", Value: code + "/" + id}
 	v := fhir.ValueReference(code, id)
 	var keys []fhir.Key
 	for _, t := range types {
+		q.Notices = addNotice(q.Notices, r.notices[t])
 		for _, by := range r.compartments[code].By[t] {
 			if by == "{def}" {
 				c.Any = append(c.Any, IDs{[]int64{int64(v)}})
@@ -285,7 +286,7 @@ func (r *Registry) InCompartment(types []string, code, id string) Clause {
 	if keys = slices.Compact(keys); len(keys) > 0 {
 		c.Any = append(c.Any, termsOf(keys, v))
 	}
-	return c
+	q.And(c)
 }
 
 // PageValues returns Applied with `_offset` and the cursor of a page, for a link. An

@@ -60,6 +60,11 @@
 // and no body, and nothing in resource and the index tables. rid_block has the
 // next free surrogate, body_dictionary what bodies are compressed with (body.go).
 //
+// search_registry has one row, the version of the search parameters that every
+// write of index rows is checked by, and which build's they are; index_fingerprint
+// says the latter for each resource type. reindex_job and reindex_chunk are work on
+// the index of what is stored (reindex.go, fingerprint.go).
+//
 // Surrogates, keys and values are 64-bit numbers: fhir.ValueReference is ref,
 // fhir.Key.Term a term. SQL by hand reads the view resource_json, some 3,000
 // resources a second:

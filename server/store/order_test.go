@@ -22,6 +22,8 @@ import (
 // compiled is the indexer of a server whose search parameters never change.
 type compiled struct{}
 
+func (compiled) Err() error { return nil }
+
 func (compiled) Refresh(context.Context) error { return nil }
 
 func (compiled) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(r4.Model, body) }

@@ -24,6 +24,8 @@ import (
 type Indexer interface {
 	// Refresh makes sure that what Index does is as new as the database.
 	Refresh(ctx context.Context) error
+	// Err is why nothing may be written, nil for nearly all.
+	Err() error
 	// Decode reads a stored resource.
 	Decode(body []byte) (fhir.Resource, error)
 	// Index returns what r leaves in the index under the id it is stored with,
@@ -160,13 +162,19 @@ func (t *Tx) committed(ctx context.Context) {
 	}
 }
 
-// RegistryVersion is the version of the search parameters, a number that changes
-// when a job on the index ends, and one that does when profiles, value sets or
-// code systems are written. Like StoredParameters and ReindexJobs it
-// may be asked for by whoever has a transaction open.
-func (s *Store) RegistryVersion(ctx context.Context) (version, progress, definitions int64, err error) {
-	r, err := db.New(s.side).RegistryVersion(ctx)
-	return r.Version, r.Progress, r.Definitions, translate(err)
+// RegistryState is what servers ask for again and again.
+type RegistryState struct {
+	Version     int64 // of the search parameters
+	Progress    int64 // changes when a job on the index ends
+	Definitions int64 // changes when profiles, value sets or code systems are written
+	Fingerprint int64 // of the build that the index is of, search.Fingerprints.All; 0 for none
+}
+
+// RegistryState reads the state of the registry. Like StoredParameters and
+// ReindexJobs it may be asked for by whoever has a transaction open.
+func (s *Store) RegistryState(ctx context.Context) (RegistryState, error) {
+	r, err := db.New(s.side).RegistryState(ctx)
+	return RegistryState(r), translate(err)
 }
 
 // StoredParameter is a current SearchParameter resource. Body is nil where the
@@ -230,11 +238,11 @@ func (t *Tx) LockRegistry(ctx context.Context, current int64) error {
 	if t.registry != 0 {
 		return nil
 	}
-	version, err := db.New(t.tx).LockRegistry(ctx)
+	r, err := db.New(t.tx).LockRegistry(ctx)
 	if err != nil {
 		return translate(err)
 	}
-	if version != current {
+	if r.Version != current {
 		return errOutdated
 	}
 	return nil

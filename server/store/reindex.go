@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
 )
 
@@ -22,9 +24,10 @@ import (
 type ReindexJob struct {
 	ID           string // ascends with time
 	ResourceType string
-	// Parameters are the URLs of the SearchParameters that are the reason, none
-	// when somebody asked for the job. Keys are those that searches by them use:
-	// they may miss something until the job is done.
+	// Parameters are the URLs of the SearchParameters that are the reason. Keys are
+	// those that searches by them use: they may miss something until the job is
+	// done. With Keys alone the reason is that another build of the server made the
+	// index; with neither, that somebody asked for the job.
 	Parameters []string
 	Keys       []fhir.Key
 	// Ranges compares dates, numbers, quantities and strings too, and not only
@@ -210,6 +213,13 @@ func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
 // ranges all are returned, for their rows to be compared too.
 func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkRow) ([]*stale, db.AddReindexProgressParams, error) {
 	progress := db.AddReindexProgressParams{FailedKeys: []int64{}}
+	fail := func(keys []int64) {
+		for _, k := range keys {
+			if !slices.Contains(progress.FailedKeys, k) {
+				progress.FailedKeys = append(progress.FailedKeys, k)
+			}
+		}
+	}
 	var all []*stale
 	rows, err := t.tx.Query(ctx, db.ReindexResources, c.Low, c.High)
 	if err != nil {
@@ -223,6 +233,9 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 		}
 		progress.Done++
 		x, err := s.indexStored(r)
+		if o, ok := outcome.From(err); ok && o.HTTPStatus() >= http.StatusInternalServerError {
+			return nil, progress, err // nobody knows the search parameters
+		}
 		if err != nil {
 			progress.Failed++
 			if progress.Failure == "" {
@@ -230,12 +243,11 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 			}
 			var failed *search.ExtractError
 			if !errors.As(err, &failed) {
+				fail(c.Keys)
 				continue
 			}
 			for _, k := range failed.Keys { // the others can be indexed all the same
-				if !slices.Contains(progress.FailedKeys, int64(k)) {
-					progress.FailedKeys = append(progress.FailedKeys, int64(k))
-				}
+				fail([]int64{int64(k)})
 			}
 		}
 		if x.Registry < c.Registry {

@@ -32,10 +32,12 @@ func follow(s *store.Store) *indexer {
 }
 
 func (x *indexer) Refresh(ctx context.Context) error {
-	v, _, _, err := x.store.RegistryVersion(ctx)
-	x.version.Store(v)
+	state, err := x.store.RegistryState(ctx)
+	x.version.Store(state.Version)
 	return err
 }
+
+func (x *indexer) Err() error { return nil }
 
 func (x *indexer) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(r4.Model, body) }
 

@@ -1,0 +1,64 @@
+package registry
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"kiln/definitions/examples"
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden file")
+
+// What HL7's examples leave in the index may not change while the fingerprints stay
+// the same: servers would search databases of the build before and miss what it has
+// indexed otherwise. The golden file has the fingerprint of all types and a hash of
+// the entries.
+func TestExtractionHasANumber(t *testing.T) {
+	const golden = "testdata/extraction.txt"
+	all, err := examples.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := sha256.New()
+	x := fhir.Index{Narrowed: keeper().Base.Narrowed()}
+	n := 0
+	for _, body := range all {
+		r, err := fhir.Decode(r4.Model, body)
+		if err != nil {
+			continue // codec_test.go says which
+		}
+		x.Reset()
+		index.Extract(&x, r)
+		x.Finish()
+		n += len(x.Terms)
+		fmt.Fprintln(h, r.Header().ID.Text, x.Terms, x.Targets, x.Dates, x.Numbers, x.Quantities, x.Strings, x.Texts)
+	}
+	if n < 10_000 {
+		t.Fatalf("the examples leave only %d terms", n)
+	}
+	fingerprint, entries := fmt.Sprintf("%x", keeper().Base.Fingerprints().All), fmt.Sprintf("%x", binary.BigEndian.Uint64(h.Sum(nil)))
+	if *update {
+		if err := os.WriteFile(golden, []byte(fingerprint+" "+entries+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wasFingerprint, wasEntries, _ := strings.Cut(strings.TrimSpace(string(was)), " ")
+	switch {
+	case fingerprint == wasFingerprint && entries != wasEntries:
+		t.Errorf("the examples leave other entries than before: raise fhir.Extraction (%d), then go test ./server/registry -run Extraction -update", fhir.Extraction)
+	case fingerprint != wasFingerprint:
+		t.Error("the search parameters or fhir.Extraction are others than before: go test ./server/registry -run Extraction -update")
+	}
+}
