@@ -6,6 +6,7 @@
 //	bench floor --database-url postgres://…               PostgreSQL alone
 //	bench layout --database-url postgres://…              two ways to store the index
 //	bench section7 --kiln bin/kiln                        the design's targets, with floor and ratio
+//	bench slope --kiln bin/kiln                           searches for one patient among few and among all
 //	bench smoke --kiln bin/kiln                           every workload once, no thresholds
 //
 // A workload is a function that performs one operation and a set of samples taken
