@@ -20,6 +20,11 @@ func TestSearchChain(t *testing.T) {
 		`{"resourceType":"Observation","id":"o4","status":"final","code":{"text":"no subject"}}`,
 		`{"resourceType":"Provenance","id":"v1","target":[{"reference":"Observation/o1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/jane"}}]}`,
 		`{"resourceType":"Group","id":"g1","type":"person","actual":true,"member":[{"entity":{"reference":"Patient/p2"}}]}`,
+		`{"resourceType":"Questionnaire","id":"qa","url":"http://acme.example/qa","status":"active"}`,
+		`{"resourceType":"Questionnaire","id":"qb","url":"http://acme.example/qb","status":"draft"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"ra","status":"completed","questionnaire":"http://acme.example/qa"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"rb","status":"completed","questionnaire":"http://acme.example/qb|1.0"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"rx","status":"amended","questionnaire":"http://other.example/q"}`,
 		`{"resourceType":"Encounter","id":"e1","status":"finished","class":{"code":"AMB"},"subject":{"reference":"Patient/p2"}}`,
 		`{"resourceType":"Encounter","id":"e2","status":"finished","class":{"code":"AMB"},"subject":{"reference":"Patient/p1"}}`,
 	)
@@ -65,6 +70,15 @@ func TestSearchChain(t *testing.T) {
 		{"#has: it never refers to this", "_has:Observation:encounter:code=x", "400 encounter"},
 		{"#has: a part is missing", "_has:Observation:patient=x", "400 _has"},
 		{"#has: alone", "_has=x", "400 _has"},
+	})
+	s.searches(t, "QuestionnaireResponse", []searchCase{
+		{"#chaining: along a canonical", "questionnaire.status=active", "ra"},
+		{"#chaining: along a canonical, of a version", "questionnaire.status=draft", "rb"},
+		{"#chaining: along a canonical", "questionnaire:Questionnaire.url:missing=false", "ra rb"},
+	})
+	s.searches(t, "Questionnaire", []searchCase{
+		{"#has: along a canonical", "_has:QuestionnaireResponse:questionnaire:status=completed", "qa qb"},
+		{"#has: along a canonical", "_has:QuestionnaireResponse:questionnaire:status=amended", ""},
 	})
 	s.searches(t, "Encounter", []searchCase{
 		{"#has: Encounter?patient._has:Group:member:_id=102", "patient._has:Group:member:_id=g1", "e1"},

@@ -165,7 +165,26 @@ func (p *parser) from(types []string, c Clause, source, reference string, read f
 		return c, known(err)
 	}
 	c.Any = []Match{Has{Source: source, Keys: param.Keys, Clauses: []Clause{sub}}}
+	if urls := p.urlKeys(types, param); urls != nil {
+		// A canonical is a chain read backwards: from the url to what names it.
+		c.Any = append(c.Any, Chain{Keys: urls, Target: source, Clauses: []Clause{sub}, CanonicalKeys: param.Keys})
+	}
 	return c, nil
+}
+
+// urlKeys are the keys of the urls by which a reference of param may name a resource
+// of one of types, nil for every type.
+func (p *parser) urlKeys(types []string, param *fhir.Parameter) []fhir.Key {
+	if len(types) == 0 {
+		types = p.reg.Types()
+	}
+	var keys []fhir.Key
+	for _, t := range types {
+		if url, ok := p.reg.Lookup(t, "url"); ok && url.Type == fhir.SearchURI && (len(param.Targets) == 0 || slices.Contains(param.Targets, t)) {
+			keys = append(keys, url.Keys...)
+		}
+	}
+	return keys
 }
 
 // known makes an unknown parameter of another type an error that Lenient does not

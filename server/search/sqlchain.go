@@ -3,6 +3,8 @@ package search
 import (
 	"strconv"
 	"strings"
+
+	"kiln/server/fhir"
 )
 
 // chainTerms writes a SELECT of the terms that a resource has which refers to a
@@ -31,7 +33,8 @@ func (w *writer) chainTerms(m *Chain, limit int) {
 		w.terms(canonicalMasks(m))
 		w.s(") AS k(k), (SELECT ", u, ".terms FROM ")
 		w.matching(u, &c, types)
-		w.s(") f, unnest(f.terms) AS v(v)")
+		w.s(") f, unnest(f.terms) AS v(v) WHERE ")
+		w.noPresence(m.CanonicalKeys, "v")
 	}
 	if limit > 0 {
 		w.s(" LIMIT ", strconv.Itoa(limit))
@@ -48,6 +51,15 @@ func canonicalMasks(m *Chain) []int64 {
 		}
 	}
 	return masks
+}
+
+// noPresence writes the test that the term of v does not say that there is any value
+// for one of keys: under the other key it would say the same of every resource that
+// refers to something.
+func (w *writer) noPresence(keys []fhir.Key, v string) {
+	w.s(v, ".v <> ALL (")
+	w.terms(termsOf(keys, fhir.ValuePresent()).Values)
+	w.s(")")
 }
 
 // targetTypes are the numbers of the types of a chain's target; several are
@@ -89,11 +101,12 @@ func (w *writer) probeChain(r string, m *Chain) {
 	w.s(" OFFSET 0)")
 	if m.CanonicalKeys != nil {
 		t, v := "t"+w.next(), "v"+w.next()
-		w.s(" OR EXISTS (SELECT 1 FROM unnest(", r, ".terms) AS ", v, "(v), unnest(")
+		w.s(" OR EXISTS (SELECT 1 FROM unnest(", r, ".terms) AS ", v, "(v) CROSS JOIN unnest(")
 		w.terms(canonicalMasks(m))
 		w.s(") AS k(k) JOIN resource ", t, " ON ", t, ".terms @> ARRAY[", v, ".v # k.k] WHERE ", t, ".typ = ANY (")
 		w.p(types)
-		w.s("::smallint[])")
+		w.s("::smallint[]) AND ")
+		w.noPresence(m.Keys, v)
 		w.probing(t, &c, and, -1)
 		w.s(" OFFSET 0)")
 	}
