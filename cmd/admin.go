@@ -89,7 +89,7 @@ func reindex() *cobra.Command {
 		Short: "Show the work on the search index, or start it",
 		Long: `Show the jobs that bring the search index of stored resources up to date with the
 search parameters, with their rate and the time left. Changing a SearchParameter
-starts such jobs; --start compares the index of all resources, or of those of
+starts such jobs, and so does another build of the server; --start compares the index of all resources, or of those of
 --type, with what the search parameters say, and corrects it.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -119,6 +119,7 @@ type job struct {
 	Type       string   `json:"type"`
 	Parameters []string `json:"parameters,omitempty"`
 	State      string   `json:"state"`
+	Reason     string   `json:"reason"`
 	Total      int64    `json:"total"`
 	Done       int64    `json:"done"`
 	Changed    int64    `json:"changed"`
@@ -161,6 +162,8 @@ func readJobs(body []byte) ([]job, error) {
 				j.Parameters = append(j.Parameters, part.ValueURI)
 			case "state":
 				j.State = part.ValueCode
+			case "reason":
+				j.Reason = part.ValueString
 			case "total":
 				j.Total = int64(number)
 			case "done":
@@ -243,6 +246,9 @@ func tellJobs(w io.Writer, jobs []job) {
 		}
 		if j.Failed > 0 {
 			fmt.Fprintf(w, ", %d FAILED: %s", j.Failed, j.Failure)
+		}
+		if j.Reason != "" {
+			fmt.Fprintf(w, " (%s)", j.Reason)
 		}
 		fmt.Fprintln(w)
 	}

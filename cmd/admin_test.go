@@ -25,7 +25,7 @@ func TestAdminReindex(t *testing.T) {
 	var asked []string
 	answers := []string{
 		`{"resourceType":"Parameters","parameter":[{"name":"job","part":[{"name":"id","valueString":"2"},{"name":"type","valueCode":"Patient"},{"name":"parameter","valueUri":"http://x/p"},
-			{"name":"state","valueCode":"running"},{"name":"total","valueDecimal":400},{"name":"done","valueDecimal":100},{"name":"changed","valueDecimal":90},{"name":"failed","valueDecimal":0},
+			{"name":"state","valueCode":"running"},{"name":"reason","valueString":"search parameters have changed"},{"name":"total","valueDecimal":400},{"name":"done","valueDecimal":100},{"name":"changed","valueDecimal":90},{"name":"failed","valueDecimal":0},
 			{"name":"rate","valueDecimal":50.5},{"name":"remainingSeconds","valueDecimal":6}]}]}`,
 		`{"resourceType":"Parameters","parameter":[{"name":"job","part":[{"name":"id","valueString":"2"},{"name":"type","valueCode":"Patient"},{"name":"state","valueCode":"done"},
 			{"name":"total","valueDecimal":400},{"name":"done","valueDecimal":400},{"name":"changed","valueDecimal":399},{"name":"failed","valueDecimal":1},{"name":"failure","valueString":"x: too long"}]}]}`,
@@ -44,7 +44,7 @@ func TestAdminReindex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Patient", "running", "25.0 %", "100 of 400, 90 changed", "6s left", "done", "1 FAILED: x: too long"} {
+	for _, want := range []string{"Patient", "running", "25.0 %", "100 of 400, 90 changed", "6s left (search parameters have changed)", "done", "1 FAILED: x: too long"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}

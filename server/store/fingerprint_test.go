@@ -93,6 +93,11 @@ func TestClaimIndexHoldsBackNewTypes(t *testing.T) {
 		w := x.write(t, "Basic", "a", "en")
 		go func() { written <- other.Write(ctx, w) }()
 		for waits := false; !waits; {
+			select {
+			case err := <-written:
+				t.Fatalf("the first write of a type did not wait: %v", err)
+			default:
+			}
 			if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'resource_type'::regclass)").Scan(&waits); err != nil {
 				t.Fatal(err)
 			}
