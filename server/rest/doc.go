@@ -7,5 +7,6 @@
 // What an interaction means is told in server/interaction; this package only
 // translates. Every answer on every route, the ones of the router included, is
 // FHIR: an error is always an OperationOutcome. Stored resources are written as
-// they are stored, Bundles by joining them.
+// they are stored, Bundles by joining them, a Binary as what it holds unless FHIR's
+// JSON is asked for (binary.go).
 package rest

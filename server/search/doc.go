@@ -94,6 +94,9 @@
 //
 // What cannot be applied is refused by name: an unknown parameter, a modifier
 // that its type does not have, a value that cannot be read, a chain into nowhere.
+// What one statement would not bear is refused as too-costly: the limits stand in
+// parse.go, and a chain that names the type of each hop stays far below them.
+//
 // Options.Lenient (Prefer: handling=lenient) leaves out unknown parameters only,
 // and says so in Query.Ignored. Query.Applied is what really was applied, for the
 // self link. Spec: https://hl7.org/fhir/R4/search.html#errors.
