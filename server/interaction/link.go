@@ -1,6 +1,7 @@
 package interaction
 
 import (
+	"bytes"
 	"strings"
 	"unsafe"
 
@@ -191,8 +192,12 @@ func baseOf(fullURL string) string {
 	return ""
 }
 
-// conditionalReferences appends the conditional references in r to dst.
+// conditionalReferences appends the conditional references in r to dst. Nearly no
+// resource has a question mark, as it is or as an escape.
 func (l *linker) conditionalReferences(dst []string, r fhir.Resource) []string {
+	if raw := r.Header().Raw; len(raw) > 0 && bytes.IndexByte(raw, '?') < 0 && !bytes.Contains(raw, []byte(`\u00`)) {
+		return dst
+	}
 	l.walk(fhir.NodeOf(r), func(n fhir.Node, reference bool) {
 		if reference && isConditional(n.Text(), l.isType) {
 			dst = append(dst, n.Text())
