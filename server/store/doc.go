@@ -77,12 +77,12 @@
 //
 // # What it costs
 //
-// 600 Synthea records (185,833 resources, 1,436 bytes of JSON each, 29 terms) on
+// 617 Synthea records (191,093 resources, 1,436 bytes of JSON each, 23 terms) on
 // PostgreSQL 15 with durable commits, for each resource:
 //
-//	disk   1,488 bytes: row 802 (body 367, terms 259), terms 200, dates 175,
-//	       quantities 100, last_updated 71, surrogate 55, ref 44, strings 26, log 15
-//	WAL    2,420 bytes in bundles of 300
+//	disk   1,399 bytes: row 717 (body 367, terms 211), dates 174, quantities 165,
+//	       terms 119, last_updated 71, surrogate 55, ref 42, strings 39, log 15
+//	WAL    2,452 bytes in bundles of 300
 //	CPU    25 us of PostgreSQL, 8 us of this package
 //
 // On two cores that is 47,000 resources a second in bundles from three uploaders,
