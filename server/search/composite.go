@@ -74,12 +74,6 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 	return []Match{all}, nil
 }
 
-// token is a token as it is written: code, system|code or |code.
-type token struct {
-	system, code string
-	inSystem     bool
-}
-
 // codeIn is the token among the values of a branch that has joint rows; nil where
 // it has none, or where the token says no code.
 func codeIn(branch fhir.Composite, values []string) *token {
@@ -90,12 +84,8 @@ func codeIn(branch fhir.Composite, values []string) *token {
 		if isOrdered(part.Type) {
 			continue
 		}
-		system, code, ok := cut(values[i], '|')
-		if !ok {
-			system, code = "", system
-		}
-		if code != "" {
-			return &token{unescape(system), unescape(code), ok}
+		if t := readToken(values[i]); t.code != "" {
+			return &t
 		}
 	}
 	return nil

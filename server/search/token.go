@@ -18,15 +18,15 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 			return nil, err
 		}
 		terms := termsOf(param.Keys, values...)
-		system, code, ok := cut(v, '|')
+		t := readToken(v)
 		for _, k := range param.Keys {
 			// Entries that name no system, for it is that of all.
 			switch implicit := p.reg.systems[k]; {
-			case !ok || implicit == "" || implicit != unescape(system):
-			case code == "":
+			case implicit == "" || implicit != t.system:
+			case t.code == "":
 				terms.Values = append(terms.Values, k.Term(fhir.ValuePresent()))
 			default:
-				terms.Values = append(terms.Values, k.Term(fhir.ValueCode(unescape(code))))
+				terms.Values = append(terms.Values, k.Term(fhir.ValueCode(t.code)))
 			}
 		}
 		return []Match{terms}, nil
@@ -43,10 +43,9 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 	case "in", "not-in":
 		return p.expand(param, name, Expansion{Modifier: "in", ValueSet: unescape(v)})
 	case "below", "above":
-		e := Expansion{Modifier: modifier, Code: unescape(v)}
-		if system, code, ok := cut(v, '|'); ok {
-			e.System, e.Code = unescape(system), unescape(code)
-		} else {
+		t := readToken(v)
+		e := Expansion{Modifier: modifier, System: t.system, Code: t.code}
+		if !t.inSystem {
 			e.System = param.System
 		}
 		if e.Code == "" {
@@ -57,19 +56,32 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 	return nil, badModifier(name, modifier, "token", "missing", "text", "not", "of-type", "in", "not-in", "below", "above")
 }
 
+// token is a token as it is written: code, system|code, system| or |code.
+type token struct {
+	system, code string
+	inSystem     bool // there is a |
+}
+
+func readToken(v string) token {
+	system, code, ok := cut(v, '|')
+	if !ok {
+		system, code = "", system
+	}
+	return token{unescape(system), unescape(code), ok}
+}
+
 // tokenValues are the hashed values that a token stands for.
 func tokenValues(name, v string) ([]fhir.Value, error) {
-	system, code, ok := cut(v, '|')
-	system, code = unescape(system), unescape(code)
-	switch {
-	case !ok:
-		return []fhir.Value{fhir.ValueCode(system)}, nil
-	case system == "" && code == "":
+	switch t := readToken(v); {
+	case !t.inSystem:
+		return []fhir.Value{fhir.ValueCode(t.code)}, nil
+	case t.system == "" && t.code == "":
 		return nil, badValue(name, v, "expected code, system|code, system| or |code")
-	case code == "":
-		return []fhir.Value{fhir.ValueSystem(system)}, nil
+	case t.code == "":
+		return []fhir.Value{fhir.ValueSystem(t.system)}, nil
+	default:
+		return []fhir.Value{fhir.ValueCoding(t.system, t.code)}, nil
 	}
-	return []fhir.Value{fhir.ValueCoding(system, code)}, nil
 }
 
 // ofType reads `system|code|value`, an identifier by its type, and `system|code`,

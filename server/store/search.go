@@ -118,14 +118,13 @@ func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*Sea
 	if x.plan.Empty {
 		return x.result(ctx, &pageRows{}, true)
 	}
-	// A column that holds needs no other units than it was made with.
-	joint := x.plan.Joint()
-	if joint != nil && joint.Alone() && q.Count > 0 {
-		if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
-			return x.resultOf(ctx, p, true, err)
-		}
-	}
 	if needsUnits {
+		// A column that holds needs no other units than it was made with.
+		if joint := x.plan.Joint(); joint != nil && joint.Alone() && q.Count > 0 {
+			if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
+				return x.resultOf(ctx, p, true, err)
+			}
+		}
 		now, err := x.unitsInUse(ctx, seen)
 		if err != nil {
 			return nil, err
@@ -245,8 +244,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 3. Candidates, through the drivers that have not overflowed before.
-	if p, err := x.byList(ctx); p != nil || err != nil {
-		return p, true, err
+	list, listed := x.list()
+	if listed {
+		if p, err := x.byList(ctx, list.key); p != nil || err != nil {
+			return p, true, err
+		}
 	}
 	memory := &x.s.searches
 	for i := range x.plan.Drivers {
@@ -263,8 +265,8 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if p.seen < int64(x.plan.Limit) {
-			if p.seen >= listFrom {
-				err = x.learnList(ctx)
+			if listed && p.seen >= listFrom {
+				err = x.learnList(ctx, list)
 			}
 			return p, true, err
 		}
@@ -639,8 +641,9 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Searc
 	return r, nil
 }
 
-// searches is what a server remembers of searches: totals, valid as long as
-// nothing has changed, and which driver did not overflow.
+// searches is what a server remembers of searches: totals, histograms, columns,
+// lists of matches and orders, each valid as long as nothing has changed; which
+// drivers overflowed; and the units in use. The database has all of it too.
 type searches struct {
 	mu      sync.Mutex
 	totals  map[totalKey]total
@@ -649,7 +652,7 @@ type searches struct {
 
 	histograms map[string]*histogram
 	columns    map[totalKey]*column
-	cells      int // of all columns
+	cells      int // of all columns and lists
 	orders     orders
 
 	units atomic.Pointer[unitsSeen]

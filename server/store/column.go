@@ -1,0 +1,223 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"kiln/server/search"
+)
+
+// column is a search.Column or a list of matches, and the snapshot that it holds in.
+type column struct {
+	c        *search.Column
+	rids     []int64
+	snapshot string // "" while there is neither
+	at       time.Time
+	tried    time.Time
+	building bool
+}
+
+// maxCells bounds the columns that are kept, by their entries: about 40 MB.
+const maxCells = 400_000
+
+// byColumn answers a search for terms and one comparison from memory; nil where
+// there is no column that still holds. A column is made, like a histogram, when it
+// is wanted for the second time, where build allows it.
+func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (*pageRows, error) {
+	if x.private {
+		return nil, nil
+	}
+	key := keyOf(j.Build())
+	var c *search.Column
+	var snapshot string
+	if known, ok := x.s.searches.column(key, x.s.now()); ok {
+		c, snapshot = known.c, known.snapshot
+	} else {
+		if !build || !x.s.searches.wantsColumn(key, x.s.now()) {
+			return nil, nil
+		}
+		var err error
+		if c, snapshot, err = x.buildColumn(ctx, j); err != nil || c == nil {
+			x.s.searches.keepColumn(key, column{}, x.s.now())
+			return nil, err
+		}
+	}
+	total, of, err := j.Page(c)
+	if err != nil {
+		return nil, err
+	}
+	p, now, err := x.rowsOf(ctx, of, snapshot)
+	if err != nil || p == nil {
+		x.s.searches.keepColumn(key, column{}, x.s.now())
+		return nil, err
+	}
+	x.s.searches.keepColumn(key, column{c: c, snapshot: now}, x.s.now())
+	p.total = int64(total)
+	return p, nil
+}
+
+// rowsOf fetches the page whose resources memory tells, and the proof that nothing
+// has changed since snapshot, in one; nil where something has.
+func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
+	st := x.plan.Rows(rids).Beside(x.plan.Unchanged(snapshot))
+	x.note("rows from memory", st)
+	var unchanged bool
+	p, err = x.rows(ctx, st, &unchanged, &now)
+	if err != nil || !unchanged || len(p.rows) != len(rids) {
+		return nil, "", err
+	}
+	slices.SortFunc(p.rows, func(a, b match) int {
+		return cmp.Compare(slices.Index(rids, a.rid), slices.Index(rids, b.rid))
+	})
+	return p, now, nil
+}
+
+// listFrom is the number of matches from which it pays to remember which they are:
+// for the next page, and for whoever asks the same.
+const listFrom = 100
+
+// list is the statement that lists the matches of a search, and what they are
+// remembered by.
+type list struct {
+	st  search.Statement
+	key totalKey
+}
+
+// list returns false for a search whose matches are not remembered.
+func (x *searching) list() (list, bool) {
+	st, ok := x.plan.List()
+	if !ok || x.private {
+		return list{}, false
+	}
+	return list{st, keyOf(st)}, true
+}
+
+// byList answers a search whose matches are remembered; nil where they are not, or
+// do not hold any more.
+func (x *searching) byList(ctx context.Context, key totalKey) (*pageRows, error) {
+	c, ok := x.s.searches.column(key, x.s.now())
+	if !ok {
+		return nil, nil
+	}
+	of, err := x.plan.PageOf(c.rids)
+	if err != nil {
+		return nil, err
+	}
+	p, now, err := x.rowsOf(ctx, of, c.snapshot)
+	if err != nil || p == nil {
+		x.s.searches.keepColumn(key, column{}, x.s.now())
+		return nil, err
+	}
+	c.snapshot = now
+	x.s.searches.keepColumn(key, c, x.s.now())
+	p.total = int64(len(c.rids))
+	return p, nil
+}
+
+// learnList remembers the matches of a search when it is asked for the second time.
+func (x *searching) learnList(ctx context.Context, l list) error {
+	if !x.s.searches.wantsColumn(l.key, x.s.now()) {
+		return nil
+	}
+	c := column{}
+	defer func() { x.s.searches.keepColumn(l.key, c, x.s.now()) }()
+	x.note("list", l.st)
+	rows, err := x.conn.Query(ctx, l.st.SQL, l.st.Args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var rids []int64
+	var snapshot string
+	for rows.Next() {
+		var rid int64
+		if err := rows.Scan(&rid, &snapshot); err != nil {
+			return err
+		}
+		rids = append(rids, rid)
+	}
+	if err := rows.Err(); err != nil || len(rids) == 0 || len(rids) > search.MaxColumn {
+		return err
+	}
+	slices.Sort(rids)
+	c.rids, c.snapshot = rids, snapshot
+	return nil
+}
+
+// buildColumn returns nil where there are too many entries, or ranges.
+func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.Column, string, error) {
+	st := j.Build()
+	x.note("column", st)
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, "", err
+	}
+	defer rows.Close()
+	c := &search.Column{}
+	var snapshot string
+	for rows.Next() {
+		var unit, rid int64
+		var low string
+		var high *string
+		if err := rows.Scan(&unit, &low, &high, &rid, &snapshot); err != nil {
+			return nil, "", err
+		}
+		if !c.Add(j, unit, low, high, rid) {
+			return nil, "", nil
+		}
+	}
+	if err := rows.Err(); err != nil || snapshot == "" || c.Ranges || c.Len() > search.MaxColumn {
+		return nil, "", err
+	}
+	c.Finish()
+	return c, snapshot, nil
+}
+
+func (c *column) len() int {
+	if c.c != nil {
+		return c.c.Len()
+	}
+	return len(c.rids)
+}
+
+func (m *searches) column(k totalKey, now time.Time) (column, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.columns[k]
+	if c == nil || c.snapshot == "" || now.Sub(c.at) > rememberedFor {
+		return column{}, false
+	}
+	return *c, true
+}
+
+func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.columns == nil || len(m.columns) >= rememberedSearches || m.cells > maxCells {
+		m.columns, m.cells = make(map[totalKey]*column), 0
+	}
+	c := m.columns[k]
+	if c == nil {
+		m.columns[k] = &column{tried: now.Add(-histogramWanted)}
+		return false
+	}
+	if c.building || now.Sub(c.tried) < histogramWanted {
+		return false
+	}
+	c.building, c.tried = true, now
+	return true
+}
+
+func (m *searches) keepColumn(k totalKey, of column, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.columns[k]
+	if c == nil {
+		return
+	}
+	m.cells += of.len() - c.len()
+	of.tried, of.at = c.tried, now
+	*c = of
+}
