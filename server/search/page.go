@@ -240,17 +240,21 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 	}
 	w := &writer{env: p.env}
 	d := p.Drivers[i]
+	plain := p.plain(d, &g)
+	if !p.chain(d) && len(g.cols) == 0 && g.cursor == nil && !g.reverse && g.offset == 0 && (plain || p.onlyEntries(d)) {
+		p.firstPage(w, d, &g, plain)
+		return w.statement(), nil
+	}
 	w.s("WITH ")
 	bounded := ""
-	switch {
-	case d.pred < 0:
-		p.termDriver(w)
-	case p.where.preds[d.pred].isOrdered():
-		p.orderedDriver(w, d)
-	default:
+	if p.chain(d) {
 		bounded = p.chainDriver(w, d)
+	} else {
+		w.s("d AS MATERIALIZED (")
+		p.driverRows(w, d)
+		w.s(")")
 	}
-	if p.plain(d, &g) {
+	if plain {
 		w.s(", m AS NOT MATERIALIZED (SELECT ") // a second list would be the first again
 	} else {
 		w.s(", m AS MATERIALIZED (SELECT ")
@@ -267,6 +271,31 @@ func (p *Plan) Candidates(i int) (Statement, error) {
 		w.s(" AS seen, (SELECT count(*) FROM m) AS total")
 	})
 	return w.statement(), nil
+}
+
+// firstPage is Candidates of a first page for which what a driver finds needs no
+// test: short, as half of what a few rows cost is what surrounds them. Without
+// matches there is no row. An entry may be there more than once unless plain.
+func (p *Plan) firstPage(w *writer, d Driver, g *page, plain bool) {
+	seen, total, group := "count(*) OVER ()", "p.seen", ""
+	if !plain {
+		seen, total, group = "sum(count(*)) OVER ()::bigint", "p.total", " GROUP BY o.rid"
+	}
+	w.s("SELECT p.seen, ", total, ", p.rid, ", rowColumns, " FROM (SELECT o.rid, ", seen, " AS seen")
+	if !plain {
+		w.s(", count(*) OVER () AS total")
+	}
+	w.s(" FROM (")
+	p.driverRows(w, d)
+	w.s(") o", group, " ORDER BY o.rid")
+	w.limit(g)
+	w.s(") p CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = p.rid OFFSET 0) r ORDER BY p.rid")
+}
+
+// onlyEntries reports whether the driver is the only clause, an ordered one, so that
+// its entries are matches, though some more than once.
+func (p *Plan) onlyEntries(d Driver) bool {
+	return d.pred == 0 && len(p.where.preds) == 1 && p.Surrogates()
 }
 
 // plain reports whether what a driver finds needs neither test nor sort value.
@@ -286,16 +315,16 @@ func (p *Plan) plain(d Driver, g *page) bool {
 func (p *Plan) Driving(i int) Statement {
 	w := &writer{env: p.env}
 	d := p.Drivers[i]
-	switch {
-	case d.pred < 0:
-		p.termDriver(w)
-	case p.where.preds[d.pred].isOrdered():
-		p.orderedDriver(w, d)
-	default:
+	if p.chain(d) {
 		p.chainDriver(w, d)
+	} else {
+		p.driverRows(w, d)
 	}
 	return w.statement()
 }
+
+// chain reports whether the driver is a chain or `_has`.
+func (p *Plan) chain(d Driver) bool { return d.pred >= 0 && !p.where.preds[d.pred].isOrdered() }
 
 // tail writes the rest of a statement that has made m: the page of it, with the
 // rows of the resources.
@@ -317,21 +346,24 @@ func (p *Plan) tail(w *writer, g *page, totals func()) {
 	w.order(g, names, "p.rid")
 }
 
-// orderedDriver writes d, the rows of an ordered table.
-func (p *Plan) orderedDriver(w *writer, d Driver) {
-	pr := &p.where.preds[d.pred]
-	w.s("d AS MATERIALIZED (")
-	if pr.hasUpdated() {
+// driverRows writes what finds rows by an ordered table, or by resource_terms or
+// resource_ref.
+func (p *Plan) driverRows(w *writer, d Driver) {
+	switch {
+	case d.pred < 0:
+		w.s("SELECT ", p.driverColumns(-1), " FROM resource r")
+		w.found("r", &p.where, p.types, &conditions{w: w, lead: " WHERE "})
+	case p.where.preds[d.pred].hasUpdated():
 		w.s("SELECT r.rid FROM resource r WHERE ")
 		w.everyType("r", p.types)
 		w.s(" AND ")
-		w.probe("r", pr.any)
-	} else {
+		w.probe("r", p.where.preds[d.pred].any)
+	default:
 		w.s("SELECT o.rid FROM (")
-		w.rids(pr.any, p.types)
+		w.rids(p.where.preds[d.pred].any, p.types)
 		w.s(") o")
 	}
-	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
+	w.s(" LIMIT ", strconv.Itoa(p.Limit))
 }
 
 // driverColumns are what the other clauses and the sort values need of a resource
@@ -352,13 +384,6 @@ func (p *Plan) driverColumns(driving int) string {
 		return "r.rid"
 	}
 	return "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
-}
-
-// termDriver writes d, what resource_terms or resource_ref finds.
-func (p *Plan) termDriver(w *writer) {
-	w.s("d AS MATERIALIZED (SELECT ", p.driverColumns(-1), " FROM resource r")
-	w.found("r", &p.where, p.types, &conditions{w: w, lead: " WHERE "})
-	w.s(" LIMIT ", strconv.Itoa(p.Limit), ")")
 }
 
 // chainDriver writes h, the terms or refs that a chain gives, and d, the rows that

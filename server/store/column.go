@@ -26,7 +26,7 @@ const maxCells = 400_000
 // there is no column that still holds. A column is made, like a histogram, when it
 // is wanted for the second time, where build allows it.
 func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (*pageRows, error) {
-	if x.private {
+	if x.private() {
 		return nil, nil
 	}
 	key := keyOf(j.Build())
@@ -88,7 +88,7 @@ type list struct {
 // list returns false for a search whose matches are not remembered.
 func (x *searching) list() (list, bool) {
 	st, ok := x.plan.List()
-	if !ok || x.private {
+	if !ok || x.private() {
 		return list{}, false
 	}
 	return list{st, keyOf(st)}, true

@@ -73,7 +73,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if total > search.MaxOrder {
 		return nil, x.plan.TooManyToSort(total)
 	}
-	if x.private {
+	if x.private() {
 		o, err := x.sort(ctx)
 		if err != nil {
 			return nil, err
@@ -91,7 +91,8 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 		return p, err
 	}
 	// Reading many resources takes a processor for a second: a few at a time, and
-	// who waited may find that somebody else has done it.
+	// who waited, without a connection, may find that somebody else has done it.
+	x.lease.release()
 	select {
 	case x.s.sorting <- struct{}{}:
 		defer func() { <-x.s.sorting }()
@@ -130,7 +131,11 @@ func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, e
 
 // sortAtOnce sorts all matches and fetches the page in one snapshot.
 func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, err error) {
-	err = pgx.BeginTxFunc(ctx, x.s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	conn, err := x.lease.get(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		inside := *x
 		inside.conn = tx
 		o = &keptOrder{at: x.s.now()}

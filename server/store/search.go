@@ -44,31 +44,42 @@ type SearchResult struct {
 // statement is cancelled in PostgreSQL. Spec:
 // https://hl7.org/fhir/R4/http.html#search.
 func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
-	r, err := s.search(ctx, s.pool, q)
+	l := &lease{s: s}
+	defer l.release()
+	r, err := s.search(ctx, l, l, q)
 	return r, translate(err)
 }
 
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
-	r, err := t.store.search(ctx, t.tx, q)
+	r, err := t.store.search(ctx, t.tx, nil, q)
 	return r, translate(err)
+}
+
+// asker is a connection, a lease or a transaction.
+type asker interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // searching is one search under way.
 type searching struct {
-	s    *Store
-	conn querier
-	q    *search.Query
-	plan *search.Plan
-	// private says that the connection is a transaction, which sees more than
+	s     *Store
+	conn  asker
+	q     *search.Query
+	plan  *search.Plan
+	steps []step // for an explanation
+	// lease is the connection, nil where it is a transaction, which sees more than
 	// others do: what it counts is not kept.
-	private bool
-	steps   []step // for an explanation
+	lease *lease
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
 }
+
+// private reports whether the search sees what others do not.
+func (x *searching) private() bool { return x.lease == nil }
 
 // driving is what driver i is remembered by.
 func (x *searching) driving(i int) totalKey {
@@ -104,9 +115,8 @@ type match struct {
 // matches is cheaper.
 const walkCost = 10_000
 
-func (s *Store) search(ctx context.Context, conn querier, q *search.Query) (*SearchResult, error) {
-	_, private := conn.(pgx.Tx)
-	x := &searching{s: s, conn: conn, q: q, private: private}
+func (s *Store) search(ctx context.Context, conn asker, l *lease, q *search.Query) (*SearchResult, error) {
+	x := &searching{s: s, conn: conn, lease: l, q: q}
 	needsUnits := q.NeedsUnits()
 	seen := s.searches.units.Load()
 	if needsUnits && seen == nil {
@@ -210,7 +220,7 @@ type unitsSeen struct {
 }
 
 // systemsOf reads the systems of a code that a joint composite has rows of.
-func systemsOf(ctx context.Context, conn querier, code fhir.Key) ([]string, error) {
+func systemsOf(ctx context.Context, conn asker, code fhir.Key) ([]string, error) {
 	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(code))
 	if err != nil {
 		return nil, err
@@ -390,7 +400,7 @@ type remembered struct {
 
 // known looks into memory for the total, exact or about.
 func (x *searching) known(ctx context.Context) (*remembered, error) {
-	if x.private {
+	if x.private() {
 		return nil, nil
 	}
 	if h := x.plan.HalfAxis(); h != nil {
@@ -406,7 +416,7 @@ func (x *searching) known(ctx context.Context) (*remembered, error) {
 func (x *searching) byTotal() *remembered {
 	key := keyOf(x.plan.Count())
 	t, ok := x.s.searches.total(key, x.s.now())
-	if !ok || x.private {
+	if !ok || x.private() {
 		return nil
 	}
 	return &remembered{
@@ -487,7 +497,7 @@ func (x *searching) count(ctx context.Context, st search.Statement, key totalKey
 	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
-	if !x.private {
+	if !x.private() {
 		x.s.searches.keep(key, t)
 	}
 	return t.n, nil
