@@ -137,11 +137,13 @@ WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint;
 -- UpdateTerms replaces what a resource is found by. It is no new version.
 -- name: UpdateTerms :exec
 UPDATE resource r
-SET terms = (@terms::bigint[])[u.terms_low:u.terms_high], targets = (@targets::bigint[])[u.targets_low:u.targets_high]
+SET terms = (@terms::bigint[])[u.terms_low:u.terms_high], targets = (@targets::bigint[])[u.targets_low:u.targets_high],
+    ranges = u.ranges
 FROM (
     SELECT unnest(@refs::bigint[]) AS ref,
         unnest(@terms_lows::integer[]) AS terms_low, unnest(@terms_highs::integer[]) AS terms_high,
-        unnest(@targets_lows::integer[]) AS targets_low, unnest(@targets_highs::integer[]) AS targets_high
+        unnest(@targets_lows::integer[]) AS targets_low, unnest(@targets_highs::integer[]) AS targets_high,
+        unnest(@ranges::bigint[]) AS ranges
 ) u
 WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint;
 

@@ -1,6 +1,6 @@
 -- LockResources locks the current versions, in the order every writer uses.
 -- name: LockResources :many
-SELECT r.ref, r.rid, r.version, r.last_updated, r.method, (CASE WHEN @with_body::boolean THEN r.body END)::bytea AS body
+SELECT r.ref, r.rid, r.version, r.last_updated, r.method, r.ranges, (CASE WHEN @with_body::boolean THEN r.body END)::bytea AS body
 FROM resource r
 WHERE r.ref = ANY (@refs::bigint[])
 ORDER BY r.ref
@@ -14,16 +14,16 @@ WHERE h.ref = ANY (@refs::bigint[])
 ORDER BY h.ref, h.version DESC;
 
 -- name: InsertResources :exec
-INSERT INTO resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body)
+INSERT INTO resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body, ranges)
 SELECT u.rid, u.ref, u.last_updated, u.version, (u.rid >> 48)::smallint, (u.ref & 255)::smallint, u.method::"char", u.id,
-    (@terms::bigint[])[u.terms_low:u.terms_high], (@targets::bigint[])[u.targets_low:u.targets_high], u.body
+    (@terms::bigint[])[u.terms_low:u.terms_high], (@targets::bigint[])[u.targets_low:u.targets_high], u.body, u.ranges
 FROM (
     SELECT unnest(@rids::bigint[]) AS rid, unnest(@refs::bigint[]) AS ref,
         unnest(@last_updateds::timestamptz[]) AS last_updated, unnest(@versions::integer[]) AS version,
         unnest(@methods::text[]) AS method, unnest(@ids::text[]) AS id,
         unnest(@terms_lows::integer[]) AS terms_low, unnest(@terms_highs::integer[]) AS terms_high,
         unnest(@targets_lows::integer[]) AS targets_low, unnest(@targets_highs::integer[]) AS targets_high,
-        unnest(@bodies::bytea[]) AS body
+        unnest(@bodies::bytea[]) AS body, unnest(@ranges::bigint[]) AS ranges
 ) u;
 
 -- name: MoveToHistory :exec
@@ -36,14 +36,14 @@ WHERE r.ref = ANY (@refs::bigint[]);
 UPDATE resource r
 SET last_updated = u.last_updated, version = u.version, method = u.method::"char",
     terms = (@terms::bigint[])[u.terms_low:u.terms_high], targets = (@targets::bigint[])[u.targets_low:u.targets_high],
-    body = u.body
+    body = u.body, ranges = u.ranges
 FROM (
     SELECT unnest(@refs::bigint[]) AS ref,
         unnest(@last_updateds::timestamptz[]) AS last_updated, unnest(@versions::integer[]) AS version,
         unnest(@methods::text[]) AS method,
         unnest(@terms_lows::integer[]) AS terms_low, unnest(@terms_highs::integer[]) AS terms_high,
         unnest(@targets_lows::integer[]) AS targets_low, unnest(@targets_highs::integer[]) AS targets_high,
-        unnest(@bodies::bytea[]) AS body
+        unnest(@bodies::bytea[]) AS body, unnest(@ranges::bigint[]) AS ranges
 ) u
 WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint;
 

@@ -103,6 +103,7 @@ type Resource struct {
 	Terms       []int64
 	Targets     []int64
 	Body        []byte
+	Ranges      int64
 }
 
 type ResourceHistory struct {

@@ -811,11 +811,13 @@ func (q *Queries) TrimReindexJobs(ctx context.Context, before time.Time) error {
 
 const UpdateTerms = `-- name: UpdateTerms :exec
 UPDATE resource r
-SET terms = ($1::bigint[])[u.terms_low:u.terms_high], targets = ($2::bigint[])[u.targets_low:u.targets_high]
+SET terms = ($1::bigint[])[u.terms_low:u.terms_high], targets = ($2::bigint[])[u.targets_low:u.targets_high],
+    ranges = u.ranges
 FROM (
     SELECT unnest($3::bigint[]) AS ref,
         unnest($4::integer[]) AS terms_low, unnest($5::integer[]) AS terms_high,
-        unnest($6::integer[]) AS targets_low, unnest($7::integer[]) AS targets_high
+        unnest($6::integer[]) AS targets_low, unnest($7::integer[]) AS targets_high,
+        unnest($8::bigint[]) AS ranges
 ) u
 WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint
 `
@@ -828,6 +830,7 @@ type UpdateTermsParams struct {
 	TermsHighs   []int32
 	TargetsLows  []int32
 	TargetsHighs []int32
+	Ranges       []int64
 }
 
 // UpdateTerms replaces what a resource is found by. It is no new version.
@@ -840,6 +843,7 @@ func (q *Queries) UpdateTerms(ctx context.Context, arg UpdateTermsParams) error 
 		arg.TermsHighs,
 		arg.TargetsLows,
 		arg.TargetsHighs,
+		arg.Ranges,
 	)
 	return err
 }

@@ -160,16 +160,16 @@ func (q *Queries) InsertQuantities(ctx context.Context, arg InsertQuantitiesPara
 }
 
 const InsertResources = `-- name: InsertResources :exec
-INSERT INTO resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body)
+INSERT INTO resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body, ranges)
 SELECT u.rid, u.ref, u.last_updated, u.version, (u.rid >> 48)::smallint, (u.ref & 255)::smallint, u.method::"char", u.id,
-    ($1::bigint[])[u.terms_low:u.terms_high], ($2::bigint[])[u.targets_low:u.targets_high], u.body
+    ($1::bigint[])[u.terms_low:u.terms_high], ($2::bigint[])[u.targets_low:u.targets_high], u.body, u.ranges
 FROM (
     SELECT unnest($3::bigint[]) AS rid, unnest($4::bigint[]) AS ref,
         unnest($5::timestamptz[]) AS last_updated, unnest($6::integer[]) AS version,
         unnest($7::text[]) AS method, unnest($8::text[]) AS id,
         unnest($9::integer[]) AS terms_low, unnest($10::integer[]) AS terms_high,
         unnest($11::integer[]) AS targets_low, unnest($12::integer[]) AS targets_high,
-        unnest($13::bytea[]) AS body
+        unnest($13::bytea[]) AS body, unnest($14::bigint[]) AS ranges
 ) u
 `
 
@@ -187,6 +187,7 @@ type InsertResourcesParams struct {
 	TargetsLows  []int32
 	TargetsHighs []int32
 	Bodies       [][]byte
+	Ranges       []int64
 }
 
 func (q *Queries) InsertResources(ctx context.Context, arg InsertResourcesParams) error {
@@ -204,6 +205,7 @@ func (q *Queries) InsertResources(ctx context.Context, arg InsertResourcesParams
 		arg.TargetsLows,
 		arg.TargetsHighs,
 		arg.Bodies,
+		arg.Ranges,
 	)
 	return err
 }
@@ -277,7 +279,7 @@ func (q *Queries) Lock(ctx context.Context, keys []int64) error {
 }
 
 const LockResources = `-- name: LockResources :many
-SELECT r.ref, r.rid, r.version, r.last_updated, r.method, (CASE WHEN $1::boolean THEN r.body END)::bytea AS body
+SELECT r.ref, r.rid, r.version, r.last_updated, r.method, r.ranges, (CASE WHEN $1::boolean THEN r.body END)::bytea AS body
 FROM resource r
 WHERE r.ref = ANY ($2::bigint[])
 ORDER BY r.ref
@@ -295,6 +297,7 @@ type LockResourcesRow struct {
 	Version     int32
 	LastUpdated time.Time
 	Method      fhir.Method
+	Ranges      int64
 	Body        []byte
 }
 
@@ -314,6 +317,7 @@ func (q *Queries) LockResources(ctx context.Context, arg LockResourcesParams) ([
 			&i.Version,
 			&i.LastUpdated,
 			&i.Method,
+			&i.Ranges,
 			&i.Body,
 		); err != nil {
 			return nil, err
@@ -378,14 +382,14 @@ const UpdateResources = `-- name: UpdateResources :exec
 UPDATE resource r
 SET last_updated = u.last_updated, version = u.version, method = u.method::"char",
     terms = ($1::bigint[])[u.terms_low:u.terms_high], targets = ($2::bigint[])[u.targets_low:u.targets_high],
-    body = u.body
+    body = u.body, ranges = u.ranges
 FROM (
     SELECT unnest($3::bigint[]) AS ref,
         unnest($4::timestamptz[]) AS last_updated, unnest($5::integer[]) AS version,
         unnest($6::text[]) AS method,
         unnest($7::integer[]) AS terms_low, unnest($8::integer[]) AS terms_high,
         unnest($9::integer[]) AS targets_low, unnest($10::integer[]) AS targets_high,
-        unnest($11::bytea[]) AS body
+        unnest($11::bytea[]) AS body, unnest($12::bigint[]) AS ranges
 ) u
 WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint
 `
@@ -402,6 +406,7 @@ type UpdateResourcesParams struct {
 	TargetsLows  []int32
 	TargetsHighs []int32
 	Bodies       [][]byte
+	Ranges       []int64
 }
 
 func (q *Queries) UpdateResources(ctx context.Context, arg UpdateResourcesParams) error {
@@ -417,6 +422,7 @@ func (q *Queries) UpdateResources(ctx context.Context, arg UpdateResourcesParams
 		arg.TargetsLows,
 		arg.TargetsHighs,
 		arg.Bodies,
+		arg.Ranges,
 	)
 	return err
 }

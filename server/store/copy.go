@@ -68,8 +68,9 @@ func (st *statement) copyData(dst []byte) []byte {
 // appendResource appends a row of resource: the columns of InsertResources, with
 // what its SQL makes of them.
 func appendResource(dst []byte, cols []array, cells []cell) []byte {
-	rid, ref, lastUpdated, version, method, id, body := cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[12]
-	dst = binary.BigEndian.AppendUint16(dst, 11)
+	rid, ref, lastUpdated, version, method, id := cells[2], cells[3], cells[4], cells[5], cells[6], cells[7]
+	body, ranges := cells[12], cells[13]
+	dst = binary.BigEndian.AppendUint16(dst, 12)
 	dst = append(dst, rid...)
 	dst = append(dst, ref...)
 	dst = append(dst, lastUpdated...)
@@ -80,7 +81,8 @@ func appendResource(dst []byte, cols []array, cells []cell) []byte {
 	dst = append(dst, id...)
 	dst = appendElements(dst, &cols[0], cells[8], cells[9])
 	dst = appendElements(dst, &cols[1], cells[10], cells[11])
-	return append(dst, body...)
+	dst = append(dst, body...)
+	return append(dst, ranges...)
 }
 
 // appendElements appends the elements low to high of a bigint array as an array.

@@ -18,6 +18,9 @@
 // no look at what is there: one round trip. A create with the client's id can
 // lose a race, and a transaction a lock: both are run again (write.go).
 //
+// An update whose dates, numbers, quantities and strings are those of the version
+// before leaves their rows alone; a hash beside the body tells (ranges.go).
+//
 // Reads by id that come at the same time share a query (reader.go).
 //
 // What several writes would wait for is committed beforehand, on connections of
@@ -35,7 +38,7 @@
 //	resource        rid               ref                   shard  version  method  id        terms          targets            body
 //	                 281474976710657   4658968063194266131     19        1  C       43b6ae50  {-92199…, …}   {}                 1,096 bytes of 3,471
 //	                3377699720527919   1158000421376019282    210        1  C       f65d529f  {-90412…, …}   {46589680631942…}  232 bytes of 902
-//	                (and last_updated, typ)
+//	                (and last_updated, typ, ranges)
 //
 //	index_date      key                  low                high               rid
 //	                1158737988215347144  -1037664000000000  -1037577600000000   281474976710657   birthdate 1937-02-13

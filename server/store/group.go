@@ -29,6 +29,7 @@ type entry struct {
 	version     int
 	lastUpdated time.Time
 	body        []byte // JSON
+	ranges      int64  // of the current version, see rangesHash
 	fhirIndex   *fhir.Index
 }
 
@@ -191,7 +192,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 			return err
 		}
 	}
-	e.action = updated
+	e.action, e.ranges = updated, r.Ranges
 	if w.Method == fhir.DELETE {
 		e.action, body = deleted, nil
 	}
@@ -300,11 +301,11 @@ type group struct {
 var groups = sync.Pool{New: func() any {
 	return &group{
 		insert: newStatement("insert", db.InsertResources,
-			oidInt8, oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea).
-			withFlat(2).withCopy("resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body)"),
+			oidInt8, oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea, oidInt8).
+			withFlat(2).withCopy("resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body, ranges)"),
 		move: newStatement("move", db.MoveToHistory, oidInt8),
 		update: newStatement("update", db.UpdateResources,
-			oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea).withFlat(2),
+			oidInt8, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText, oidInt4, oidInt4, oidInt4, oidInt4, oidBytea, oidInt8).withFlat(2),
 		remove:   newStatement("remove", db.DeleteResources, oidInt8),
 		deletion: newStatement("deletion", db.InsertDeletions, oidInt8, oidInt8, oidTimestamptz, oidInt4, oidText),
 		unindex:  newStatement("unindex", db.DeleteIndex, oidInt8),
@@ -360,6 +361,7 @@ func (g *group) add(e *entry) {
 		return
 	}
 	method := byte(e.w.Method)
+	unchanged := false // the rows that it has but for the one of resource
 	switch e.action {
 	case inserted, claimed:
 		c := g.insert.cols // terms, targets, rids, refs, …: the order of the SQL's parameters
@@ -376,9 +378,13 @@ func (g *group) add(e *entry) {
 		c[10].int32(targetsLow)
 		c[11].int32(targetsHigh)
 		c[12].body(e.body)
+		c[13].int64(hashRanges(e.fhirIndex).at(e.version))
 	case updated:
 		g.move.cols[0].int64(e.ref)
-		g.unindex.cols[0].int64(e.rid)
+		ranges := hashRanges(e.fhirIndex)
+		if unchanged = e.ranges != 0 && e.ranges == ranges.at(e.version-1); !unchanged {
+			g.unindex.cols[0].int64(e.rid)
+		}
 		c := g.update.cols
 		termsLow, termsHigh := addSlice(&c[0], e.fhirIndex.Terms)
 		targetsLow, targetsHigh := addSlice(&c[1], e.fhirIndex.Targets)
@@ -391,6 +397,7 @@ func (g *group) add(e *entry) {
 		c[8].int32(targetsLow)
 		c[9].int32(targetsHigh)
 		c[10].body(e.body)
+		c[11].int64(ranges.at(e.version))
 	case deleted:
 		g.move.cols[0].int64(e.ref)
 		g.unindex.cols[0].int64(e.rid)
@@ -409,7 +416,9 @@ func (g *group) add(e *entry) {
 	c[3].char(method)
 	if e.fhirIndex != nil && e.action != deleted {
 		g.checkIndex(e.fhirIndex)
-		g.addIndex(e.rid, e.fhirIndex)
+		if !unchanged {
+			g.addIndex(e.rid, e.fhirIndex)
+		}
 	}
 }
 

@@ -305,14 +305,17 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 			continue
 		}
 		g.checkIndex(x.index)
-		if x.terms {
-			p.Refs = append(p.Refs, x.ref)
-			p.Terms, p.TermsLows, p.TermsHighs = appendSlice(p.Terms, p.TermsLows, p.TermsHighs, x.index.Terms)
-			p.Targets, p.TargetsLows, p.TargetsHighs = appendSlice(p.Targets, p.TargetsLows, p.TargetsHighs, x.index.Targets)
-		}
+		ranges := r.Ranges
 		if x.ranges {
+			ranges = hashRanges(x.index).at(int(r.Version))
 			unindexed = append(unindexed, x.rid)
 			g.addIndex(x.rid, x.index)
+		}
+		if x.terms || x.ranges {
+			p.Refs = append(p.Refs, x.ref)
+			p.Ranges = append(p.Ranges, ranges)
+			p.Terms, p.TermsLows, p.TermsHighs = appendSlice(p.Terms, p.TermsLows, p.TermsHighs, x.index.Terms)
+			p.Targets, p.TargetsLows, p.TargetsHighs = appendSlice(p.Targets, p.TargetsLows, p.TargetsHighs, x.index.Targets)
 		}
 	}
 	if len(g.registries) == 0 {
