@@ -36,6 +36,8 @@ const (
 	flushTrickle = 20_000
 	// analyzeTerms is the least growth that is looked at.
 	analyzeTerms = 100_000
+	// termsOfResource is what a resource has on average.
+	termsOfResource = 23
 )
 
 func (f *flusher) start(s *Store) {
@@ -64,7 +66,8 @@ func (f *flusher) add(terms int) {
 }
 
 func (f *flusher) run(s *Store) {
-	written, next := int64(0), int64(analyzeTerms)
+	written := s.storedTerms()
+	next := written + max(written/2, analyzeTerms)
 	for {
 		select {
 		case <-f.quit:
@@ -88,6 +91,17 @@ func (f *flusher) run(s *Store) {
 		}
 		cancel()
 	}
+}
+
+// storedTerms is about how many terms there were when PostgreSQL last looked.
+func (s *Store) storedTerms() int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var resources float64
+	if err := s.side.QueryRow(ctx, "SELECT reltuples FROM pg_class WHERE oid = 'resource'::regclass").Scan(&resources); err != nil {
+		return 0
+	}
+	return int64(max(0, resources)) * termsOfResource
 }
 
 // settle waits until a flush is due, and returns false when there will be none.
