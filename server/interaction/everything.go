@@ -120,18 +120,7 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	}
 
 	// 2. Its result, with links of its own.
-	answer, err := s.page(ctx, from, q, func(offset int, cursor string) string {
-		v := url.Values{}
-		for name, value := range kept {
-			v[name] = value
-		}
-		for _, name := range []string{"_offset", "_cursor"} {
-			if value := q.PageValues(offset, cursor).Get(name); value != "" {
-				v.Set(name, value)
-			}
-		}
-		return withQuery(path, v)
-	})
+	answer, err := s.page(ctx, from, q, withQuery(path, kept))
 	if err != nil || !beside {
 		return answer, err
 	}

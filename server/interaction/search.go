@@ -1,11 +1,13 @@
 package interaction
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -70,14 +72,12 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		}
 		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
-	return s.page(ctx, from, q, func(offset int, cursor string) string {
-		return withQuery(path, q.PageValues(offset, cursor))
-	})
+	return s.page(ctx, from, q, withQuery(path, q.Applied()))
 }
 
-// page runs q and makes a searchset of the result; to gives the URL of the page
-// at an offset.
-func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to func(offset int, cursor string) string) (Response, error) {
+// page runs q and makes a searchset of the result; self is its URL without what
+// tells one page from another.
+func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self string) (Response, error) {
 	if s.SearchTimeout > 0 {
 		bounded, cancel := context.WithTimeout(ctx, s.SearchTimeout)
 		defer cancel()
@@ -94,7 +94,7 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, to f
 	if found.Total != nil {
 		b.Total = *found.Total
 	}
-	b.Links = links(q, found, to)
+	b.Links = links(q, found, self)
 	reduce := s.reducer(q.Summary, q.Elements)
 	for _, v := range found.Matches {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "match"})
@@ -133,30 +133,54 @@ func searchedInside(reg *search.Registry, p SearchParams, asked []string) ([]str
 	return []string{p.ResourceType}, nil
 }
 
-// links are the links of a page; to gives the URL of the page at an offset.
-// Spec: https://hl7.org/fhir/R4/http.html#paging.
-func links(q *search.Query, found *store.SearchResult, to func(offset int, cursor string) string) []Link {
-	at, self := found.Offset, ""
+// links are the links of a page; self is as for page. Spec:
+// https://hl7.org/fhir/R4/http.html#paging.
+func links(q *search.Query, found *store.SearchResult, self string) []Link {
+	at, cursor := found.Offset, ""
 	if q.Cursor != nil {
-		self = q.Cursor.String()
+		cursor = q.Cursor.String()
 	} else if at == 0 {
 		at = -1
 	}
-	out := []Link{{"self", to(at, self)}}
+	out := make([]Link, 0, 5)
+	out = append(out, Link{"self", pageURL(self, at, cursor)})
 	if q.Count == 0 {
 		return out
 	}
-	out = append(out, Link{"first", to(0, "")})
+	out = append(out, Link{"first", pageURL(self, 0, "")})
 	if found.Offset > 0 {
-		out = append(out, Link{"previous", to(max(found.Offset-q.Count, 0), found.First)})
+		out = append(out, Link{"previous", pageURL(self, max(found.Offset-q.Count, 0), found.First)})
 	}
 	if found.HasNext {
-		out = append(out, Link{"next", to(found.Offset+len(found.Matches), found.Last)})
+		out = append(out, Link{"next", pageURL(self, found.Offset+len(found.Matches), found.Last)})
 	}
 	if found.Total != nil {
-		out = append(out, Link{"last", to(found.EndOffset, found.End)})
+		out = append(out, Link{"last", pageURL(self, found.EndOffset, found.End)})
 	}
 	return out
+}
+
+// pageURL adds what tells a page to the URL of a search. An offset below 0 is the
+// page that nobody asked for by an offset. A cursor needs no escapes.
+func pageURL(self string, offset int, cursor string) string {
+	b := make([]byte, 0, len(self)+len("?_offset=&_cursor=")+10+len(cursor))
+	b = append(b, self...)
+	add := func(name string) {
+		sep := byte('?')
+		if bytes.IndexByte(b, sep) >= 0 {
+			sep = '&'
+		}
+		b = append(append(b, sep), name...)
+	}
+	if offset >= 0 {
+		add("_offset=")
+		b = strconv.AppendInt(b, int64(offset), 10)
+	}
+	if cursor != "" {
+		add("_cursor=")
+		b = append(b, cursor...)
+	}
+	return string(b)
 }
 
 // compartmentTypes are the resource types of a compartment, sorted.

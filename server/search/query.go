@@ -3,7 +3,6 @@ package search
 import (
 	"net/url"
 	"slices"
-	"strconv"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -287,17 +286,4 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 		c.Any = append(c.Any, termsOf(keys, v))
 	}
 	q.And(c)
-}
-
-// PageValues returns Applied with `_offset` and the cursor of a page, for a link. An
-// offset below 0 is the page that nobody asked for by an offset.
-func (q *Query) PageValues(offset int, cursor string) url.Values {
-	out := q.Applied()
-	if offset >= 0 {
-		out.Set("_offset", strconv.Itoa(offset))
-	}
-	if cursor != "" {
-		out.Set("_cursor", cursor)
-	}
-	return out
 }

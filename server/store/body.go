@@ -57,6 +57,44 @@ func copyBody(stored []byte) ([]byte, error) {
 	return json, err
 }
 
+// bodies decodes the bodies of one page into memory that they share: a page is kept
+// and dropped as one.
+type bodies struct{ free []byte }
+
+// The memory for the bodies of a page is taken in pieces, the first for a few.
+const (
+	firstBodies = 4 << 10
+	mostBodies  = 32 << 10
+)
+
+// decode is copyBody.
+func (b *bodies) decode(stored []byte) ([]byte, error) {
+	size := len(stored)
+	packed := size > 0 && stored[0] == dictionaryNumber
+	if packed {
+		var err error
+		if size, err = s2.DecodedLen(stored[1:]); err != nil || size > maxCompressed {
+			return nil, errBody
+		}
+	}
+	if size > cap(b.free) {
+		b.free = make([]byte, 0, max(size, min(max(2*cap(b.free), firstBodies), mostBodies)))
+	}
+	into := b.free[:0:size]
+	b.free = b.free[size:size]
+	if !packed {
+		if size > 0 && stored[0] != '{' {
+			return nil, errBody
+		}
+		return append(into, stored...), nil
+	}
+	json, err := bodyDictionary.Decode(into, stored[1:])
+	if err != nil {
+		return nil, fmt.Errorf("decompress body: %w", err)
+	}
+	return json, nil
+}
+
 // decodeBody returns the JSON of the column body. It may share memory with
 // stored.
 func decodeBody(stored []byte) ([]byte, error) {

@@ -27,8 +27,12 @@ func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir
 	}
 	out := make([]fhir.Version, len(rows))
 	for i, r := range rows {
-		if out[i], err = t.store.version(ctx, number, r.ID, r.Version, r.LastUpdated, r.Method, r.Body); err != nil {
+		body, err := decodeBody(r.Body)
+		if err != nil {
 			return nil, err
+		}
+		out[i] = fhir.Version{
+			ResourceType: typ, ID: r.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(), Method: r.Method, Body: body,
 		}
 	}
 	return out, nil

@@ -15,6 +15,7 @@ import (
 	"kiln/server/search"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // SearchResult is one page of a search.
@@ -541,34 +542,33 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 	defer rows.Close()
 	p := &pageRows{}
 	nkeys := len(x.q.Sort)
-	var seen, count, rid *int64
-	var id *string
-	var version *int32
-	var updated *time.Time
-	var method *fhir.Method
-	var typ *int16
-	var body []byte
+	var seen, count, rid pgtype.Int8
+	var row versionRow
 	keys := make([]*string, nkeys)
 	into := append(before[:len(before):len(before)], &seen, &count, &rid)
 	for i := range keys {
 		into = append(into, &keys[i])
 	}
-	into = append(into, &id, &version, &updated, &method, &typ, &body)
+	into = row.columns(into)
+	var memory bodies
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		if count != nil {
-			p.seen, p.total = *seen, *count
+		if count.Valid {
+			p.seen, p.total = seen.Int64, count.Int64
 		}
-		if rid == nil {
+		if !rid.Valid {
 			continue
 		}
-		v, err := x.s.version(ctx, *typ, *id, *version, *updated, *method, body)
+		v, err := x.s.version(ctx, &row, &memory)
 		if err != nil {
 			return nil, err
 		}
-		m := match{rid: *rid, v: v}
+		if p.rows == nil {
+			p.rows = make([]match, 0, min(x.q.Count+1, 32))
+		}
+		m := match{rid: rid.Int64, v: v}
 		if nkeys > 0 {
 			m.keys = slices.Clone(keys)
 		}
@@ -577,16 +577,32 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 	return p, rows.Err()
 }
 
-func (s *Store) version(ctx context.Context, typ int16, id string, version int32, updated time.Time, method fhir.Method, body []byte) (fhir.Version, error) {
-	name, err := s.typeName(ctx, typ)
+// versionRow is search.rowColumns as they are read: of use until the next row, null
+// where there is no row.
+type versionRow struct {
+	id      pgtype.Text
+	version pgtype.Int4
+	updated pgtype.Timestamptz
+	method  *fhir.Method
+	typ     pgtype.Int2
+	body    pgtype.DriverBytes
+}
+
+func (r *versionRow) columns(into []any) []any {
+	return append(into, &r.id, &r.version, &r.updated, &r.method, &r.typ, &r.body)
+}
+
+func (s *Store) version(ctx context.Context, r *versionRow, memory *bodies) (fhir.Version, error) {
+	name, err := s.typeName(ctx, r.typ.Int16)
 	if err != nil {
 		return fhir.Version{}, err
 	}
-	if body, err = decodeBody(body); err != nil {
+	body, err := memory.decode(r.body)
+	if err != nil {
 		return fhir.Version{}, err
 	}
 	return fhir.Version{
-		ResourceType: name, ID: id, VersionID: int(version), LastUpdated: updated.UTC(), Method: method, Body: body,
+		ResourceType: name, ID: r.id.String, VersionID: int(r.version.Int32), LastUpdated: r.updated.Time.UTC(), Method: *r.method, Body: body,
 	}, nil
 }
 

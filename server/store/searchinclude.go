@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 
@@ -71,19 +69,22 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m match, err error) {
-		var id string
-		var version int32
-		var updated time.Time
-		var method fhir.Method
-		var typ int16
-		var body []byte
-		if err := row.Scan(&m.rid, &id, &version, &updated, &method, &typ, &body); err != nil {
-			return m, err
+	defer rows.Close()
+	var row versionRow
+	var m match
+	var memory bodies
+	into := row.columns([]any{&m.rid})
+	var found []match
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
 		}
-		m.v, err = x.s.version(ctx, typ, id, version, updated, method, body)
-		return m, err
-	})
+		if m.v, err = x.s.version(ctx, &row, &memory); err != nil {
+			return nil, err
+		}
+		found = append(found, m)
+	}
+	return found, rows.Err()
 }
 
 // explain adds the query in words, and each statement with PostgreSQL's plan and
