@@ -64,6 +64,8 @@ type op struct {
 	path   ir.Path
 	system string
 	text   string // of the branch, for the comment; "" in a composite
+	// elsewhere are the elements of the value that are indexed by other ops.
+	elsewhere []string
 }
 
 // at returns the node that the steps lead to.
@@ -85,7 +87,7 @@ func extractor(f *jen.File, s *ir.Search) {
 	for _, b := range s.Branches {
 		for _, p := range b.Paths {
 			n := root.at(p.Steps)
-			n.ops = append(n.ops, op{key: b.Key, typ: b.Type, path: p, system: b.System, text: b.Text})
+			n.ops = append(n.ops, op{key: b.Key, typ: b.Type, path: p, system: b.System, text: b.Text, elsewhere: b.Elsewhere})
 		}
 	}
 	for _, c := range s.Composites {
@@ -235,6 +237,15 @@ func leaf(g *jen.Group, o op, value *jen.Statement, address bool) {
 		call = g.Id("x").Dot("CodeOf").Call(key(o.key), jen.Lit(o.system), value.Dot("Text"))
 	case o.path.At.Primitive:
 		call = g.Id("x").Dot(function).Call(key(o.key), value.Dot("Text"))
+	case len(o.elsewhere) > 0:
+		call = g.Id(function+"Except").Call(jen.Id("x"), key(o.key), value, jen.Do(func(s *jen.Statement) {
+			for i, name := range o.elsewhere {
+				if i > 0 {
+					s.Op("|")
+				}
+				s.Id(name + "Elsewhere")
+			}
+		}))
 	default:
 		call = g.Id(function).Call(jen.Id("x"), key(o.key), value)
 	}
@@ -284,6 +295,9 @@ func parameterFacts(m *ir.Model, p fhir.Parameter) []jen.Code {
 	add("Type", jen.Qual(fhirPath, searchTypes[p.Type]))
 	if len(p.Keys) > 0 {
 		add("Keys", keys(p.Keys))
+	}
+	if len(p.PartOf) > 0 {
+		add("PartOf", keys(p.PartOf))
 	}
 	switch {
 	case len(p.Targets) == len(m.Resources):

@@ -109,14 +109,27 @@ func TestExtractEquality(t *testing.T) {
 
 func TestExtractOrdered(t *testing.T) {
 	x := extract(decode(t, patient))
-	var names []string
-	for _, s := range x.Strings {
-		if s.Key == parameter(t, "Patient", "name").Keys[0] {
-			names = append(names, s.Text)
+	// A name is read from its parts, and nothing of it is there twice.
+	texts := func(code string) (out []string) {
+		for _, s := range x.Strings {
+			if slices.Contains(parameter(t, "Patient", code).Keys, s.Key) {
+				out = append(out, s.Text)
+			}
 		}
+		return out
 	}
-	if want := []string{"chalmers", "peter", "james"}; !slices.Equal(names, want) {
-		t.Errorf("name is %q, want %q", names, want)
+	for _, c := range []struct {
+		code string
+		want []string
+	}{
+		{"name", []string{"chalmers", "peter", "james"}},
+		{"phonetic", []string{"chalmers", "peter", "james"}},
+		{"family", []string{"chalmers"}},
+		{"given", []string{"peter", "james"}},
+	} {
+		if got := texts(c.code); !slices.Equal(got, c.want) {
+			t.Errorf("%s is %q, want %q", c.code, got, c.want)
+		}
 	}
 	low, high, _ := fhir.ParseDate("1974-12-25")
 	if want := (fhir.DateEntry{Key: parameter(t, "Patient", "birthdate").Keys[0], Low: low, High: high}); !slices.Contains(x.Dates, want) {

@@ -459,6 +459,10 @@ var conversions = map[fhir.SearchType]map[string]string{
 // severalRows are the datatypes of which one value leaves several entries.
 var severalRows = map[string]bool{"HumanName": true, "Address": true, "CodeableConcept": true, "Extension": true}
 
+// divisible are the datatypes whose parts may have search parameters of their own:
+// their functions leave out what is passed to them.
+var divisible = map[string]bool{"HumanName": true, "Address": true}
+
 // Conversion returns how a path's values are indexed for a search type, and ""
 // where they cannot be. Values of a choice go through the function of the search
 // type that looks at the datatype.

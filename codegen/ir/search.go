@@ -30,6 +30,10 @@ type Branch struct {
 	Paths []Path
 	// System is the implicit system of the code that the branch ends in.
 	System string
+	// Elsewhere are the elements of a name or an address that have a branch of their
+	// own, and Parts the keys of those: this one leaves them out.
+	Elsewhere []string
+	Parts     []fhir.Key
 }
 
 // CompositeBranch is an element whose components are indexed together.
@@ -84,6 +88,7 @@ func search(set *definition.Set, m *Model) error {
 		s.omit(Remark{Code: u.Type, URL: u.URL, Type: fhir.SearchSpecial, Reason: u.Reason})
 	}
 	for _, x := range m.Searches {
+		x.shareParts()
 		slices.SortFunc(x.Parameters, func(a, b fhir.Parameter) int { return cmp.Compare(a.Code, b.Code) })
 		slices.SortFunc(x.Branches, func(a, b Branch) int {
 			return cmp.Or(cmp.Compare(a.Text, b.Text), cmp.Compare(a.Type, b.Type))
@@ -333,6 +338,48 @@ func (x *Search) add(b Branch) {
 	}
 }
 
+// shareParts lets the branches of whole names and addresses read the entries of
+// their parts' branches, where the type has such: `name` those of `family` and
+// `given`. Two thirds of a patient's strings would be there twice otherwise.
+func (x *Search) shareParts() {
+	for i := range x.Branches {
+		whole := &x.Branches[i]
+		if whole.Type != fhir.SearchString || len(whole.Paths) != 1 || !divisible[whole.Paths[0].At.Name] || x.combines(whole.Key) {
+			continue
+		}
+		path := whole.Paths[0]
+		for _, b := range x.Branches {
+			if b.Type != fhir.SearchString || len(b.Paths) != 1 {
+				continue
+			}
+			part, n := b.Paths[0], len(path.Steps)
+			if len(part.Steps) == n+1 && slices.Equal(part.Steps[:n], path.Steps) && part.Steps[n].Kind == StepChild && part.At.Name == "string" {
+				whole.Elsewhere = append(whole.Elsewhere, part.Steps[n].Field.Name)
+				whole.Parts = append(whole.Parts, b.Key)
+			}
+		}
+		if len(whole.Parts) == 0 {
+			continue
+		}
+		slices.Sort(whole.Elsewhere)
+		for j := range x.Parameters {
+			readParts(&x.Parameters[j], whole)
+		}
+	}
+}
+
+// combines reports whether a composite has the values of a key among its parts.
+func (x *Search) combines(k fhir.Key) bool {
+	for _, p := range x.Parameters {
+		for _, c := range p.Composites {
+			if slices.ContainsFunc(c.Parts, func(part fhir.Part) bool { return slices.Contains(part.Keys, k) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // targets are the resource types that the references of a path may point at:
 // what resolve() asks for, else what the element allows, else what the parameter
 // says.
@@ -367,6 +414,19 @@ func (s *searcher) known(names []string) []string {
 		return all
 	}
 	return out
+}
+
+// readParts adds the keys of a branch's parts to a parameter that has the branch.
+func readParts(p *fhir.Parameter, whole *Branch) {
+	if !slices.Contains(p.Keys, whole.Key) {
+		return
+	}
+	p.PartOf = append(p.PartOf, make([]fhir.Key, len(p.Keys)-len(p.PartOf))...)
+	for _, k := range whole.Parts {
+		if !slices.Contains(p.Keys, k) {
+			p.Keys, p.PartOf = append(p.Keys, k), append(p.PartOf, whole.Key)
+		}
+	}
 }
 
 func appendNew(keys []fhir.Key, k fhir.Key) []fhir.Key {

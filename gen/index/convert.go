@@ -260,31 +260,74 @@ func stringOf(x *fhir.Index, k fhir.Key, e fhir.Element) {
 	}
 }
 
+// The parts of a name or an address that the caller indexes under keys of their
+// own, which a search for the whole reads as well.
+type parts uint
+
+const (
+	familyElsewhere parts = 1 << iota
+	givenElsewhere
+	prefixElsewhere
+	suffixElsewhere
+	lineElsewhere
+	cityElsewhere
+	districtElsewhere
+	stateElsewhere
+	postalCodeElsewhere
+	countryElsewhere
+	textElsewhere
+)
+
 // stringHumanName indexes every part of a name, as R4 says of `name`.
 func stringHumanName(x *fhir.Index, k fhir.Key, v *r4.HumanName) {
+	stringHumanNameExcept(x, k, v, 0)
+}
+
+func stringHumanNameExcept(x *fhir.Index, k fhir.Key, v *r4.HumanName, elsewhere parts) {
 	if v == nil {
 		return
 	}
-	x.String(k, v.Family.Text)
-	for _, list := range [...][]fhir.String{v.Given, v.Prefix, v.Suffix} {
-		for i := range list {
-			x.String(k, list[i].Text)
+	part := func(p parts, s string) {
+		if elsewhere&p == 0 {
+			x.String(k, s)
 		}
 	}
-	x.String(k, v.Text.Text)
+	part(familyElsewhere, v.Family.Text)
+	for i := range v.Given {
+		part(givenElsewhere, v.Given[i].Text)
+	}
+	for i := range v.Prefix {
+		part(prefixElsewhere, v.Prefix[i].Text)
+	}
+	for i := range v.Suffix {
+		part(suffixElsewhere, v.Suffix[i].Text)
+	}
+	part(textElsewhere, v.Text.Text)
 }
 
 // stringAddress indexes every part of an address, as R4 says of `address`.
 func stringAddress(x *fhir.Index, k fhir.Key, v *r4.Address) {
+	stringAddressExcept(x, k, v, 0)
+}
+
+func stringAddressExcept(x *fhir.Index, k fhir.Key, v *r4.Address, elsewhere parts) {
 	if v == nil {
 		return
 	}
+	part := func(p parts, s string) {
+		if elsewhere&p == 0 {
+			x.String(k, s)
+		}
+	}
 	for i := range v.Line {
-		x.String(k, v.Line[i].Text)
+		part(lineElsewhere, v.Line[i].Text)
 	}
-	for _, s := range [...]string{v.City.Text, v.District.Text, v.State.Text, v.PostalCode.Text, v.Country.Text, v.Text.Text} {
-		x.String(k, s)
-	}
+	part(cityElsewhere, v.City.Text)
+	part(districtElsewhere, v.District.Text)
+	part(stateElsewhere, v.State.Text)
+	part(postalCodeElsewhere, v.PostalCode.Text)
+	part(countryElsewhere, v.Country.Text)
+	part(textElsewhere, v.Text.Text)
 }
 
 func stringAnnotation(x *fhir.Index, k fhir.Key, v *r4.Annotation) {

@@ -16,12 +16,12 @@ func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 	for i := range r.Contact {
 		contact := &r.Contact[i]
 		if address := contact.Address; address != nil {
-			stringAddress(x, 0xcb2e29d92fa819a5, address)                                     // InsurancePlan.contact.address
-			x.String(0xc28391270f7b473f, address.City.Text)                                   // InsurancePlan.contact.address.city
-			x.String(0x43b858abfacbc151, address.Country.Text)                                // InsurancePlan.contact.address.country
-			x.String(0x11a4752fe2a684a1, address.PostalCode.Text)                             // InsurancePlan.contact.address.postalCode
-			x.String(0x9dde858b9c5b09c2, address.State.Text)                                  // InsurancePlan.contact.address.state
-			x.CodeOf(0xd242a7d4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text) // InsurancePlan.contact.address.use
+			stringAddressExcept(x, 0xcb2e29d92fa819a5, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // InsurancePlan.contact.address
+			x.String(0xc28391270f7b473f, address.City.Text)                                                                        // InsurancePlan.contact.address.city
+			x.String(0x43b858abfacbc151, address.Country.Text)                                                                     // InsurancePlan.contact.address.country
+			x.String(0x11a4752fe2a684a1, address.PostalCode.Text)                                                                  // InsurancePlan.contact.address.postalCode
+			x.String(0x9dde858b9c5b09c2, address.State.Text)                                                                       // InsurancePlan.contact.address.state
+			x.CodeOf(0xd242a7d4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // InsurancePlan.contact.address.use
 		}
 	}
 	for i := range r.Endpoint {
@@ -61,7 +61,7 @@ var parametersInsurancePlan = []fhir.Parameter{
 	{Code: "_source", Base: "InsurancePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x79642e8af33ea0ce}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x918e90d4f9543c4d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "InsurancePlan", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "address", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0xcb2e29d92fa819a5}, Expression: "InsurancePlan.contact.address", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0xcb2e29d92fa819a5, 0xc28391270f7b473f, 0x43b858abfacbc151, 0x11a4752fe2a684a1, 0x9dde858b9c5b09c2}, PartOf: []fhir.Key{0, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5}, Expression: "InsurancePlan.contact.address", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0xc28391270f7b473f}, Expression: "InsurancePlan.contact.address.city", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x43b858abfacbc151}, Expression: "InsurancePlan.contact.address.country", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x11a4752fe2a684a1}, Expression: "InsurancePlan.contact.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-postalcode", Description: "A postal code specified in an address"},

@@ -10,12 +10,12 @@ import (
 // location adds what the search parameters say of r to x.
 func location(x *fhir.Index, r *r4.Location) {
 	if address := r.Address; address != nil {
-		stringAddress(x, 0x3760c1ab0074f643, address)                                     // Location.address
-		x.String(0x8c61928610ee15e0, address.City.Text)                                   // Location.address.city
-		x.String(0xa2c3844dc315c747, address.Country.Text)                                // Location.address.country
-		x.String(0x87a250fb22da38ff, address.PostalCode.Text)                             // Location.address.postalCode
-		x.String(0x15c45660be29bf09, address.State.Text)                                  // Location.address.state
-		x.CodeOf(0xfd6efd011c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text) // Location.address.use
+		stringAddressExcept(x, 0x3760c1ab0074f643, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Location.address
+		x.String(0x8c61928610ee15e0, address.City.Text)                                                                        // Location.address.city
+		x.String(0xa2c3844dc315c747, address.Country.Text)                                                                     // Location.address.country
+		x.String(0x87a250fb22da38ff, address.PostalCode.Text)                                                                  // Location.address.postalCode
+		x.String(0x15c45660be29bf09, address.State.Text)                                                                       // Location.address.state
+		x.CodeOf(0xfd6efd011c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Location.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x6a2b1ec874825b80, r.Alias[i].Text) // Location.alias
@@ -59,7 +59,7 @@ var parametersLocation = []fhir.Parameter{
 	{Code: "_source", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0xeafa8e8883b00dcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8617fa21dc598d3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Location", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "address", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x3760c1ab0074f643}, Expression: "Location.address", URL: "http://hl7.org/fhir/SearchParameter/Location-address", Description: "A (part of the) address of the location"},
+	{Code: "address", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x3760c1ab0074f643, 0x8c61928610ee15e0, 0xa2c3844dc315c747, 0x87a250fb22da38ff, 0x15c45660be29bf09}, PartOf: []fhir.Key{0, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643}, Expression: "Location.address", URL: "http://hl7.org/fhir/SearchParameter/Location-address", Description: "A (part of the) address of the location"},
 	{Code: "address-city", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x8c61928610ee15e0}, Single: true, Expression: "Location.address.city", URL: "http://hl7.org/fhir/SearchParameter/Location-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0xa2c3844dc315c747}, Single: true, Expression: "Location.address.country", URL: "http://hl7.org/fhir/SearchParameter/Location-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x87a250fb22da38ff}, Single: true, Expression: "Location.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Location-address-postalcode", Description: "A postal code specified in an address"},

@@ -12,12 +12,12 @@ func organization(x *fhir.Index, r *r4.Organization) {
 	x.Boolean(0x07dc6d22d6cf82cb, r.Active.Text) // Organization.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0xe7e522cc30486bad, address)                                     // Organization.address
-		x.String(0xf6932b661e470852, address.City.Text)                                   // Organization.address.city
-		x.String(0x7c83b388e47862d7, address.Country.Text)                                // Organization.address.country
-		x.String(0xa160459aa21c9926, address.PostalCode.Text)                             // Organization.address.postalCode
-		x.String(0x4a0df9f8dc5bd7d5, address.State.Text)                                  // Organization.address.state
-		x.CodeOf(0x478dc3e1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text) // Organization.address.use
+		stringAddressExcept(x, 0xe7e522cc30486bad, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Organization.address
+		x.String(0xf6932b661e470852, address.City.Text)                                                                        // Organization.address.city
+		x.String(0x7c83b388e47862d7, address.Country.Text)                                                                     // Organization.address.country
+		x.String(0xa160459aa21c9926, address.PostalCode.Text)                                                                  // Organization.address.postalCode
+		x.String(0x4a0df9f8dc5bd7d5, address.State.Text)                                                                       // Organization.address.state
+		x.CodeOf(0x478dc3e1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Organization.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x1e3ccd86e60453be, r.Alias[i].Text) // Organization.alias
@@ -59,7 +59,7 @@ var parametersOrganization = []fhir.Parameter{
 	{Code: "_tag", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ca8c46e971b3342}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Organization", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "active", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x07dc6d22d6cf82cb}, Single: true, Expression: "Organization.active", URL: "http://hl7.org/fhir/SearchParameter/Organization-active", Description: "Is the Organization record active"},
-	{Code: "address", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xe7e522cc30486bad}, Expression: "Organization.address", URL: "http://hl7.org/fhir/SearchParameter/Organization-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xe7e522cc30486bad, 0xf6932b661e470852, 0x7c83b388e47862d7, 0xa160459aa21c9926, 0x4a0df9f8dc5bd7d5}, PartOf: []fhir.Key{0, 0xe7e522cc30486bad, 0xe7e522cc30486bad, 0xe7e522cc30486bad, 0xe7e522cc30486bad}, Expression: "Organization.address", URL: "http://hl7.org/fhir/SearchParameter/Organization-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xf6932b661e470852}, Expression: "Organization.address.city", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x7c83b388e47862d7}, Expression: "Organization.address.country", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xa160459aa21c9926}, Expression: "Organization.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-postalcode", Description: "A postal code specified in an address"},

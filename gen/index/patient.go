@@ -12,12 +12,12 @@ func patient(x *fhir.Index, r *r4.Patient) {
 	x.Boolean(0x35e0fa8a5aad3a6a, r.Active.Text) // Patient.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x2a6fc3ff59305b4a, address)                                     // Patient.address
-		x.String(0x24486f71c8436aec, address.City.Text)                                   // Patient.address.city
-		x.String(0x8526a0d9d4c660d6, address.Country.Text)                                // Patient.address.country
-		x.String(0x438e2f9ceb9f9ac8, address.PostalCode.Text)                             // Patient.address.postalCode
-		x.String(0x9603255846d927b6, address.State.Text)                                  // Patient.address.state
-		x.CodeOf(0x0c52236ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text) // Patient.address.use
+		stringAddressExcept(x, 0x2a6fc3ff59305b4a, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Patient.address
+		x.String(0x24486f71c8436aec, address.City.Text)                                                                        // Patient.address.city
+		x.String(0x8526a0d9d4c660d6, address.Country.Text)                                                                     // Patient.address.country
+		x.String(0x438e2f9ceb9f9ac8, address.PostalCode.Text)                                                                  // Patient.address.postalCode
+		x.String(0x9603255846d927b6, address.State.Text)                                                                       // Patient.address.state
+		x.CodeOf(0x0c52236ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Patient.address.use
 	}
 	x.Date(0x1014aa0f9f5397c8, r.BirthDate.Text) // Patient.birthDate
 	for i := range r.Communication {
@@ -60,8 +60,8 @@ func patient(x *fhir.Index, r *r4.Patient) {
 	}
 	for i := range r.Name {
 		name := &r.Name[i]
-		stringHumanName(x, 0x0e203a9a0f082bdc, name)   // Patient.name
-		x.String(0xf1e0362d9149aa53, name.Family.Text) // Patient.name.family
+		stringHumanNameExcept(x, 0x0e203a9a0f082bdc, name, familyElsewhere|givenElsewhere) // Patient.name
+		x.String(0xf1e0362d9149aa53, name.Family.Text)                                     // Patient.name.family
 		for i := range name.Given {
 			x.String(0x437381fe4ca06cdc, name.Given[i].Text) // Patient.name.given
 		}
@@ -90,7 +90,7 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "_tag", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb08f686ff95f5fe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Patient", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "active", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x35e0fa8a5aad3a6a}, Single: true, Expression: "Patient.active", URL: "http://hl7.org/fhir/SearchParameter/Patient-active", Description: "Whether the patient record is active"},
-	{Code: "address", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x2a6fc3ff59305b4a}, Expression: "Patient.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x2a6fc3ff59305b4a, 0x24486f71c8436aec, 0x8526a0d9d4c660d6, 0x438e2f9ceb9f9ac8, 0x9603255846d927b6}, PartOf: []fhir.Key{0, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a}, Expression: "Patient.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x24486f71c8436aec}, Expression: "Patient.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x8526a0d9d4c660d6}, Expression: "Patient.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x438e2f9ceb9f9ac8}, Expression: "Patient.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
@@ -110,10 +110,10 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "language", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x5da7dbdbdcd777a2}, Expression: "Patient.communication.language", URL: "http://hl7.org/fhir/SearchParameter/Patient-language", Description: "Language code (irrespective of use value)"},
 	{Code: "link", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0xceb96f5731a4cdda}, Targets: []string{"Patient", "RelatedPerson"}, Expression: "Patient.link.other", URL: "http://hl7.org/fhir/SearchParameter/Patient-link", Description: "All patients linked to the given patient"},
 	{Code: "mothersMaidenName", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xcd93bc238382dd7b}, Expression: "Patient.extension('http://hl7.org/fhir/StructureDefinition/patient-extensions-Patient-mothersMaidenName')", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-mothersMaidenName", Description: "Search based on patient's mother's maiden name"},
-	{Code: "name", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/Patient-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
+	{Code: "name", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0x0e203a9a0f082bdc, 0x0e203a9a0f082bdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/Patient-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
 	{Code: "organization", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0xcff91670fe7f8640}, Targets: []string{"Organization"}, Single: true, Expression: "Patient.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Patient-organization", Description: "The organization that is the custodian of the patient record"},
 	{Code: "part-agree", Base: "Patient", Type: fhir.SearchReference, Unsupported: "its expression says nothing of Patient", URL: "http://hl7.org/fhir/SearchParameter/example-extension", Description: "Search by url for a participation agreement, which is stored in a DocumentReference"},
 	{Code: "phone", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x45be5bfc639c6b8c}, Expression: "Patient.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
-	{Code: "phonetic", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
+	{Code: "phonetic", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0x0e203a9a0f082bdc, 0x0e203a9a0f082bdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
 	{Code: "telecom", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xecf7de070df39855}, Expression: "Patient.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of telecom details of the patient"},
 }

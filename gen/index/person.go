@@ -11,12 +11,12 @@ import (
 func person(x *fhir.Index, r *r4.Person) {
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x525902caa71bdf96, address)                                     // Person.address
-		x.String(0x18c1feae92a82b05, address.City.Text)                                   // Person.address.city
-		x.String(0xc11efe8cdf3037f7, address.Country.Text)                                // Person.address.country
-		x.String(0x96bd79e866111c67, address.PostalCode.Text)                             // Person.address.postalCode
-		x.String(0x3bc61aa5d38130cb, address.State.Text)                                  // Person.address.state
-		x.CodeOf(0xa6068cc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text) // Person.address.use
+		stringAddressExcept(x, 0x525902caa71bdf96, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Person.address
+		x.String(0x18c1feae92a82b05, address.City.Text)                                                                        // Person.address.city
+		x.String(0xc11efe8cdf3037f7, address.Country.Text)                                                                     // Person.address.country
+		x.String(0x96bd79e866111c67, address.PostalCode.Text)                                                                  // Person.address.postalCode
+		x.String(0x3bc61aa5d38130cb, address.State.Text)                                                                       // Person.address.state
+		x.CodeOf(0xa6068cc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Person.address.use
 	}
 	x.Date(0xc5c6a446feac2c63, r.BirthDate.Text)                                             // Person.birthDate
 	x.CodeOf(0x0b7e5ac10c398e50, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Person.gender
@@ -66,7 +66,7 @@ var parametersPerson = []fhir.Parameter{
 	{Code: "_source", Base: "Person", Type: fhir.SearchURI, Keys: []fhir.Key{0x13e92dba3b36eca0}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b9c83b28eca3403}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Person", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "address", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x525902caa71bdf96}, Expression: "Person.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x525902caa71bdf96, 0x18c1feae92a82b05, 0xc11efe8cdf3037f7, 0x96bd79e866111c67, 0x3bc61aa5d38130cb}, PartOf: []fhir.Key{0, 0x525902caa71bdf96, 0x525902caa71bdf96, 0x525902caa71bdf96, 0x525902caa71bdf96}, Expression: "Person.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x18c1feae92a82b05}, Expression: "Person.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0xc11efe8cdf3037f7}, Expression: "Person.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x96bd79e866111c67}, Expression: "Person.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},

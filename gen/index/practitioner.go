@@ -12,12 +12,12 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	x.Boolean(0x010b6c6c08e44524, r.Active.Text) // Practitioner.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x16a444ea02efecef, address)                                     // Practitioner.address
-		x.String(0x5c4e6d18557c6f5c, address.City.Text)                                   // Practitioner.address.city
-		x.String(0x5c75ddb12d757ea1, address.Country.Text)                                // Practitioner.address.country
-		x.String(0xaa2e08a62219e3d1, address.PostalCode.Text)                             // Practitioner.address.postalCode
-		x.String(0x5b90804fb452145b, address.State.Text)                                  // Practitioner.address.state
-		x.CodeOf(0x519969bedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text) // Practitioner.address.use
+		stringAddressExcept(x, 0x16a444ea02efecef, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Practitioner.address
+		x.String(0x5c4e6d18557c6f5c, address.City.Text)                                                                        // Practitioner.address.city
+		x.String(0x5c75ddb12d757ea1, address.Country.Text)                                                                     // Practitioner.address.country
+		x.String(0xaa2e08a62219e3d1, address.PostalCode.Text)                                                                  // Practitioner.address.postalCode
+		x.String(0x5b90804fb452145b, address.State.Text)                                                                       // Practitioner.address.state
+		x.CodeOf(0x519969bedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Practitioner.address.use
 	}
 	for i := range r.Communication {
 		tokenCodeableConcept(x, 0x5a438d1bba25a363, &r.Communication[i]) // Practitioner.communication
@@ -40,8 +40,8 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	}
 	for i := range r.Name {
 		name := &r.Name[i]
-		stringHumanName(x, 0x3735ac0201bf772c, name)   // Practitioner.name
-		x.String(0x265a2db7adecb777, name.Family.Text) // Practitioner.name.family
+		stringHumanNameExcept(x, 0x3735ac0201bf772c, name, familyElsewhere|givenElsewhere) // Practitioner.name
+		x.String(0x265a2db7adecb777, name.Family.Text)                                     // Practitioner.name.family
 		for i := range name.Given {
 			x.String(0x10c01791f24bbae1, name.Given[i].Text) // Practitioner.name.given
 		}
@@ -70,7 +70,7 @@ var parametersPractitioner = []fhir.Parameter{
 	{Code: "_tag", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x4247428ea7dbffe3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Practitioner", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "active", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x010b6c6c08e44524}, Single: true, Expression: "Practitioner.active", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-active", Description: "Whether the practitioner record is active"},
-	{Code: "address", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x16a444ea02efecef}, Expression: "Practitioner.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x16a444ea02efecef, 0x5c4e6d18557c6f5c, 0x5c75ddb12d757ea1, 0xaa2e08a62219e3d1, 0x5b90804fb452145b}, PartOf: []fhir.Key{0, 0x16a444ea02efecef, 0x16a444ea02efecef, 0x16a444ea02efecef, 0x16a444ea02efecef}, Expression: "Practitioner.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5c4e6d18557c6f5c}, Expression: "Practitioner.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5c75ddb12d757ea1}, Expression: "Practitioner.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0xaa2e08a62219e3d1}, Expression: "Practitioner.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
@@ -82,8 +82,8 @@ var parametersPractitioner = []fhir.Parameter{
 	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x7431b8cc006a818e}, Single: true, System: "http://hl7.org/fhir/administrative-gender", Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
 	{Code: "given", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x10c01791f24bbae1}, Expression: "Practitioner.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name"},
 	{Code: "identifier", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xaff1f0facb661738}, Expression: "Practitioner.identifier", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-identifier", Description: "A practitioner's Identifier"},
-	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
+	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
 	{Code: "phone", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72d1c6b90c1676de}, Expression: "Practitioner.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
-	{Code: "phonetic", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
+	{Code: "phonetic", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
 	{Code: "telecom", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x724c0192d9234fad}, Expression: "Practitioner.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

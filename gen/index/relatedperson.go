@@ -12,12 +12,12 @@ func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
 	x.Boolean(0xfa83c4ea56d40c9d, r.Active.Text) // RelatedPerson.active
 	for i := range r.Address {
 		address := &r.Address[i]
-		stringAddress(x, 0x8860c55db4f3aa01, address)                                     // RelatedPerson.address
-		x.String(0x2a5ab34edcf5b251, address.City.Text)                                   // RelatedPerson.address.city
-		x.String(0x1c9fd80d3a6c6bc7, address.Country.Text)                                // RelatedPerson.address.country
-		x.String(0x25bb23a256cf25ab, address.PostalCode.Text)                             // RelatedPerson.address.postalCode
-		x.String(0xc777e94e8d046da1, address.State.Text)                                  // RelatedPerson.address.state
-		x.CodeOf(0x05c431e0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text) // RelatedPerson.address.use
+		stringAddressExcept(x, 0x8860c55db4f3aa01, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // RelatedPerson.address
+		x.String(0x2a5ab34edcf5b251, address.City.Text)                                                                        // RelatedPerson.address.city
+		x.String(0x1c9fd80d3a6c6bc7, address.Country.Text)                                                                     // RelatedPerson.address.country
+		x.String(0x25bb23a256cf25ab, address.PostalCode.Text)                                                                  // RelatedPerson.address.postalCode
+		x.String(0xc777e94e8d046da1, address.State.Text)                                                                       // RelatedPerson.address.state
+		x.CodeOf(0x05c431e0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // RelatedPerson.address.use
 	}
 	x.Date(0x4b3f5c9ef0508c97, r.BirthDate.Text)                                             // RelatedPerson.birthDate
 	x.CodeOf(0x30bd8dc733503cdf, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // RelatedPerson.gender
@@ -67,7 +67,7 @@ var parametersRelatedPerson = []fhir.Parameter{
 	{Code: "_tag", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xca78d24e96bb123c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "RelatedPerson", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "active", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa83c4ea56d40c9d}, Single: true, Expression: "RelatedPerson.active", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-active", Description: "Indicates if the related person record is active"},
-	{Code: "address", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x8860c55db4f3aa01}, Expression: "RelatedPerson.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
+	{Code: "address", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x8860c55db4f3aa01, 0x2a5ab34edcf5b251, 0x1c9fd80d3a6c6bc7, 0x25bb23a256cf25ab, 0xc777e94e8d046da1}, PartOf: []fhir.Key{0, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01}, Expression: "RelatedPerson.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x2a5ab34edcf5b251}, Expression: "RelatedPerson.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x1c9fd80d3a6c6bc7}, Expression: "RelatedPerson.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x25bb23a256cf25ab}, Expression: "RelatedPerson.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},

@@ -178,6 +178,11 @@ type Parameter struct {
 	Description string
 	// Keys are the branches, in order.
 	Keys []Key
+	// PartOf says which of Keys have parts of the values of another one: `name` reads
+	// the entries of `family` and `given`, and its own key has the rest of a name. It
+	// is that other key for each of Keys, 0 for a branch that has its own; nil where
+	// no key is part of another.
+	PartOf []Key
 	// Targets are the resource types a reference may point at, sorted. Of
 	// several branches, the union.
 	Targets []string

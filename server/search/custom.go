@@ -294,7 +294,9 @@ func (c *Compiler) branch(out *Custom, p *fhir.Parameter, source string, n fhirp
 func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.Node, path string) {
 	e.key = fhir.KeyOf(p.Type, path)
 	if shared, targets, ok := c.shared(p, n, path); ok {
-		p.Keys = appendKey(p.Keys, shared)
+		for _, k := range shared {
+			p.Keys = appendKey(p.Keys, k)
+		}
 		if len(targets) > 0 {
 			p.Targets = targets
 		}
@@ -315,9 +317,9 @@ func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.
 	}
 }
 
-// shared finds the key of a compiled branch with the same path. Compiled ones
+// shared finds the keys of a compiled branch with the same path. Compiled ones
 // leave out `where(resolve() is Patient)`, and say so in their targets.
-func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (k fhir.Key, targets []string, ok bool) {
+func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (keys []fhir.Key, targets []string, ok bool) {
 	compiled := func(k fhir.Key) bool {
 		for _, o := range c.Base.sorted[p.Base] {
 			if o.Unsupported == "" && o.Type == p.Type && slices.Contains(o.Keys, k) {
@@ -326,23 +328,37 @@ func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (k fh
 		}
 		return false
 	}
-	if k = fhir.KeyOf(p.Type, path); compiled(k) {
-		return k, nil, true
+	k := fhir.KeyOf(p.Type, path)
+	if compiled(k) {
+		return c.withParts(p.Base, k), nil, true
 	}
 	call, isCall := n.(*fhirpath.Call)
 	if !isCall || call.Name != "where" || call.Left == nil || len(call.Args) != 1 || p.Type != fhir.SearchReference {
-		return 0, nil, false
+		return nil, nil, false
 	}
 	is, isType := call.Args[0].(*fhirpath.TypeOp)
 	if !isType || is.Op != "is" || c.Base.model.Resources[is.Type.Name] == nil {
-		return 0, nil, false
+		return nil, nil, false
 	}
 	if resolve, ok := is.X.(*fhirpath.Call); !ok || resolve.Name != "resolve" || resolve.Left != nil {
-		return 0, nil, false
+		return nil, nil, false
 	}
 	k = fhir.KeyOf(p.Type, qualified(call.Left, p.Base))
 	_, typed := c.Base.narrowed[k] // its entries say what they refer to
-	return k, []string{is.Type.Name}, typed && compiled(k)
+	return []fhir.Key{k}, []string{is.Type.Name}, typed && compiled(k)
+}
+
+// withParts is a key of a compiled branch, and those that have parts of its values.
+func (c *Compiler) withParts(typ string, k fhir.Key) []fhir.Key {
+	keys := []fhir.Key{k}
+	for _, o := range c.Base.sorted[typ] {
+		for i, whole := range o.PartOf {
+			if whole == k {
+				keys = appendKey(keys, o.Keys[i])
+			}
+		}
+	}
+	return keys
 }
 
 // composite compiles the components of one branch.

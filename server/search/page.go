@@ -576,7 +576,7 @@ func (p *Plan) Walkable() bool {
 		return len(p.types) == 1 && len(p.q.Sort) == 1
 	}
 	// The entries of a quantity are sorted by unit first.
-	return len(k.Keys) == 1 && k.Type != fhir.SearchQuantity
+	return len(k.Keys) == 1 && k.Type != fhir.SearchQuantity || len(k.Keys) > 1 && k.Type == fhir.SearchString
 }
 
 // Phases is how many Walk statements make a page: matches that have a value for
@@ -758,7 +758,11 @@ func (w *writer) walkOrder(g *page, cols []string, rid string) {
 // walkIndex goes along the ordered table of the first sort key.
 func (p *Plan) walkIndex(w *writer, g *page) {
 	first := &g.cols[0]
+	merged := len(first.key.Keys) > 1
 	col := first.of("o")
+	if merged {
+		col = "o.k"
+	}
 	w.s("SELECT NULL::bigint, NULL::bigint, r.rid, ", first.asText(col), ", ")
 	cols := []string{col}
 	var later []int
@@ -774,7 +778,13 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 		}
 		w.s(g.cols[i].asText(cols[i]), ", ")
 	}
-	w.s(rowColumns, " FROM ", first.table, " o CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
+	w.s(rowColumns, " FROM ")
+	if merged {
+		w.merged(g)
+	} else {
+		w.s(first.table)
+	}
+	w.s(" o CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
 	and := &conditions{w: w, any: true}
 	// A range that the index itself answers need not be tested on each row.
 	skip := p.boundsOf(first)
@@ -782,7 +792,11 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 	w.s(" OFFSET 0) r")
 	w.sortValues(g, later, "r")
 	w.s(" WHERE ")
-	w.keys("o", first.key.Keys)
+	if merged {
+		w.s("true") // the keys are asked for already
+	} else {
+		w.keys("o", first.key.Keys)
+	}
 	if skip >= 0 {
 		w.indexBounds("o", p.where.preds[skip].any[0])
 	}
@@ -803,6 +817,23 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 	}
 	w.walkOrder(g, cols, "r.rid")
 	w.limit(g)
+}
+
+// merged writes the entries of the first sort key where it has several keys. The
+// index has those of each in order; said so, PostgreSQL merges them.
+func (w *writer) merged(g *page) {
+	first := &g.cols[0]
+	between, order := "(", " ORDER BY 1"
+	if first.key.Descending != g.reverse {
+		order += " DESC"
+	}
+	for i := range first.key.Keys {
+		w.s(between, "(SELECT ", first.of("x"), " AS k, x.rid, x.ctid FROM ", first.table, " x WHERE ")
+		w.keys("x", first.key.Keys[i:i+1])
+		w.s(order, ")")
+		between = " UNION ALL "
+	}
+	w.s(")")
 }
 
 // boundsOf returns the index of the clause that is about the entries of the first

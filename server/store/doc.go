@@ -47,7 +47,7 @@
 //	                6056799325178408703  3377699720527919  -7501980108178894089  158.47  null     code-value-quantity: http://loinc.org|8302-2
 //	index_number    the same without a unit
 //	index_string    key                  rid              text
-//	                3057878173488274250  281474976710657  billerica                               address
+//	                2614462118170421996  281474976710657  billerica                               address-city, and so address
 //
 //	quantity_unit   id                    system                     code  unit
 //	                -7501980108178894089  http://unitsofmeasure.org  cm    cm

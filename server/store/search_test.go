@@ -589,7 +589,7 @@ func (c *corpus) cases(seed uint64, n int) []searchCase {
 				}
 			}
 			if r.IntN(3) == 0 {
-				values.Set("_sort", pick(r, []string{"birthdate", "-birthdate", "family", "-family,birthdate", "-_id", "_lastUpdated", "gender", "-gender,family", "organization,-_id"}))
+				values.Set("_sort", pick(r, []string{"birthdate", "-birthdate", "family", "-family,birthdate", "name", "-name,_id", "-_id", "_lastUpdated", "gender", "-gender,family", "organization,-_id"}))
 			}
 		} else {
 			var all []condition[observation]
@@ -849,7 +849,7 @@ func TestNoSequentialScan(t *testing.T) {
 		for _, text := range []string{
 			"Patient", "Patient?_id=p1", "Patient?_lastUpdated=ge2020", "Patient?_lastUpdated=gt2020&_sort=-_lastUpdated", "Patient?_sort=_id",
 			"Patient?gender=male", "Patient?gender:not=male", "Patient?gender:missing=true", "Observation?code=8302-2,8480-6&status=final", "Observation?code:text=body",
-			"Patient?family=mu", "Patient?family:contains=ulle", "Patient?family:exact=Smith", "Patient?_sort=family,-birthdate", "Patient?_sort=-family",
+			"Patient?family=mu", "Patient?family:contains=ulle", "Patient?family:exact=Smith", "Patient?_sort=family,-birthdate", "Patient?_sort=-family", "Patient?_sort=name", "Patient?_sort=-name&family=mu",
 			"Patient?birthdate=1970", "Patient?birthdate=gt1970", "Patient?birthdate=ne1970", "Patient?birthdate=eb1990", "Observation?date=ge2020&date=lt2021&_sort=-date",
 			"Observation?date=ap2021-03", "Observation?code=8302-2&date=ge2020", "Observation?value-quantity=5.4", "Observation?value-quantity=gt5|http://unitsofmeasure.org|g",
 			"Observation?value-quantity=ap5", "Observation?_sort=value-quantity", "Observation?code-value-quantity=8302-2$gt5", "Observation?component-code-value-quantity=8480-6$gt5",
