@@ -3,12 +3,10 @@ package search
 import (
 	"cmp"
 	"slices"
-	"sort"
+	"strconv"
 	"strings"
 
 	"kiln/server/fhir"
-
-	"github.com/cockroachdb/apd/v3"
 )
 
 // Joint is a search for terms and one comparison, each of which matches many
@@ -79,25 +77,37 @@ func (p *Plan) alone() *Joint {
 }
 
 // MaxColumn is the number of entries that a Column may have.
-const MaxColumn = 20_000
+const MaxColumn = 100_000
 
-// Build is the statement that makes the column: unit, low end, high end (null for
-// a point) as text, rid, and the snapshot that they hold in. More than MaxColumn
-// rows are too many.
+// Build is the statement that makes the column, a row for each unit: the unit, low
+// ends, high ends (null unless they are dates) and surrogates in the same order,
+// whether some number is a range, and the snapshot that they hold in. Ends are texts
+// with commas between. More than MaxColumn entries are too many.
 func (j *Joint) Build() Statement {
 	w := &writer{env: j.plan.env}
-	unit, high := "0::bigint", "x.high"
+	unit := "0::bigint"
 	if j.byUnit {
 		unit = "x.unit"
 	}
-	if !j.isDates {
-		high = "nullif(x.high, x.low)"
-	}
-	if j.alone {
+	w.s("SELECT s.unit, string_agg(s.low::text, ','), ")
+	switch {
+	case j.isDates:
+		w.s("string_agg(s.high::text, ','), false")
+	case j.alone:
 		// What the index has; where one entry is a range, all are said to be.
-		w.s("SELECT ", unit, ", x.low::text, (SELECT 'range' FROM ", j.table, " h WHERE ")
+		w.s("NULL::text, (SELECT EXISTS (SELECT 1 FROM ", j.table, " h WHERE ")
 		w.keys("h", j.keys)
-		w.s(" AND h.high IS NOT NULL LIMIT 1), x.rid, ", Now, " FROM ", j.table, " x WHERE ")
+		w.s(" AND h.high IS NOT NULL))")
+	default:
+		w.s("NULL::text, bool_or(s.high <> s.low)")
+	}
+	w.s(", array_agg(s.rid), ", Now, " FROM (SELECT ", unit, " AS unit, x.low, x.rid")
+	if !j.alone {
+		w.s(", x.high")
+	}
+	w.s(" FROM ")
+	if j.alone {
+		w.s(j.table, " x WHERE ")
 		w.keys("x", j.keys)
 		if j.byUnit {
 			m := j.m.(Quantities)
@@ -107,84 +117,63 @@ func (j *Joint) Build() Statement {
 			w.terms(units)
 			w.s(")")
 		}
-		w.s(" LIMIT ")
-		w.p(int64(MaxColumn + 1))
-		w.s("::bigint")
-		return w.statement()
+	} else {
+		w.s("(SELECT r.rid FROM resource r")
+		c := j.plan.where
+		c.preds = nil
+		w.found("r", &c, j.plan.types, &conditions{w: w, lead: " WHERE "})
+		w.s(") r CROSS JOIN LATERAL (SELECT * FROM ", j.table, " x WHERE x.rid = r.rid AND ")
+		w.probeKeys("x", j.keys)
+		w.s(" OFFSET 0) x")
 	}
-	w.s("SELECT ", unit, ", x.low::text, ", high, "::text, x.rid, ", Now, " FROM (SELECT r.rid FROM resource r")
-	c := j.plan.where
-	c.preds = nil
-	w.found("r", &c, j.plan.types, &conditions{w: w, lead: " WHERE "})
-	w.s(") r CROSS JOIN LATERAL (SELECT * FROM ", j.table, " x WHERE x.rid = r.rid AND ")
-	w.probeKeys("x", j.keys)
-	w.s(" OFFSET 0) x LIMIT ")
+	w.s(" LIMIT ")
 	w.p(int64(MaxColumn + 1))
-	w.s("::bigint")
+	w.s("::bigint) s GROUP BY s.unit")
 	return w.statement()
 }
 
 // A Column is the values of one ordered parameter among the resources with some
-// terms. It is not changed once it is finished.
+// terms. It is not changed once it is made.
 type Column struct {
 	dates []dateCell
-	units map[int64][]numberCell // ascending, once finished
-	// Ranges says that some number is a range, which a Column does not answer.
-	Ranges bool
+	units map[int64]*numberCells
+	n     int
 }
 
 type dateCell struct{ low, high, rid int64 }
 
-type numberCell struct {
-	value apd.Decimal
-	rid   int64
-}
-
-// Add takes one row of Build; it reports false for a value that cannot be read.
-func (c *Column) Add(j *Joint, unit int64, low string, high *string, rid int64) bool {
-	if j.isDates {
-		l, _, err := apd.NewFromString(low)
-		if err != nil || high == nil {
-			return false
-		}
-		h, _, err := apd.NewFromString(*high)
-		if err != nil {
-			return false
-		}
-		lo, err1 := l.Int64()
-		hi, err2 := h.Int64()
-		c.dates = append(c.dates, dateCell{lo, hi, rid})
-		return err1 == nil && err2 == nil
-	}
-	if high != nil {
-		c.Ranges = true
-	}
-	cell := numberCell{rid: rid}
-	if _, _, err := cell.value.SetString(low); err != nil {
+// Add takes one row of Build; it reports false for what a Column does not hold:
+// ranges, and numbers of more than 37 digits.
+func (c *Column) Add(unit int64, lows string, highs *string, ranges bool, rids []int64) bool {
+	c.n += len(rids)
+	if ranges {
 		return false
 	}
-	if c.units == nil {
-		c.units = make(map[int64][]numberCell)
+	if highs == nil {
+		d, ok := newNumberCells(lows, rids)
+		if c.units == nil {
+			c.units = make(map[int64]*numberCells)
+		}
+		c.units[unit] = d
+		return ok
 	}
-	c.units[unit] = append(c.units[unit], cell)
+	c.dates = make([]dateCell, len(rids))
+	for i, rid := range rids {
+		var low, high string
+		low, lows, _ = strings.Cut(lows, ",")
+		high, *highs, _ = strings.Cut(*highs, ",")
+		l, err1 := strconv.ParseInt(low, 10, 64)
+		h, err2 := strconv.ParseInt(high, 10, 64)
+		if err1 != nil || err2 != nil {
+			return false
+		}
+		c.dates[i] = dateCell{l, h, rid}
+	}
 	return true
 }
 
-// Finish orders the values.
-func (c *Column) Finish() {
-	for _, cells := range c.units {
-		slices.SortFunc(cells, func(a, b numberCell) int { return a.value.Cmp(&b.value) })
-	}
-}
-
 // Len is the number of entries.
-func (c *Column) Len() int {
-	n := len(c.dates)
-	for _, cells := range c.units {
-		n += len(cells)
-	}
-	return n
-}
+func (c *Column) Len() int { return c.n }
 
 // Page returns the number of resources for which the comparison holds, and those of
 // them that the page has, with one more when there is one; backwards the last comes
@@ -204,16 +193,16 @@ func (j *Joint) Page(c *Column) (total int, rids []int64, err error) {
 	case dateRange:
 		c.matchDates(o, m.bounds)
 	case Numbers:
-		matchNumbers(o, c.units[0], &m)
+		c.units[0].match(o, &m)
 	case Quantities:
 		if !j.byUnit {
-			matchNumbers(o, c.units[0], &m.Numbers)
+			c.units[0].match(o, &m.Numbers)
 			break
 		}
 		w := &writer{env: j.plan.env}
 		r := w.unitRanges(&m)
 		for i, unit := range r.units {
-			matchNumbers(o, c.units[unit], r.each[i])
+			c.units[unit].match(o, r.each[i])
 		}
 	}
 	o.finish()
@@ -301,57 +290,22 @@ func (m *Dates) holds(low, high int64) bool {
 	return contained
 }
 
-// matchNumbers adds the rids of the cells for which the comparison holds: they lie
-// together, or, with ne, around those that do not.
-func matchNumbers(o *outermost, cells []numberCell, m *Numbers) {
-	// at is the first cell that is not below v, or, after, above v.
-	at := func(v *apd.Decimal, after bool) int {
-		return sort.Search(len(cells), func(i int) bool {
-			c := cells[i].value.Cmp(v)
-			return c > 0 || c == 0 && !after
-		})
-	}
-	from, to := 0, len(cells)
-	switch m.Op {
-	case EQ, NE:
-		from, to = at(m.Low, false), at(m.High, false)
-	case AP:
-		from, to = at(m.Low, false), at(m.High, true)
-	case LT, EB:
-		to = at(m.Value, false)
-	case LE:
-		to = at(m.Value, true)
-	case GT, SA:
-		from = at(m.Value, true)
-	case GE:
-		from = at(m.Value, false)
-	}
-	if m.Op != NE {
-		for i := from; i < to; i++ {
-			o.add(cells[i].rid)
-		}
-		return
-	}
-	for i := range cells {
-		if i < from || i >= to {
-			o.add(cells[i].rid)
-		}
-	}
-}
+// MaxList is the number of matches that are remembered one by one.
+const MaxList = 20_000
 
 // List is the statement that finds the rid of every match of a search without
-// `_sort`, up to one more than MaxColumn, and the snapshot that they hold in; ok is
-// false where an order is asked for.
+// `_sort`, up to one more than MaxList, and the snapshot that they hold in: one row
+// with an array, null without matches. ok is false where an order is asked for.
 func (p *Plan) List() (st Statement, ok bool) {
 	if len(p.q.Sort) > 0 {
 		return st, false
 	}
 	w := &writer{env: p.env}
-	w.s("SELECT s.rid, ", Now, " FROM (")
+	w.s("SELECT array_agg(l.rid), ", Now, " FROM (SELECT s.rid FROM (")
 	w.set(&p.where, p.types)
 	w.s(") s LIMIT ")
-	w.p(int64(MaxColumn + 1))
-	w.s("::bigint")
+	w.p(int64(MaxList + 1))
+	w.s("::bigint) l")
 	return w.statement(), true
 }
 

@@ -17,10 +17,11 @@ type column struct {
 	at       time.Time
 	tried    time.Time
 	building bool
+	refused  bool // there are too many entries, or ranges
 }
 
-// maxCells bounds the columns that are kept, by their entries: about 40 MB.
-const maxCells = 400_000
+// maxCells bounds the columns that are kept, by their entries: about 24 MB.
+const maxCells = 1_000_000
 
 // byColumn answers a search for terms and one comparison from memory; nil where
 // there is no column that still holds. A column is made, like a histogram, when it
@@ -40,7 +41,7 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (
 		}
 		var err error
 		if c, snapshot, err = x.buildColumn(ctx, j); err != nil || c == nil {
-			x.s.searches.keepColumn(key, column{}, x.s.now())
+			x.s.searches.keepColumn(key, column{refused: err == nil}, x.s.now())
 			return nil, err
 		}
 	}
@@ -87,6 +88,9 @@ type list struct {
 
 // list returns false for a search whose matches are not remembered.
 func (x *searching) list() (list, bool) {
+	if joint := x.plan.Joint(); joint != nil && joint.Alone() {
+		return list{}, false // a column is better
+	}
 	st, ok := x.plan.List()
 	if !ok || x.private() {
 		return list{}, false
@@ -124,21 +128,9 @@ func (x *searching) learnList(ctx context.Context, l list) error {
 	c := column{}
 	defer func() { x.s.searches.keepColumn(l.key, c, x.s.now()) }()
 	x.note("list", l.st)
-	rows, err := x.conn.Query(ctx, l.st.SQL, l.st.Args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	var rids []int64
 	var snapshot string
-	for rows.Next() {
-		var rid int64
-		if err := rows.Scan(&rid, &snapshot); err != nil {
-			return err
-		}
-		rids = append(rids, rid)
-	}
-	if err := rows.Err(); err != nil || len(rids) == 0 || len(rids) > search.MaxColumn {
+	if err := x.conn.QueryRow(ctx, l.st.SQL, l.st.Args...).Scan(&rids, &snapshot); err != nil || len(rids) == 0 || len(rids) > search.MaxList {
 		return err
 	}
 	slices.Sort(rids)
@@ -158,20 +150,21 @@ func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.C
 	c := &search.Column{}
 	var snapshot string
 	for rows.Next() {
-		var unit, rid int64
-		var low string
-		var high *string
-		if err := rows.Scan(&unit, &low, &high, &rid, &snapshot); err != nil {
+		var unit int64
+		var lows string
+		var highs *string
+		var ranges bool
+		var rids []int64
+		if err := rows.Scan(&unit, &lows, &highs, &ranges, &rids, &snapshot); err != nil {
 			return nil, "", err
 		}
-		if !c.Add(j, unit, low, high, rid) {
+		if !c.Add(unit, lows, highs, ranges, rids) {
 			return nil, "", nil
 		}
 	}
-	if err := rows.Err(); err != nil || snapshot == "" || c.Ranges || c.Len() > search.MaxColumn {
+	if err := rows.Err(); err != nil || snapshot == "" || c.Len() > search.MaxColumn {
 		return nil, "", err
 	}
-	c.Finish()
 	return c, snapshot, nil
 }
 
@@ -192,22 +185,45 @@ func (m *searches) column(k totalKey, now time.Time) (column, bool) {
 	return *c, true
 }
 
+// refused reports whether the column of a search cannot be made.
+func (m *searches) refused(k totalKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.columns[k]
+	return c != nil && c.refused
+}
+
 func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.columns == nil || len(m.columns) >= rememberedSearches || m.cells > maxCells {
-		m.columns, m.cells = make(map[totalKey]*column), 0
-	}
 	c := m.columns[k]
 	if c == nil {
+		m.makeRoom()
 		m.columns[k] = &column{tried: now.Add(-histogramWanted)}
 		return false
 	}
 	if c.building || now.Sub(c.tried) < histogramWanted {
 		return false
 	}
-	c.building, c.tried = true, now
+	c.building, c.refused, c.tried = true, false, now
 	return true
+}
+
+// makeRoom forgets some columns, whichever, where there are too many.
+func (m *searches) makeRoom() {
+	if m.columns == nil {
+		m.columns = make(map[totalKey]*column)
+	}
+	if len(m.columns) < rememberedSearches && m.cells <= maxCells {
+		return
+	}
+	for k, c := range m.columns {
+		if len(m.columns) < rememberedSearches*3/4 && m.cells <= maxCells*3/4 {
+			break
+		}
+		m.cells -= c.len()
+		delete(m.columns, k)
+	}
 }
 
 func (m *searches) keepColumn(k totalKey, of column, now time.Time) {

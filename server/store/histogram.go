@@ -30,6 +30,9 @@ func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remem
 	name := h.Name()
 	g, snapshot := x.s.searches.histogram(name, x.s.now())
 	if g == nil {
+		if joint := x.plan.Joint(); joint != nil && joint.Alone() && x.q.Count > 0 && !x.s.searches.refused(keyOf(joint.Build())) {
+			return nil, nil // a column is better, and made sooner
+		}
 		if !x.s.searches.wantsHistogram(name, x.s.now()) {
 			return nil, nil
 		}
