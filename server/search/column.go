@@ -339,8 +339,26 @@ func (p *Plan) PageOf(rids []int64) ([]int64, error) {
 // page statement, in no order.
 func (p *Plan) Rows(rids []int64) Statement {
 	w := &writer{env: p.env}
-	w.s("SELECT NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid = ANY (")
+	w.s("SELECT ")
+	p.rowsOf(w, rids)
+	return w.statement()
+}
+
+// RowsUnchanged is Rows with Unchanged before the columns of each row.
+func (p *Plan) RowsUnchanged(rids []int64, since string) Statement {
+	if len(rids) == 0 {
+		return p.Rows(rids).Beside(p.Unchanged(since))
+	}
+	w := &writer{env: p.env}
+	w.s("SELECT ")
+	p.unchanged(w, since)
+	w.s(", ")
+	p.rowsOf(w, rids)
+	return w.statement()
+}
+
+func (p *Plan) rowsOf(w *writer, rids []int64) {
+	w.s("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid = ANY (")
 	w.terms(rids)
 	w.s(")")
-	return w.statement()
 }

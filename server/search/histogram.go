@@ -40,17 +40,28 @@ const registryState = "(SELECT g.version || '.' || g.progress FROM search_regist
 // counted in it holds as long as Unchanged says so.
 const Now = "pg_current_snapshot()::text || ' ' || " + registryState
 
-// Unchanged is two expressions: whether nothing that the query depends on has
-// changed since a state, and the present state. Changes of resources are in the
-// change log, where a row without any says that the index has changed; those of
-// search parameters concern every search.
+// Unchanged is two expressions: whether no resource that the query depends on has
+// changed since a state, and the present state, which SameIndex is to be asked of as
+// well. Changes of resources are in the change log, where a row without any says that
+// the index has changed.
 func (p *Plan) Unchanged(since string) Statement {
 	w := &writer{env: p.env}
-	snapshot, registry, _ := strings.Cut(since, " ")
-	w.s(registryState, " = ")
-	w.p(registry)
+	p.unchanged(w, since)
+	return w.statement()
+}
+
+// SameIndex reports whether search parameters, which concern every search, are the
+// same in two states.
+func SameIndex(a, b string) bool {
+	_, x, _ := strings.Cut(a, " ")
+	_, y, _ := strings.Cut(b, " ")
+	return x == y
+}
+
+func (p *Plan) unchanged(w *writer, since string) {
+	snapshot, _, _ := strings.Cut(since, " ")
 	at := w.param(snapshot) + "::text::pg_snapshot"
-	w.s("::text AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
+	w.s("NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
 	if from, to, ok := p.scope(); ok {
 		w.s(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
 		w.p(from)
@@ -59,7 +70,6 @@ func (p *Plan) Unchanged(since string) Statement {
 		w.s("::bigint))")
 	}
 	w.s("), ", Now)
-	return w.statement()
 }
 
 // maxAdded is the number of new resources that are looked at one by one.
@@ -67,7 +77,7 @@ const maxAdded = 1000
 
 // Added is the statement that brings a total, counted in the state since, up to the
 // present: whether all that has changed are a few new resources, how many of them
-// match, and the present state. ok is false for a query that depends on other
+// match, and the present state, as from Unchanged. ok is false for a query that depends on other
 // resources.
 func (p *Plan) Added(since string) (st Statement, ok bool) {
 	from, to, ok := p.scope()
@@ -75,16 +85,14 @@ func (p *Plan) Added(since string) (st Statement, ok bool) {
 		return st, false
 	}
 	w := &writer{env: p.env}
-	snapshot, registry, _ := strings.Cut(since, " ")
+	snapshot, _, _ := strings.Cut(since, " ")
 	at := w.param(snapshot) + "::text::pg_snapshot"
 	w.s("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c LEFT JOIN LATERAL unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method) ON true",
 		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
 	w.p(from)
 	w.s("::bigint AND v.rid < ")
 	w.p(to)
-	w.s("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT ", registryState, " = ")
-	w.p(registry)
-	w.s("::text AND NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
+	w.s("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
 		", (SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
 	w.probing("r", &p.where, &conditions{w: w, lead: " WHERE "}, -1)
 	w.s("), ", Now)

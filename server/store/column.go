@@ -62,11 +62,11 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (
 // rowsOf fetches the page whose resources memory tells, and the proof that nothing
 // has changed since snapshot, in one; nil where something has.
 func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
-	st := x.plan.Rows(rids).Beside(x.plan.Unchanged(snapshot))
+	st := x.plan.RowsUnchanged(rids, snapshot)
 	x.note("rows from memory", st)
 	var unchanged bool
 	p, err = x.rows(ctx, st, &unchanged, &now)
-	if err != nil || !unchanged || len(p.rows) != len(rids) {
+	if err != nil || !unchanged || !search.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
 		return nil, "", err
 	}
 	slices.SortFunc(p.rows, func(a, b match) int {

@@ -45,7 +45,7 @@ func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remem
 	}
 	st, base := h.Count(x.plan.Env(), g)
 	return &remembered{
-		about: base, exact: st.Then(x.plan.Unchanged(snapshot)), base: base,
+		about: base, exact: st.Then(x.plan.Unchanged(snapshot)), base: base, state: snapshot,
 		keep: func(_ int64, snapshot string) {
 			x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
 		},

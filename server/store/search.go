@@ -395,7 +395,8 @@ type remembered struct {
 	keep   func(n int64, snapshot string)
 	forget func()
 
-	since string // the state in which base was the total, "" where it is not
+	state string // that memory is of
+	since string // state, where base is the total in it
 	stale bool   // something has changed
 }
 
@@ -425,13 +426,13 @@ func (x *searching) byTotal() *remembered {
 		keep: func(n int64, snapshot string) {
 			x.s.searches.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
 		},
-		forget: func() {}, since: t.snapshot,
+		forget: func() {}, state: t.snapshot, since: t.snapshot,
 	}
 }
 
 // settle takes the answer of exact.
 func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
-	if !unchanged {
+	if !unchanged || !search.SameIndex(r.state, snapshot) {
 		r.stale = true
 		r.forget()
 		return 0, false
@@ -484,7 +485,7 @@ func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok b
 		return 0, false, nil
 	}
 	var snapshot string
-	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok {
+	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !search.SameIndex(known.since, snapshot) {
 		return 0, false, err
 	}
 	known.keep(known.base+n, snapshot)
