@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,11 +18,14 @@ import (
 )
 
 // queue makes one transaction of the short writes that wait at the same time.
-// A few workers each take all that waits, so nothing waits while a worker is
-// idle, and the busier the server the more writes share a commit.
+// A few workers each take all that waits: the busier the server, the more writes
+// share a commit. Every commit costs its statements and its flush, so only as many
+// workers write at a time as the machine has processors for; the others come in
+// when those have to wait, for a lock or a slow disk.
 type queue struct {
 	store *Store
 	wake  chan struct{}
+	turns chan struct{} // has an element for each worker that writes in its turn
 	done  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -36,6 +40,8 @@ type queue struct {
 const (
 	maxShared = 32  // writes of a unit that shares a transaction
 	maxTaken  = 256 // writes of a shared transaction
+	// maxTurn is how long a worker waits for its turn: some ordinary commits.
+	maxTurn = 20 * time.Millisecond
 )
 
 // unit is writes that are done together or not at all.
@@ -57,6 +63,7 @@ var errStopped = unavailable("the server is stopping")
 func (q *queue) start(s *Store, workers int) {
 	q.store = s
 	q.wake = make(chan struct{}, workers)
+	q.turns = make(chan struct{}, min(workers, max(1, runtime.NumCPU()/2)))
 	q.busy = make(map[int64]struct{})
 	for range workers {
 		q.done.Go(q.work)
@@ -115,14 +122,40 @@ func (q *queue) write(ctx context.Context, ws []*Write) error {
 
 func (q *queue) work() {
 	for range q.wake {
-		for {
-			taken := q.take()
-			if len(taken) == 0 {
-				break
-			}
-			q.store.writeUnits(taken)
-			q.give(taken)
+		for q.round() {
 		}
+	}
+}
+
+// round writes what waits, and returns false when nothing does.
+func (q *queue) round() bool {
+	if q.turn() {
+		defer func() { <-q.turns }()
+	}
+	taken := q.take()
+	if len(taken) == 0 {
+		return false
+	}
+	q.store.writeUnits(taken)
+	q.give(taken)
+	return true
+}
+
+// turn waits until this worker may write, and returns false when others have
+// taken too long to be waited for.
+func (q *queue) turn() bool {
+	select {
+	case q.turns <- struct{}{}:
+		return true
+	default:
+	}
+	t := time.NewTimer(maxTurn)
+	defer t.Stop()
+	select {
+	case q.turns <- struct{}{}:
+		return true
+	case <-t.C:
+		return false
 	}
 }
 
