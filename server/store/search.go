@@ -116,6 +116,13 @@ type match struct {
 // matches is cheaper.
 const walkCost = 10_000
 
+// entriesForProbe is how many entries of an index are read in the time of one test;
+// below walkFrom matches reading them all is short anyway.
+const (
+	entriesForProbe = 15
+	walkFrom        = 2_000
+)
+
 func (s *Store) search(ctx context.Context, conn asker, l *lease, q *search.Query) (*SearchResult, error) {
 	x := &searching{s: s, conn: conn, lease: l, q: q}
 	needsUnits := q.NeedsUnits()
@@ -249,7 +256,15 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 2. Many matches need no candidates.
-	if known != nil && (known.about >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0) {
+	many := known != nil && (known.about >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0)
+	if !many && known != nil && known.about > walkFrom {
+		ofType, err := x.totalOfType(ctx, known.about)
+		if err != nil {
+			return nil, false, err
+		}
+		many = x.plan.Walkable() && x.probes(known.about, ofType)*entriesForProbe < known.about
+	}
+	if many {
 		p, err := x.common(ctx, known.about, known)
 		return p, true, err
 	}
@@ -317,11 +332,7 @@ func (x *searching) common(ctx context.Context, total int64, known *remembered) 
 	if err != nil {
 		return nil, err
 	}
-	far := int64(x.q.Count + 1)
-	if x.q.Cursor == nil {
-		far += int64(x.q.Offset)
-	}
-	if !x.plan.Walkable() || min(far, total)*ofType/total*x.plan.ProbeCost() > walkCost && total < ofType {
+	if !x.plan.Walkable() || x.probes(total, ofType) > walkCost && total < ofType {
 		return x.gather(ctx)
 	}
 	p, unchanged, err := x.walk(ctx, known)
@@ -334,6 +345,16 @@ func (x *searching) common(ctx context.Context, total int64, known *remembered) 
 		p.total, err = x.total(ctx, known)
 	}
 	return p, err
+}
+
+// probes is about how many resources a walk tests for the page, in tests of the usual
+// price.
+func (x *searching) probes(total, ofType int64) int64 {
+	far := int64(x.q.Count + 1)
+	if x.q.Cursor == nil {
+		far += int64(x.q.Offset)
+	}
+	return min(far, total) * ofType / total * x.plan.ProbeCost()
 }
 
 func (x *searching) gather(ctx context.Context) (*pageRows, error) {
