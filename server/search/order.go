@@ -27,7 +27,8 @@ func isText(t fhir.SearchType) bool {
 // InMemory reports whether the values of the key must be read from resources.
 func (k *SortKey) InMemory() bool { return isText(k.Type) && k.Keys != nil }
 
-// InMemory reports whether the search must be sorted by an Order.
+// InMemory reports whether the search must be sorted by an Order, as the values of
+// some key are in the resources alone.
 func (p *Plan) InMemory() bool {
 	return slices.ContainsFunc(p.q.Sort, func(k SortKey) bool { return k.InMemory() })
 }
@@ -89,9 +90,13 @@ func (p *Plan) Unsorted() Statement {
 		w.b = append(w.b[:mark], c.asText(value)...)
 		w.s(", ")
 	}
-	w.s("CASE WHEN r.terms && ")
-	w.terms(present)
-	w.s(" THEN r.body END FROM ")
+	if len(present) > 0 {
+		w.s("CASE WHEN r.terms && ")
+		w.terms(present)
+		w.s(" THEN r.body END FROM ")
+	} else {
+		w.s("NULL::bytea FROM ")
+	}
 	w.matching("r", &p.where, p.types)
 	w.s(" LIMIT ")
 	w.p(int64(MaxOrder + 1))

@@ -84,9 +84,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 		p, _, err := x.sortAtOnce(ctx)
 		return p, err
 	}
-	st := x.plan.Unsorted()
-	st.SQL += " -- " + x.plan.OrderName()
-	key := keyOf(st)
+	key := x.orderKey()
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
@@ -101,6 +99,41 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	}
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
+	}
+	p, o, err := x.sortAtOnce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x.s.searches.orders.keep(key, o)
+	return p, nil
+}
+
+func (x *searching) orderKey() totalKey {
+	st := x.plan.Unsorted()
+	st.SQL += " -- " + x.plan.OrderName()
+	return keyOf(st)
+}
+
+// sorted answers a search for many matches in an order that the database has, but no
+// index: by gathering them, or, from the second page on, along an order that is kept.
+func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
+	if x.private() {
+		return x.gather(ctx)
+	}
+	key := x.orderKey()
+	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
+		return p, err
+	}
+	if !x.s.searches.wantsColumn(key, x.s.now()) {
+		return x.gather(ctx)
+	}
+	defer func() { x.s.searches.keepColumn(key, column{}, x.s.now()) }()
+	total, err := x.total(ctx, x.byTotal())
+	if err != nil {
+		return nil, err
+	}
+	if total > search.MaxOrder {
+		return x.gather(ctx)
 	}
 	p, o, err := x.sortAtOnce(ctx)
 	if err != nil {
@@ -154,7 +187,7 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 
 // sort reads all matches, one body in memory at a time.
 func (x *searching) sort(ctx context.Context) (*search.Order, error) {
-	if x.s.Indexer == nil {
+	if x.plan.InMemory() && x.s.Indexer == nil {
 		return nil, errNoIndexer
 	}
 	st := x.plan.Unsorted()

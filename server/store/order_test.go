@@ -52,8 +52,9 @@ func least(values []string, descending bool) *string {
 	return &pick
 }
 
-// TestSortByTokenReferenceURI sorts by what the index has hashes of and compares
-// with an order made here: sorted anew for each page, and remembered.
+// TestSortByTokenReferenceURI sorts by what no index has the order of, hashes and
+// others, and compares with an order made here: sorted anew for each page, and
+// remembered.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 func TestSortByTokenReferenceURI(t *testing.T) {
 	s, _ := open(t)
@@ -82,6 +83,13 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 			return []string{o.subject}
 		},
 		"_id": func(o *observation) []string { return []string{o.id} },
+		"value-quantity": func(o *observation) []string {
+			v, err := strconv.ParseFloat(o.value, 64)
+			if err != nil {
+				return nil
+			}
+			return []string{fmt.Sprintf("%030.9f", v+1e9)}
+		},
 		"date": func(o *observation) []string {
 			low, _, ok := o.date()
 			if !ok {
@@ -90,7 +98,8 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 			return []string{fmt.Sprintf("%020d", low)}
 		},
 	}
-	for _, by := range []string{"status,_id", "-status,_id", "code,-_id", "-code,_id", "category,subject,_id", "-category,-date,_id", "patient,date,_id", "-patient,-_id", "-date,status,_id"} {
+	for _, by := range []string{"status,_id", "-status,_id", "code,-_id", "-code,_id", "category,subject,_id", "-category,-date,_id", "patient,date,_id", "-patient,-_id", "-date,status,_id",
+		"_id", "-_id", "_id,date", "value-quantity,_id", "-value-quantity,-_id"} {
 		want := slices.Clone(c.observations)
 		slices.SortFunc(want, func(a, b observation) int {
 			for key := range strings.SplitSeq(by, ",") {

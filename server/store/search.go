@@ -306,7 +306,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 	}
 	if !x.plan.Walkable() {
-		p, err := x.gather(ctx)
+		p, err := x.sorted(ctx)
 		return p, true, err
 	}
 	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
@@ -332,7 +332,10 @@ func (x *searching) common(ctx context.Context, total int64, known *remembered) 
 	if err != nil {
 		return nil, err
 	}
-	if !x.plan.Walkable() || x.probes(total, ofType) > walkCost && total < ofType {
+	switch {
+	case !x.plan.Walkable():
+		return x.sorted(ctx)
+	case x.probes(total, ofType) > walkCost && total < ofType:
 		return x.gather(ctx)
 	}
 	p, unchanged, err := x.walk(ctx, known)
