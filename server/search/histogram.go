@@ -147,11 +147,13 @@ func (h *HalfAxis) Build(env *Env) Statement {
 	w := &writer{env: env}
 	unit, partition := "0::bigint", ""
 	if h.byUnit {
-		unit, partition = "x.unit", "PARTITION BY x.unit "
+		unit, partition = "x.unit", "PARTITION BY g.unit "
 	}
-	w.s("SELECT unit, low::text, below, n, ", Now, " FROM (SELECT ", unit, " AS unit, x.low, rank() OVER u - 1 AS below, row_number() OVER u AS place, count(*) OVER (", partition, ") AS n FROM ", h.table, " x WHERE ")
+	step := strconv.Itoa(histogramStep)
+	w.s("SELECT unit, low::text, below, n, ", Now, " FROM (SELECT g.unit, g.low, g.c, (sum(g.c) OVER (", partition, "ORDER BY g.low) - g.c)::bigint AS below, (sum(g.c) OVER (", partition, "))::bigint AS n",
+		" FROM (SELECT ", unit, " AS unit, x.low, count(*) AS c FROM ", h.table, " x WHERE ")
 	w.keys("x", h.keys)
-	w.s(" WINDOW u AS (", partition, "ORDER BY x.low)) s WHERE place % ", strconv.Itoa(histogramStep), " = 1 ORDER BY 1, below")
+	w.s(" GROUP BY 1, 2) g) s WHERE below = 0 OR below / ", step, " < (below + c) / ", step, " ORDER BY 1, below")
 	return w.statement()
 }
 
