@@ -123,6 +123,7 @@ type Measured struct {
 	Resources int64
 	Messages  map[string]int64 // error message -> times
 	Usage     map[string]Usage
+	Pace      time.Duration
 }
 
 // Total is all categories together.
@@ -195,6 +196,7 @@ func drive(ctx context.Context, l Load, watched Watched, newExchange func() *Exc
 	all.Wait()
 	m := &Measured{Elapsed: time.Since(start), Series: map[string]*Series{}, Messages: map[string]int64{}}
 	m.Usage = monitor.Stop()
+	m.Pace = monitor.Pace()
 	for _, w := range workers {
 		for name, s := range w.rec.series {
 			if m.Series[name] == nil {

@@ -27,12 +27,13 @@ type Watched struct {
 	Postmaster int // the parent of all PostgreSQL processes
 }
 
-// Monitor samples memory between Start and Stop and takes the processor time at
-// both ends.
+// Monitor samples memory and pace between Start and Stop and takes the processor
+// time at both ends.
 type Monitor struct {
 	w      Watched
 	before map[string]float64
 	peak   map[string]int64
+	paces  []time.Duration
 	stop   chan struct{}
 	done   sync.WaitGroup
 }
@@ -74,6 +75,16 @@ func (m *Monitor) sample() {
 	for name, rss := range m.w.memory() {
 		m.peak[name] = max(m.peak[name], rss)
 	}
+	m.paces = append(m.paces, pace())
+}
+
+// Pace is the mean of pace while it watched; asked for after Stop.
+func (m *Monitor) Pace() time.Duration {
+	var sum time.Duration
+	for _, p := range m.paces {
+		sum += p
+	}
+	return sum / time.Duration(len(m.paces))
 }
 
 func (w Watched) cpu() map[string]float64 {

@@ -71,6 +71,8 @@ type Result struct {
 	Messages   map[string]int64  `json:"error_messages,omitempty"`
 	CPU        map[string]Figure `json:"cpu_seconds_per_run"`
 	Memory     map[string]int64  `json:"peak_rss_bytes"`
+	// Pace is how fast the machine was: the microseconds of a fixed piece of work.
+	Pace Figure `json:"pace_us"`
 	// WAL and Disk are bytes for each resource moved; nil where the database is
 	// not known.
 	WAL    *float64           `json:"wal_bytes_per_resource,omitempty"`
@@ -84,7 +86,7 @@ type Result struct {
 func summarise(name string, l Load, runs []*Measured) Result {
 	r := Result{Workload: name, Clients: l.Clients, TargetRate: l.Rate, Runs: len(runs),
 		CPU: map[string]Figure{}, Memory: map[string]int64{}, Messages: map[string]int64{}}
-	var seconds, rates, resources []float64
+	var seconds, rates, resources, paces []float64
 	cpu := map[string][]float64{}
 	names := map[string]bool{}
 	for _, m := range runs {
@@ -92,6 +94,7 @@ func summarise(name string, l Load, runs []*Measured) Result {
 		seconds = append(seconds, s)
 		rates = append(rates, float64(m.Total().Latency.N())/s)
 		resources = append(resources, float64(m.Resources)/s)
+		paces = append(paces, float64(m.Pace)/1e3)
 		for group, u := range m.Usage {
 			cpu[group] = append(cpu[group], u.CPU)
 			r.Memory[group] = max(r.Memory[group], u.PeakRSS)
@@ -104,6 +107,7 @@ func summarise(name string, l Load, runs []*Measured) Result {
 		}
 	}
 	r.Seconds, r.Rate, r.Resources = figureOf(seconds), figureOf(rates), figureOf(resources)
+	r.Pace = figureOf(paces)
 	for group, values := range cpu {
 		r.CPU[group] = figureOf(values)
 	}

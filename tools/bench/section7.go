@@ -168,7 +168,7 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 	out.Goals = goals(byName, floors, idle, busy, beside, validate)
 	if soak > 0 {
 		say("mixed load for %s", soak)
-		r, g, err := t.soak(ctx, s, busy, soak)
+		r, g, err := t.soak(ctx, s, busy, soak, say)
 		if err != nil {
 			return err
 		}
@@ -265,8 +265,9 @@ func (t *target) besideTransactions(ctx context.Context, s *settings) (Result, e
 
 // soak keeps up the mixed load at 80% of its peak and compares the first with the
 // last tenth.
-func (t *target) soak(ctx context.Context, s *settings, peak Result, d time.Duration) (Result, []Goal, error) {
+func (t *target) soak(ctx context.Context, s *settings, peak Result, d time.Duration, say func(string, ...any)) (Result, []Goal, error) {
 	l := Load{Clients: 300, Rate: 0.8 * peak.Rate.Median, Duration: d / 10, Seed: s.seed}
+	p99 := func(m *Measured) float64 { return milliseconds(m.Total().Latency.Quantile(0.99)) }
 	var parts []*Measured
 	for i := range 10 {
 		l.Seed = s.seed + uint64(i)
@@ -275,10 +276,13 @@ func (t *target) soak(ctx context.Context, s *settings, peak Result, d time.Dura
 			return Result{}, nil, err
 		}
 		parts = append(parts, m)
+		all := m.Total()
+		say("  %2d: %s/s, p50 %.1f ms, p99 %.1f ms, errors %d, server %d MB; fixed work %d us, at the peak %.0f", i+1,
+			number(float64(all.Latency.N())/m.Elapsed.Seconds()), milliseconds(all.Latency.Quantile(0.5)), p99(m), all.Errors,
+			m.Usage["server"].PeakRSS/1e6, m.Pace.Microseconds(), peak.Pace.Median)
 	}
 	r := summarise("mix, kept up", l, parts)
 	first, last := parts[1], parts[9]
-	p99 := func(m *Measured) float64 { return milliseconds(m.Total().Latency.Quantile(0.99)) }
 	return r, []Goal{
 		atMost("kept up: errors", 0, float64(r.All.Errors), ""),
 		atMost("kept up: p99 of the last tenth", max(1.5*p99(first), p99(first)+5), p99(last), " ms"),
@@ -319,6 +323,14 @@ func (t *target) settle(ctx context.Context, out io.Writer) error {
 // writeGoals prints the table of goals.
 func writeGoals(out io.Writer, s Section7) error {
 	fmt.Fprintf(out, "\n%s\n", s.Machine)
+	var paces []float64
+	for _, r := range s.Results {
+		paces = append(paces, r.Pace.Min, r.Pace.Max)
+	}
+	if len(paces) > 0 {
+		f := figureOf(paces)
+		fmt.Fprintf(out, "a fixed piece of work took %.0f to %.0f us of a processor in the workloads\n", f.Min, f.Max)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "workload\ttarget\tthis run\tfloor\tratio\ttarget ratio\tmissed\t")
 	for _, g := range s.Goals {
