@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -12,38 +13,69 @@ import (
 // lease is the connection of one search: taken when it is first needed, kept from
 // one statement to the next, so that a search waits once.
 type lease struct {
-	s     *Store
-	conn  *pgxpool.Conn
-	leave func()
+	s    *Store
+	conn *pgxpool.Conn
+	end  func()
 }
 
-// brief is how long a search counts among those that are short. A few short
-// searches at a time keep every processor busy; more would only take turns and all
-// end late. One that takes longer makes room for another, as long as there are
-// connections.
+// turns bounds the searches that run. Each gets both kinds of place in the order of
+// arrival.
+type turns struct {
+	// all has room for fewer searches than there are connections, so that reads and
+	// writes find one while long searches run.
+	all chan struct{}
+	// short has room for a few searches at a time, which keep every processor busy;
+	// more would only take turns and all end late.
+	short chan struct{}
+}
+
+// brief is how long a search counts among the short ones. One that takes longer makes
+// room for another there.
 const brief = 20 * time.Millisecond
 
-// get waits in the order of arrival.
+func newTurns(maxConns int) turns {
+	return turns{
+		all:   make(chan struct{}, max(1, maxConns-3)),
+		short: make(chan struct{}, max(1, min(maxConns/2, 2*runtime.NumCPU()))),
+	}
+}
+
+// take waits for a turn, and returns how to end it.
+func (t *turns) take(ctx context.Context) (end func(), err error) {
+	select {
+	case t.all <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case t.short <- struct{}{}:
+	case <-ctx.Done():
+		<-t.all
+		return nil, ctx.Err()
+	}
+	leave := sync.OnceFunc(func() { <-t.short })
+	timer := time.AfterFunc(brief, leave)
+	return func() {
+		timer.Stop()
+		leave()
+		<-t.all
+	}, nil
+}
+
 func (l *lease) get(ctx context.Context) (*pgxpool.Conn, error) {
 	if l.conn != nil {
 		return l.conn, nil
 	}
-	select {
-	case l.s.searching <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	leave := sync.OnceFunc(func() { <-l.s.searching })
-	conn, err := l.s.pool.Acquire(ctx)
+	end, err := l.s.turns.take(ctx)
 	if err != nil {
-		leave()
 		return nil, err
 	}
-	timer := time.AfterFunc(brief, leave)
-	l.conn, l.leave = conn, func() {
-		timer.Stop()
-		leave()
+	conn, err := l.s.pool.Acquire(ctx)
+	if err != nil {
+		end()
+		return nil, err
 	}
+	l.conn, l.end = conn, end
 	return conn, nil
 }
 
@@ -51,7 +83,7 @@ func (l *lease) get(ctx context.Context) (*pgxpool.Conn, error) {
 func (l *lease) release() {
 	if l.conn != nil {
 		l.conn.Release()
-		l.leave()
+		l.end()
 		l.conn = nil
 	}
 }

@@ -60,9 +60,9 @@ type Store struct {
 	flush flusher
 	trim  trimmer
 
-	searches  searches
-	searching chan struct{} // has an element for each search that is short so far
-	sorting   chan struct{} // has an element for each search that sorts many resources
+	searches searches
+	turns    turns
+	sorting  chan struct{} // has an element for each search that sorts many resources
 }
 
 // querier is what a pool, a connection and a transaction have in common.
@@ -108,7 +108,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
-	s.searching = make(chan struct{}, max(2, min(maxConns/2, 2*runtime.NumCPU())))
+	s.turns = newTurns(maxConns)
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))

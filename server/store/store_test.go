@@ -836,3 +836,44 @@ func TestTransactionsLeaveConnections(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Searches that take long leave connections to reads and writes, and one that finds
+// none is told so in time.
+func TestLongSearchesLeaveConnections(t *testing.T) {
+	s, err := store.Open(context.Background(), store.Config{URL: storetest.New(t), MaxConns: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	write(t, s, put(t, "Patient", "a", "x"))
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	sc := searchCase{typ: "Patient"}
+	var release []func()
+	for range 3 {
+		if n := len(find(t, s, sc.parse(t)).Matches); n != 1 {
+			t.Fatalf("beside %d long searches there are %d matches, want 1", len(release), n)
+		}
+		r, err := s.HoldConnection(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release = append(release, r)
+	}
+	soon, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer stop()
+	var failed *outcome.Error
+	if _, err := s.Search(soon, sc.parse(t)); !errors.As(err, &failed) || failed.Issues[0].Code != outcome.CodeTimeout {
+		t.Errorf("a search for which there is no connection gives %v, want a timeout", err)
+	}
+	write(t, s, put(t, "Patient", "b", "x"))
+	if _, err := s.Read(ctx, "Patient", "b"); err != nil {
+		t.Error(err)
+	}
+	for _, r := range release {
+		r()
+	}
+	if n := len(find(t, s, sc.parse(t)).Matches); n != 2 {
+		t.Errorf("afterwards there are %d matches, want 2", n)
+	}
+}
