@@ -55,7 +55,8 @@
 //  3. A total, from memory, from a Histogram, which turns the count of one
 //     comparison into a subtraction, or counted. Walk goes along the order asked
 //     for and tests each resource until the page is full, or, where matches are
-//     rare or no index has the order, Gather fetches and sorts them all.
+//     rare or no index has the order, Gather fetches and sorts them all; an order
+//     that no index has is kept from the second page on.
 //
 // What is remembered has with it the snapshot that it was made in, and holds as long
 // as the change log has no change of a type that the query depends on outside of

@@ -23,6 +23,10 @@
 //
 // Reads by id that come at the same time share a query (reader.go).
 //
+// A search keeps one connection from its first statement to its last (lease.go). A
+// few short ones run at a time, in the order of arrival, which ends each of them
+// sooner than taking turns would.
+//
 // What several writes would wait for is committed beforehand, on connections of
 // its own: numbers for surrogates (surrogate.go), units and display texts
 // (dictionary.go). New terms are sorted into the index by the way (flush.go).
