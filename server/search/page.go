@@ -807,7 +807,11 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 		w.keyset(g, cols, "r.rid")
 	}
 	if !first.key.Single {
-		w.s(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = o.rid AND ")
+		rid := "o.rid"
+		if merged {
+			rid = "r.rid" // asked of what is merged: of each key alone it may hold for none of many
+		}
+		w.s(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = ", rid, " AND ")
 		w.probeKeys("e", first.key.Keys)
 		sign := " < "
 		if first.key.Descending {
