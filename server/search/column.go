@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +14,9 @@ import (
 // resources: `code=X&date=ge2010`. Intersecting the two lists in the database
 // fetches every resource with the terms, and the next search for the same terms
 // with another value does it again. A Column holds the values of the resources with
-// the terms, and answers all of them. A comparison of numbers without terms, in a
-// unit or with a code, is such a search too: of a few thousand matches the database
-// reads every one for a page of twenty.
+// the terms, and answers all of them. A comparison without terms, of dates or of
+// numbers in a unit or with a code, is such a search too: of a few thousand matches
+// the database reads every one for a page of twenty.
 type Joint struct {
 	plan    *Plan
 	table   string
@@ -64,6 +65,12 @@ func (p *Plan) alone() *Joint {
 		return nil
 	}
 	switch m := p.where.preds[0].only().(type) {
+	case Dates:
+		if m.Single {
+			return &Joint{plan: p, table: "index_date", keys: m.Keys, m: m, isDates: true, alone: true}
+		}
+	case dateRange:
+		return &Joint{plan: p, table: "index_date", keys: m.Keys, m: m, isDates: true, alone: true}
 	case Numbers:
 		if m.Single {
 			return &Joint{plan: p, table: "index_number", keys: m.Keys, m: m, alone: true}
@@ -102,7 +109,7 @@ func (j *Joint) Build() Statement {
 		w.s("NULL::text, bool_or(s.high <> s.low)")
 	}
 	w.s(", array_agg(s.rid), ", Now, " FROM (SELECT ", unit, " AS unit, x.low, x.rid")
-	if !j.alone {
+	if !j.alone || j.isDates {
 		w.s(", x.high")
 	}
 	w.s(" FROM ")
@@ -135,9 +142,10 @@ func (j *Joint) Build() Statement {
 // A Column is the values of one ordered parameter among the resources with some
 // terms. It is not changed once it is made.
 type Column struct {
-	dates []dateCell
-	units map[int64]*numberCells
-	n     int
+	dates  []dateCell // ascending by low
+	widest int64      // of the dates, from low to high
+	units  map[int64]*numberCells
+	n      int
 }
 
 type dateCell struct{ low, high, rid int64 }
@@ -168,6 +176,11 @@ func (c *Column) Add(unit int64, lows string, highs *string, ranges bool, rids [
 			return false
 		}
 		c.dates[i] = dateCell{l, h, rid}
+		c.widest = max(c.widest, h-l)
+	}
+	byLow := func(a, b dateCell) int { return cmp.Compare(a.low, b.low) }
+	if !slices.IsSortedFunc(c.dates, byLow) {
+		slices.SortFunc(c.dates, byLow)
 	}
 	return true
 }
@@ -259,11 +272,52 @@ func (o *outermost) finish() {
 }
 
 func (c *Column) matchDates(o *outermost, bounds []Dates) {
-	for _, d := range c.dates {
+	from, to := 0, len(c.dates)
+	for i := range bounds {
+		f, t := c.around(&bounds[i])
+		from, to = max(from, f), min(to, t)
+	}
+	for _, d := range c.dates[min(from, to):to] {
 		if !slices.ContainsFunc(bounds, func(b Dates) bool { return !b.holds(d.low, d.high) }) {
 			o.add(d.rid)
 		}
 	}
+}
+
+// around is the part of the dates outside of which the comparison holds for none.
+func (c *Column) around(m *Dates) (from, to int) {
+	// below is the number of dates with a low end before at.
+	below := func(at int64) int {
+		i, _ := slices.BinarySearchFunc(c.dates, at, func(d dateCell, at int64) int { return cmp.Compare(d.low, at) })
+		return i
+	}
+	// What ends after an instant begins less than widest before it.
+	reaching := func(at int64) int {
+		if at < math.MinInt64+c.widest {
+			return 0
+		}
+		return below(at - c.widest)
+	}
+	from, to = 0, len(c.dates)
+	switch m.Op {
+	case EQ:
+		from, to = below(m.Low), below(m.High)
+	case LT:
+		to = below(m.Low)
+	case LE:
+		to = below(m.High)
+	case EB:
+		to = below(m.Low + 1)
+	case SA:
+		from = below(m.High)
+	case GT:
+		from = reaching(m.High)
+	case GE:
+		from = min(reaching(m.High), below(m.Low))
+	case AP:
+		from, to = reaching(m.Low), below(m.High)
+	}
+	return from, to
 }
 
 // holds is dateBounds for one entry.
