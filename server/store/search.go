@@ -567,67 +567,75 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 	defer rows.Close()
 	p := &pageRows{}
 	nkeys := len(x.q.Sort)
-	var seen, count, rid pgtype.Int8
-	var row versionRow
-	keys := make([]*string, nkeys)
-	into := append(before[:len(before):len(before)], &seen, &count, &rid)
-	for i := range keys {
-		into = append(into, &keys[i])
-	}
-	into = row.columns(into)
 	var memory bodies
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return nil, err
+	for first := true; rows.Next(); first = false {
+		v := rows.RawValues()
+		if first {
+			if err := binaryColumns(rows, len(before)+3, 6); err != nil {
+				return nil, err
+			}
+			if len(before) > 0 { // the same in every row
+				if err := rows.Scan(append(before, make([]any, len(v)-len(before))...)...); err != nil {
+					return nil, err
+				}
+			}
 		}
-		if count.Valid {
-			p.seen, p.total = seen.Int64, count.Int64
+		v = v[len(before):]
+		if count := v[1]; count != nil {
+			p.seen, p.total = rawInt8(v[0]), rawInt8(count)
 		}
-		if !rid.Valid {
+		rid := v[2]
+		if rid == nil {
 			continue
 		}
-		v, err := x.s.version(ctx, &row, &memory)
-		if err != nil {
-			return nil, err
-		}
 		if p.rows == nil {
-			p.rows = make([]match, 0, min(x.q.Count+1, 32))
+			p.rows = make([]match, 0, min(x.q.Count+1, 256))
 		}
-		m := match{rid: rid.Int64, v: v}
-		if nkeys > 0 {
-			m.keys = slices.Clone(keys)
+		m := match{rid: rawInt8(rid)}
+		for _, k := range v[3 : 3+nkeys] {
+			var key *string
+			if k != nil {
+				key = new(string(k))
+			}
+			m.keys = append(m.keys, key)
+		}
+		if m.v, err = x.s.version(ctx, v[3+nkeys:], &memory); err != nil {
+			return nil, err
 		}
 		p.rows = append(p.rows, m)
 	}
 	return p, rows.Err()
 }
 
-// versionRow is search.rowColumns as they are read: of use until the next row, null
-// where there is no row.
-type versionRow struct {
-	id      pgtype.Text
-	version pgtype.Int4
-	updated pgtype.Timestamptz
-	method  *fhir.Method
-	typ     pgtype.Int2
-	body    pgtype.DriverBytes
+// binaryColumns refuses an answer whose first numbers and last columns, those of
+// search.rowColumns, are not in PostgreSQL's binary format, as they are read here:
+// reading them one by one through the driver takes longer than finding them.
+func binaryColumns(rows pgx.Rows, numbers, last int) error {
+	columns := rows.FieldDescriptions()
+	for i, c := range columns {
+		text := c.DataTypeOID == pgtype.TextOID // the same in both formats
+		if (i < numbers || i >= len(columns)-last) && c.Format != pgx.BinaryFormatCode && !text {
+			return fmt.Errorf("store: column %s is not in binary format", c.Name)
+		}
+	}
+	return nil
 }
 
-func (r *versionRow) columns(into []any) []any {
-	return append(into, &r.id, &r.version, &r.updated, &r.method, &r.typ, &r.body)
-}
+func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
 
-func (s *Store) version(ctx context.Context, r *versionRow, memory *bodies) (fhir.Version, error) {
-	name, err := s.typeName(ctx, r.typ.Int16)
+// version reads search.rowColumns.
+func (s *Store) version(ctx context.Context, v [][]byte, memory *bodies) (fhir.Version, error) {
+	name, err := s.typeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
 	if err != nil {
 		return fhir.Version{}, err
 	}
-	body, err := memory.decode(r.body)
+	body, err := memory.decode(v[5])
 	if err != nil {
 		return fhir.Version{}, err
 	}
 	return fhir.Version{
-		ResourceType: name, ID: r.id.String, VersionID: int(r.version.Int32), LastUpdated: r.updated.Time.UTC(), Method: *r.method, Body: body,
+		ResourceType: name, ID: string(v[0]), VersionID: int(int32(binary.BigEndian.Uint32(v[1]))),
+		LastUpdated: timestamp(v[2]), Method: fhir.Method(v[3][0]), Body: body,
 	}, nil
 }
 

@@ -70,16 +70,17 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 		return nil, err
 	}
 	defer rows.Close()
-	var row versionRow
-	var m match
 	var memory bodies
-	into := row.columns([]any{&m.rid})
 	var found []match
 	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return nil, err
+		if found == nil {
+			if err := binaryColumns(rows, 1, 6); err != nil {
+				return nil, err
+			}
 		}
-		if m.v, err = x.s.version(ctx, &row, &memory); err != nil {
+		v := rows.RawValues()
+		m := match{rid: rawInt8(v[0])}
+		if m.v, err = x.s.version(ctx, v[1:], &memory); err != nil {
 			return nil, err
 		}
 		found = append(found, m)
