@@ -168,7 +168,9 @@ func drive(ctx context.Context, l Load, watched Watched, newExchange func() *Exc
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if l.Rate > 0 {
-					due := begin.Add(time.Duration(float64(sent.Add(1)-1) / l.Rate * float64(time.Second)))
+					// On whole milliseconds: a timer for each request would take more of
+					// the processor than sending it.
+					due := begin.Add(time.Duration(float64(sent.Add(1)-1) / l.Rate * float64(time.Second)).Truncate(time.Millisecond))
 					if !endless && due.After(finish) {
 						return
 					}

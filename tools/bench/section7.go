@@ -168,7 +168,7 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 	out.Goals = goals(byName, floors, idle, busy, beside, validate)
 	if soak > 0 {
 		say("mixed load for %s", soak)
-		r, g, err := t.soak(ctx, s, busy, soak, say)
+		r, g, err := t.soak(ctx, s, soak, 0.8, say)
 		if err != nil {
 			return err
 		}
@@ -261,33 +261,6 @@ func (t *target) besideTransactions(ctx context.Context, s *settings) (Result, e
 		err = fmt.Errorf("a long transaction failed: %s", refused)
 	}
 	return summarise("read beside transactions", Load{Clients: readers}, []*Measured{m}), err
-}
-
-// soak keeps up the mixed load at 80% of its peak and compares the first with the
-// last tenth.
-func (t *target) soak(ctx context.Context, s *settings, peak Result, d time.Duration, say func(string, ...any)) (Result, []Goal, error) {
-	l := Load{Clients: 300, Rate: 0.8 * peak.Rate.Median, Duration: d / 10, Seed: s.seed}
-	p99 := func(m *Measured) float64 { return milliseconds(m.Total().Latency.Quantile(0.99)) }
-	var parts []*Measured
-	for i := range 10 {
-		l.Seed = s.seed + uint64(i)
-		m, err := t.bench.Run(ctx, mixWorkload, l)
-		if err != nil {
-			return Result{}, nil, err
-		}
-		parts = append(parts, m)
-		all := m.Total()
-		say("  %2d: %s/s, p50 %.1f ms, p99 %.1f ms, errors %d, server %d MB; fixed work %d us, at the peak %.0f", i+1,
-			number(float64(all.Latency.N())/m.Elapsed.Seconds()), milliseconds(all.Latency.Quantile(0.5)), p99(m), all.Errors,
-			m.Usage["server"].PeakRSS/1e6, m.Pace.Microseconds(), peak.Pace.Median)
-	}
-	r := summarise("mix, kept up", l, parts)
-	first, last := parts[1], parts[9]
-	return r, []Goal{
-		atMost("kept up: errors", 0, float64(r.All.Errors), ""),
-		atMost("kept up: p99 of the last tenth", max(1.5*p99(first), p99(first)+5), p99(last), " ms"),
-		atMost("kept up: memory of the last tenth", 1.2*float64(first.Usage["server"].PeakRSS)/1e6, float64(last.Usage["server"].PeakRSS)/1e6, " MB"),
-	}, nil
 }
 
 // settle waits until PostgreSQL has looked at what was imported, as it does by
