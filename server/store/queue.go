@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +24,7 @@ import (
 type queue struct {
 	store *Store
 	wake  chan struct{}
-	turns chan struct{} // has an element for each worker that writes in its turn
+	shift shift
 	done  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -40,8 +39,6 @@ type queue struct {
 const (
 	maxShared = 32  // writes of a unit that shares a transaction
 	maxTaken  = 256 // writes of a shared transaction
-	// maxTurn is how long a worker waits for its turn: some ordinary commits.
-	maxTurn = 20 * time.Millisecond
 )
 
 // unit is writes that are done together or not at all.
@@ -63,7 +60,7 @@ var errStopped = unavailable("the server is stopping")
 func (q *queue) start(s *Store, workers int) {
 	q.store = s
 	q.wake = make(chan struct{}, workers)
-	q.turns = make(chan struct{}, min(workers, max(1, runtime.NumCPU()/2)))
+	q.shift = newShift(workers)
 	q.busy = make(map[int64]struct{})
 	for range workers {
 		q.done.Go(q.work)
@@ -129,8 +126,8 @@ func (q *queue) work() {
 
 // round writes what waits, and returns false when nothing does.
 func (q *queue) round() bool {
-	if q.turn() {
-		defer func() { <-q.turns }()
+	if q.shift.enter() {
+		defer q.shift.leave()
 	}
 	taken := q.take()
 	if len(taken) == 0 {
@@ -139,24 +136,6 @@ func (q *queue) round() bool {
 	q.store.writeUnits(taken)
 	q.give(taken)
 	return true
-}
-
-// turn waits until this worker may write, and returns false when others have
-// taken too long to be waited for.
-func (q *queue) turn() bool {
-	select {
-	case q.turns <- struct{}{}:
-		return true
-	default:
-	}
-	t := time.NewTimer(maxTurn)
-	defer t.Stop()
-	select {
-	case q.turns <- struct{}{}:
-		return true
-	case <-t.C:
-		return false
-	}
 }
 
 // take returns waiting units that touch different resources.

@@ -15,12 +15,13 @@ import (
 )
 
 // reader makes one query of the reads by id that wait at the same time. A few
-// workers each take all that waits: nothing waits while a worker is idle, and
-// under load a query and its round trip are shared by dozens. A read begins after
+// workers each take all that waits: under load a query and its round trip are shared
+// by dozens. A read begins after
 // it is asked for, so it sees every write that was answered before.
 type reader struct {
-	wake chan struct{}
-	done sync.WaitGroup
+	wake  chan struct{}
+	shift shift
+	done  sync.WaitGroup
 
 	mu      sync.Mutex
 	waiting []*readRequest
@@ -42,6 +43,7 @@ var readRequests = sync.Pool{New: func() any { return &readRequest{done: make(ch
 
 func (r *reader) start(s *Store, workers int) {
 	r.wake = make(chan struct{}, workers)
+	r.shift = newShift(workers)
 	for range workers {
 		r.done.Go(func() { r.work(s) })
 	}
@@ -84,36 +86,46 @@ func (r *reader) read(ctx context.Context, ref int64) (fhir.Version, string, err
 }
 
 func (r *reader) work(s *Store) {
-	var taken []*readRequest
 	var refs array
 	refs.oid = oidInt8
+	var taken []*readRequest
 	for range r.wake {
-		for {
-			r.mu.Lock()
-			n := min(len(r.waiting), maxRead)
-			taken = append(taken[:0], r.waiting[:n]...)
-			left := copy(r.waiting, r.waiting[n:])
-			clear(r.waiting[left:])
-			r.waiting = r.waiting[:left]
-			r.mu.Unlock()
-			if n == 0 {
-				break
-			}
-			err := s.readAll(taken, &refs)
-			if err != nil && lost(err) { // of a connection that died while it was idle
-				err = s.readAll(taken, &refs)
-			}
-			if err != nil {
-				for _, q := range taken {
-					q.err = translate(err)
-				}
-			}
-			for _, q := range taken {
-				q.done <- struct{}{}
-			}
-			clear(taken)
+		for r.round(s, &taken, &refs) {
 		}
 	}
+}
+
+// round reads what waits, and returns false when nothing does. taken and refs are
+// memory of the worker.
+func (r *reader) round(s *Store, taken *[]*readRequest, refs *array) bool {
+	if r.shift.enter() {
+		defer r.shift.leave()
+	}
+	r.mu.Lock()
+	n := min(len(r.waiting), maxRead)
+	requests := append((*taken)[:0], r.waiting[:n]...)
+	left := copy(r.waiting, r.waiting[n:])
+	clear(r.waiting[left:])
+	r.waiting = r.waiting[:left]
+	r.mu.Unlock()
+	if n == 0 {
+		return false
+	}
+	err := s.readAll(requests, refs)
+	if err != nil && lost(err) { // of a connection that died while it was idle
+		err = s.readAll(requests, refs)
+	}
+	if err != nil {
+		for _, q := range requests {
+			q.err = translate(err)
+		}
+	}
+	for _, q := range requests {
+		q.done <- struct{}{}
+	}
+	clear(requests)
+	*taken = requests
+	return true
 }
 
 // readAll answers requests by one query. An error is that of every request.
