@@ -65,7 +65,8 @@
 // looked at one by one (Plan.Added).
 //
 // On 191,093 Synthea resources and two cores the benchmark's mix of searches runs
-// 4,000 times a second, at 0.24 ms of PostgreSQL and 0.19 ms of the server each.
+// 4,500 to 5,300 times a second, at 0.11 to 0.14 ms of PostgreSQL and 0.18 to 0.22 ms
+// of the server each.
 // What memory does not know costs, in PostgreSQL: identifier 0.04 ms, patient 0.2,
 // name 0.1, code 0.3 to 5, a code with a quantity 1 to 3 (17 before joint rows), a
 // count of 88,674 matches by a term 50 to 100.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,13 +79,10 @@ func (m *Monitor) sample() {
 	m.paces = append(m.paces, pace())
 }
 
-// Pace is the mean of pace while it watched; asked for after Stop.
+// Pace is the median of pace while it watched; asked for after Stop.
 func (m *Monitor) Pace() time.Duration {
-	var sum time.Duration
-	for _, p := range m.paces {
-		sum += p
-	}
-	return sum / time.Duration(len(m.paces))
+	slices.Sort(m.paces)
+	return m.paces[len(m.paces)/2]
 }
 
 func (w Watched) cpu() map[string]float64 {
