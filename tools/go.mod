@@ -14,6 +14,7 @@ require (
 	github.com/tidwall/gjson v1.18.0
 	github.com/valyala/fasthttp v1.65.0
 	golang.org/x/sync v0.24.0
+	golang.org/x/sys v0.49.0
 	gonum.org/v1/plot v0.17.0
 	kiln v0.0.0
 	pgregory.net/rapid v1.3.0

@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // paceWork is what pace reads.
@@ -26,10 +27,9 @@ func pace() time.Duration {
 
 // threadTime is the processor time of this thread, 0 where it is not told.
 func threadTime() time.Duration {
-	const thread = 1 // RUSAGE_THREAD of Linux
-	var u syscall.Rusage
-	if runtime.GOOS != "linux" || syscall.Getrusage(thread, &u) != nil {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
 		return 0
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(t.Nano())
 }
