@@ -59,8 +59,9 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (
 	return p, nil
 }
 
-// rowsOf fetches the page whose resources memory tells, and the proof that nothing
-// has changed since snapshot, in one; nil where something has.
+// rowsOf fetches the page whose resources memory tells, in the order of surrogates,
+// backwards where they are, and the proof that nothing has changed since snapshot, in
+// one; nil where something has.
 func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
 	st := x.plan.RowsUnchanged(rids, snapshot)
 	x.note("rows from memory", st)
@@ -69,9 +70,10 @@ func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (
 	if err != nil || !unchanged || !search.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
 		return nil, "", err
 	}
-	slices.SortFunc(p.rows, func(a, b match) int {
-		return cmp.Compare(slices.Index(rids, a.rid), slices.Index(rids, b.rid))
-	})
+	slices.SortFunc(p.rows, func(a, b match) int { return cmp.Compare(a.rid, b.rid) })
+	if len(rids) > 1 && rids[0] > rids[1] {
+		slices.Reverse(p.rows)
+	}
 	return p, now, nil
 }
 
