@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"kiln/server"
@@ -200,6 +201,43 @@ func TestSearchPages(t *testing.T) {
 }
 
 // search.html#summary and #elements
+// TestSearchesAtTheSameTime has every answer be that of its own search, whoever else
+// searches: pages share memory one after the other.
+func TestSearchesAtTheSameTime(t *testing.T) {
+	s := start(t)
+	var resources []string
+	for i := range 40 {
+		resources = append(resources,
+			fmt.Sprintf(`{"resourceType":"Patient","id":"p%d","gender":%q,"name":[{"family":%q}]}`,
+				i, []string{"male", "female"}[i%2], strings.Repeat(string(rune('a'+i%26)), 10+i*37)),
+			fmt.Sprintf(`{"resourceType":"Condition","id":"c%d","code":{"text":%q},"subject":{"reference":"Patient/p%d"}}`,
+				i, strings.Repeat(string(rune('A'+i%26)), 500-i*11), i))
+	}
+	s.load(resources...)
+	paths := []string{
+		"/Patient?gender=male&_count=7", "/Patient?gender=female&_sort=-_id", "/Condition?_include=Condition:subject&_count=11",
+		"/Patient?_elements=name", "/Patient?_revinclude=Condition:subject&gender=male", "/Patient/p3/$everything", "/Condition?_total=none&_offset=9",
+	}
+	want := make([]string, len(paths))
+	for i, path := range paths {
+		want[i] = string(s.get(path).want(200).body)
+	}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for i := range 40 {
+				at := (n + i) % len(paths)
+				a, err := s.try("GET", paths[at], "")
+				if err != nil || string(a.body) != want[at] {
+					t.Errorf("GET %s, with others: %v, or another answer than alone", paths[at], err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestSearchSummary(t *testing.T) {
 	s := start(t, func(c *server.Config) { c.Search.Explain = false })
 	s.load(`{"resourceType":"Observation","id":"o","meta":{"security":[{"system":"urn:t","code":"kept"}],"tag":[{"system":"urn:t","code":"kept"}]},"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">o</div>"},` +

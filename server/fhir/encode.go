@@ -160,9 +160,13 @@ func appendPrimitive(dst []byte, k Kind, text string) []byte {
 	return AppendString(dst, text)
 }
 
-// AppendString appends s as a JSON string with its quotes.
-func AppendString(dst []byte, s string) []byte {
-	return append(appendEscaped(append(dst, '"'), s), '"')
+// AppendString appends parts as one JSON string with its quotes.
+func AppendString(dst []byte, parts ...string) []byte {
+	dst = append(dst, '"')
+	for _, s := range parts {
+		dst = appendEscaped(dst, s)
+	}
+	return append(dst, '"')
 }
 
 const hexDigits = "0123456789abcdef"

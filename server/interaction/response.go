@@ -8,6 +8,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/store"
 )
 
 // Response is the answer to an interaction. At most one of Version, Body and
@@ -24,6 +25,16 @@ type Response struct {
 	Bundle  *Bundle
 	// Issues are what else there is to say.
 	Issues []outcome.Issue
+
+	found *store.SearchResult
+}
+
+// Release gives the memory of a page of matches to other searches: whoever has
+// written out the response calls it, and uses nothing of it afterwards.
+func (r *Response) Release() {
+	if r.found != nil {
+		r.found.Release()
+	}
 }
 
 // Return is what the client wants back from a write.

@@ -105,7 +105,7 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 	if issues := slices.Concat(q.Ignored, q.Notices, found.Issues); len(issues) > 0 {
 		b.Entries = append(b.Entries, Entry{Body: outcome.JSON(issues), Mode: "outcome"})
 	}
-	return Response{Status: http.StatusOK, Bundle: b}, nil
+	return Response{Status: http.StatusOK, Bundle: b, found: found}, nil
 }
 
 // searchedInside are the resource types that a search in a compartment asks for;

@@ -45,6 +45,9 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 // Mandatory and modifier elements, id and meta always stay. It works on the
 // stored text, whose top-level elements it copies or leaves out.
 func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.Version) fhir.Version {
+	if len(elements) == 0 && (summary == search.SummaryNone || summary == search.SummaryCount) {
+		return func(v fhir.Version) fhir.Version { return v }
+	}
 	var keep func(f *fhir.Field) bool
 	left := func(f *fhir.Field, _ string, value []byte) []byte {
 		if keep(f) {
@@ -61,8 +64,6 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 		keep = func(f *fhir.Field) bool { return f.Name == "text" || f.Min > 0 }
 	case summary == search.SummaryData:
 		keep = func(f *fhir.Field) bool { return f.Name != "text" }
-	default:
-		return func(v fhir.Version) fhir.Version { return v }
 	}
 	return func(v fhir.Version) fhir.Version {
 		if r := s.Model.Resources[v.ResourceType]; r != nil && v.Body != nil {

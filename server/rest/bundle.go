@@ -53,7 +53,7 @@ func closer(dst []byte, n int) []byte {
 }
 
 func appendURL(dst []byte, base, relative string) []byte {
-	return fhir.AppendString(dst, base+"/"+relative)
+	return fhir.AppendString(dst, base, "/", relative)
 }
 
 func appendEntry(dst []byte, base string, e *interaction.Entry) []byte {
@@ -70,7 +70,7 @@ func appendEntry(dst []byte, base string, e *interaction.Entry) []byte {
 	v := &e.Version
 	if v.ResourceType != "" && v.ID != "" && e.Nested == nil {
 		next("fullUrl")
-		dst = fhir.AppendString(dst, base+"/"+v.ResourceType+"/"+v.ID)
+		dst = fhir.AppendString(dst, base, "/", v.ResourceType, "/", v.ID)
 	}
 	switch {
 	case e.Nested != nil:

@@ -69,6 +69,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 	case resp.Bundle != nil:
 		buf := buffers.Get().(*[]byte)
 		*buf = appendBundle((*buf)[:0], c.base(r), resp.Bundle)
+		resp.Release()
 		c.send(r, resp.Status, contentType, *buf, pretty)
 		if cap(*buf) <= maxPooled {
 			buffers.Put(buf)

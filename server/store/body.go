@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/klauspost/compress/s2"
 
@@ -57,15 +58,22 @@ func copyBody(stored []byte) ([]byte, error) {
 	return json, err
 }
 
-// bodies decodes the bodies of one page into memory that they share: a page is kept
-// and dropped as one.
-type bodies struct{ free []byte }
+// bodies is memory for the bodies of one page, which is kept and dropped as one. It
+// is used again for another page once SearchResult.Release says so.
+type bodies struct {
+	pieces [][]byte // the used part of each
+	at     int      // the piece to fill
+}
 
-// The memory for the bodies of a page is taken in pieces, the first for a few.
+// The memory is taken in pieces, the first for a few bodies; pages that took more
+// than mostKept leave theirs to the collector.
 const (
-	firstBodies = 4 << 10
-	mostBodies  = 32 << 10
+	firstPiece = 4 << 10
+	mostPiece  = 64 << 10
+	mostKept   = 1 << 20
 )
+
+var pageBodies = sync.Pool{New: func() any { return new(bodies) }}
 
 // decode is copyBody.
 func (b *bodies) decode(stored []byte) ([]byte, error) {
@@ -77,11 +85,7 @@ func (b *bodies) decode(stored []byte) ([]byte, error) {
 			return nil, errBody
 		}
 	}
-	if size > cap(b.free) {
-		b.free = make([]byte, 0, max(size, min(max(2*cap(b.free), firstBodies), mostBodies)))
-	}
-	into := b.free[:0:size]
-	b.free = b.free[size:size]
+	into := b.take(size)
 	if !packed {
 		if size > 0 && stored[0] != '{' {
 			return nil, errBody
@@ -93,6 +97,33 @@ func (b *bodies) decode(stored []byte) ([]byte, error) {
 		return nil, fmt.Errorf("decompress body: %w", err)
 	}
 	return json, nil
+}
+
+// take returns room for size bytes.
+func (b *bodies) take(size int) []byte {
+	for ; b.at < len(b.pieces); b.at++ {
+		if p := b.pieces[b.at]; cap(p)-len(p) >= size {
+			b.pieces[b.at] = p[:len(p)+size]
+			return p[len(p) : len(p) : len(p)+size]
+		}
+	}
+	piece := firstPiece
+	if n := len(b.pieces); n > 0 {
+		piece = min(2*cap(b.pieces[n-1]), mostPiece)
+	}
+	p := make([]byte, size, max(size, piece))
+	b.pieces = append(b.pieces, p)
+	return p[:0:size]
+}
+
+// clear empties the memory, and returns how much it is.
+func (b *bodies) clear() (size int) {
+	for i, p := range b.pieces {
+		b.pieces[i] = p[:0]
+		size += cap(p)
+	}
+	b.at = 0
+	return size
 }
 
 // decodeBody returns the JSON of the column body. It may share memory with

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +64,39 @@ func TestBody(t *testing.T) {
 			t.Errorf("%q was taken for a body", stored)
 		}
 	}
+}
+
+// TestBodiesOfPages fills the memory of a page again and again: no body of a page
+// may touch another of the same page.
+func TestBodiesOfPages(t *testing.T) {
+	size := rapid.OneOf(rapid.IntRange(2, 300), rapid.IntRange(1000, 3*mostPiece))
+	memory := new(bodies)
+	rapid.Check(t, func(t *rapid.T) {
+		var want, got []string
+		var kept [][]byte
+		for i, n := range rapid.SliceOfN(size, 0, 40).Draw(t, "sizes") {
+			json := `{"a":"` + strings.Repeat(string(rune('a'+i%26)), n) + `"}`
+			stored := []byte(json)
+			if i%3 > 0 {
+				stored = appendBody(nil, stored)
+			}
+			body, err := memory.decode(stored)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, kept = append(want, json), append(kept, body)
+		}
+		for _, body := range kept {
+			_ = append(body, "overwritten"...)
+		}
+		for _, body := range kept {
+			got = append(got, string(body))
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("bodies of %d lengths are not what they were", len(want))
+		}
+		memory.clear()
+	})
 }
 
 func BenchmarkBody(b *testing.B) {

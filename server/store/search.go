@@ -39,6 +39,17 @@ type SearchResult struct {
 	// Issues tell what the client should know of the answer: a cap that was
 	// reached, an explanation that was asked for.
 	Issues []outcome.Issue
+
+	bodies *bodies
+}
+
+// Release gives the memory of the bodies to other searches: whoever has copied
+// them calls it, and uses none afterwards. Without it they are collected as usual.
+func (r *SearchResult) Release() {
+	if b := r.bodies; b != nil && b.clear() <= mostKept {
+		pageBodies.Put(b)
+	}
+	r.bodies = nil
 }
 
 // Search runs a search. It fails with timeout when the context ends first; the
@@ -73,7 +84,8 @@ type searching struct {
 	steps []step // for an explanation
 	// lease is the connection, nil where it is a transaction, which sees more than
 	// others do: what it counts is not kept.
-	lease *lease
+	lease  *lease
+	bodies *bodies // of the page; nil until a row is there
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
@@ -567,7 +579,6 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 	defer rows.Close()
 	p := &pageRows{}
 	nkeys := len(x.q.Sort)
-	var memory bodies
 	for first := true; rows.Next(); first = false {
 		v := rows.RawValues()
 		if first {
@@ -599,7 +610,7 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 			}
 			m.keys = append(m.keys, key)
 		}
-		if m.v, err = x.s.version(ctx, v[3+nkeys:], &memory); err != nil {
+		if m.v, err = x.version(ctx, v[3+nkeys:]); err != nil {
 			return nil, err
 		}
 		p.rows = append(p.rows, m)
@@ -624,12 +635,15 @@ func binaryColumns(rows pgx.Rows, numbers, last int) error {
 func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
 
 // version reads search.rowColumns.
-func (s *Store) version(ctx context.Context, v [][]byte, memory *bodies) (fhir.Version, error) {
-	name, err := s.typeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
+func (x *searching) version(ctx context.Context, v [][]byte) (fhir.Version, error) {
+	name, err := x.s.typeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
 	if err != nil {
 		return fhir.Version{}, err
 	}
-	body, err := memory.decode(v[5])
+	if x.bodies == nil {
+		x.bodies = pageBodies.Get().(*bodies)
+	}
+	body, err := x.bodies.decode(v[5])
 	if err != nil {
 		return fhir.Version{}, err
 	}
@@ -643,7 +657,7 @@ func (s *Store) version(ctx context.Context, v [][]byte, memory *bodies) (fhir.V
 // cursors and includes are added.
 func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*SearchResult, error) {
 	q := x.q
-	r := &SearchResult{Offset: q.Offset, Matches: []fhir.Version{}}
+	r := &SearchResult{Offset: q.Offset, bodies: x.bodies}
 	total := int(p.total)
 	if exact && q.Total != search.TotalNone {
 		r.Total = &total
@@ -660,10 +674,9 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Searc
 	if backwards {
 		slices.Reverse(p.rows)
 	}
-	var rids []int64
+	r.Matches = make([]fhir.Version, len(p.rows))
 	for i := range p.rows {
-		r.Matches = append(r.Matches, p.rows[i].v)
-		rids = append(rids, p.rows[i].rid)
+		r.Matches[i] = p.rows[i].v
 	}
 	atEnd := backwards && q.Cursor.RID == 0
 	r.HasNext = more
@@ -687,7 +700,11 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Searc
 		r.EndOffset = (total - 1) / q.Count * q.Count
 		r.End = (&search.Cursor{Before: true, Size: total - r.EndOffset}).String()
 	}
-	if len(rids) > 0 && len(q.Includes)+len(q.RevIncludes) > 0 {
+	if len(p.rows) > 0 && len(q.Includes)+len(q.RevIncludes) > 0 {
+		rids := make([]int64, len(p.rows))
+		for i := range p.rows {
+			rids[i] = p.rows[i].rid
+		}
 		if err := x.include(ctx, r, rids); err != nil {
 			return nil, err
 		}

@@ -70,7 +70,6 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 		return nil, err
 	}
 	defer rows.Close()
-	var memory bodies
 	var found []match
 	for rows.Next() {
 		if found == nil {
@@ -80,7 +79,7 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 		}
 		v := rows.RawValues()
 		m := match{rid: rawInt8(v[0])}
-		if m.v, err = x.s.version(ctx, v[1:], &memory); err != nil {
+		if m.v, err = x.version(ctx, v[1:]); err != nil {
 			return nil, err
 		}
 		found = append(found, m)
