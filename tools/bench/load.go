@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,6 +158,11 @@ func drive(ctx context.Context, l Load, watched Watched, newExchange func() *Exc
 		}
 	}
 
+	if l.Rate > 0 {
+		// Waiting for what is due takes less than a processor, and looking for work on
+		// a second one would take it from the server.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
 	collect.Store(l.WarmUp == 0)
 	monitor := StartMonitor(watched)
 	begin := time.Now()

@@ -90,7 +90,7 @@ var pageAllWorkload = Workload{
 					n := entries(w.X().Body)
 					w.Moved(n)
 					seen[i].Add(int64(n))
-					path = nextLink(gjson.ParseBytes(w.X().Body))
+					path = nextLink(w.X().Body)
 				}
 				return nil
 			},
@@ -137,7 +137,7 @@ var mixWorkload = Workload{
 				}
 				w.State = ""
 				if w.Do("page", Request{Method: "GET", Path: path}) {
-					w.State = nextLink(gjson.ParseBytes(w.X().Body))
+					w.State = nextLink(w.X().Body)
 				}
 			case n < 85:
 				w.Do("observations", Request{Method: "GET", Path: "Observation?patient=" + pick(w.Rand, s.Patients) + "&_count=20"})

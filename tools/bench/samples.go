@@ -68,7 +68,7 @@ func drawSamples(ctx context.Context, c *Client, patients int, seed uint64) (*Sa
 				found = append(found, e)
 			}
 		}
-		path = nextLink(page)
+		path = nextLink([]byte(page.Raw))
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("the server has no patients to take samples from: run the import workload first")
@@ -154,7 +154,9 @@ func appendNew(list *[]string, v string) {
 }
 
 // nextLink is the URL of the next page, "" on the last.
-func nextLink(bundle gjson.Result) string { return bundle.Get(`link.#(relation=="next").url`).Str }
+func nextLink(bundle []byte) string {
+	return gjson.GetBytes(bundle, `link.#(relation=="next").url`).Str
+}
 
 // pick returns a random element; the list must not be empty.
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
