@@ -20,6 +20,7 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 
 	"kiln/server"
+	"kiln/server/outcome"
 )
 
 // config is `kiln config`.
@@ -115,7 +116,7 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	merge := func(layer *koanf.Koanf, from string) error {
 		for _, name := range layer.Keys() {
 			if _, ok := known[name]; !ok {
-				return fmt.Errorf("%s: unknown key %s%s", from, name, nearest(name, names()))
+				return fmt.Errorf("%s: unknown key %s%s", from, name, outcome.DidYouMean(name, names()))
 			}
 			l.origin[name] = from
 		}

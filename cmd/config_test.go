@@ -33,8 +33,8 @@ func TestReadConfig(t *testing.T) {
 			want: func(c *server.Config) { c.Server.AllowedOrigins = []string{"https://a.example.org"} }},
 		{name: "an empty list turns CORS off", env: []string{"KILN_SERVER__ALLOWED_ORIGINS="}, want: func(c *server.Config) { c.Server.AllowedOrigins = []string{} }},
 		{name: "other variables are none of ours", env: []string{"KILN_SHARED_DATA=/data", "HOME=/root"}, want: func(*server.Config) {}},
-		{name: "an unknown key names the nearest", file: "server:\n  lisen: x\n", wantErr: "unknown key server.lisen (did you mean server.listen?)"},
-		{name: "an unknown key in the environment", env: []string{"KILN_SEARCH__MAXCOUNT=1"}, wantErr: "unknown key search.maxcount (did you mean search.max_count?)"},
+		{name: "an unknown key names the nearest", file: "server:\n  lisen: x\n", wantErr: "unknown key server.lisen, did you mean \"server.listen\"?"},
+		{name: "an unknown key in the environment", env: []string{"KILN_SEARCH__MAXCOUNT=1"}, wantErr: "unknown key search.maxcount, did you mean \"search.max_count\"?"},
 		{name: "a value of another type", file: "search:\n  max_count: many\n", wantErr: "max_count"},
 		{name: "a file that is no YAML", file: "server: [", wantErr: "kiln.yaml"},
 	} {

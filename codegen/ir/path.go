@@ -389,33 +389,6 @@ func at(p Path) string {
 	return p.At.Name
 }
 
-// rootOf returns the name that an expression starts with, "" if it starts with
-// none.
-func rootOf(n fhirpath.Node) string {
-	for {
-		switch m := n.(type) {
-		case *fhirpath.Member:
-			if m.Left == nil {
-				return m.Name
-			}
-			n = m.Left
-		case *fhirpath.Call:
-			if m.Left == nil {
-				return ""
-			}
-			n = m.Left
-		case *fhirpath.Indexer:
-			n = m.Left
-		case *fhirpath.TypeOp:
-			n = m.X
-		case *fhirpath.Binary:
-			n = m.Left
-		default:
-			return ""
-		}
-	}
-}
-
 // conversions names, for each search type, how a datatype is indexed: a method
 // of fhir.Index for primitives, a function of the generated package for the
 // rest.

@@ -272,7 +272,7 @@ func several(p Path) bool {
 func (s *searcher) concern(n fhirpath.Node, t *Type) []fhirpath.Node {
 	var out []fhirpath.Node
 	for _, b := range fhirpath.Branches(n) {
-		root := rootOf(b)
+		root := fhirpath.RootOf(b)
 		if other := s.model.Lookup(root); other != nil && other.Resource && other != t {
 			continue
 		}
@@ -291,7 +291,7 @@ func union(branches []fhirpath.Node) string {
 
 // qualified is the text of a branch that starts at the resource type.
 func qualified(n fhirpath.Node, t *Type) string {
-	if rootOf(n) == t.Name {
+	if fhirpath.RootOf(n) == t.Name {
 		return n.String()
 	}
 	return t.Name + "." + n.String()

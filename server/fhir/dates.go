@@ -32,7 +32,7 @@ func ParseDate(text string) (low, high int64, err error) {
 	}
 	p.byte('-')
 	day := p.digits(2)
-	if day < 1 || !p.bad && day > daysIn(year, month) {
+	if day < 1 || !p.bad && day > DaysIn(year, month) {
 		p.bad = true
 	}
 	if p.end() {

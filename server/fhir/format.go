@@ -134,13 +134,14 @@ func validDate(s string) int {
 	if len(s) == 7 || s[7] != '-' {
 		return 7
 	}
-	if !between(number2(s, 8), 1, daysIn(year, month)) {
+	if !between(number2(s, 8), 1, DaysIn(year, month)) {
 		return -1
 	}
 	return 10
 }
 
-func daysIn(year, month int) int {
+// DaysIn is how many days a month has.
+func DaysIn(year, month int) int {
 	switch month {
 	case 4, 6, 9, 11:
 		return 30

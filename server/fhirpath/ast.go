@@ -153,6 +153,32 @@ func Walk(n Node, visit func(Node) bool) {
 	}
 }
 
+// RootOf is the name that a path starts with, "" if it starts with none.
+func RootOf(n Node) string {
+	for {
+		switch m := n.(type) {
+		case *Member:
+			if m.Left == nil {
+				return m.Name
+			}
+			n = m.Left
+		case *Call:
+			if m.Left == nil {
+				return ""
+			}
+			n = m.Left
+		case *Indexer:
+			n = m.Left
+		case *TypeOp:
+			n = m.X
+		case *Binary:
+			n = m.Left
+		default:
+			return ""
+		}
+	}
+}
+
 // Branches splits n at its unions, left to right: those at the top, and those below
 // steps that look at each item by itself, so that (a | b).c is a.c and b.c.
 func Branches(n Node) []Node {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 )
 
 // compiler turns a parsed expression into exprs.
@@ -272,7 +273,7 @@ func (c *compiler) step(left static, n *Member) (step, static, error) {
 
 // hint says how to reach valueQuantity, or which element was meant.
 func (c *compiler) hint(left static, name string) string {
-	best, distance := "", 3
+	var names []string
 	for _, t := range left.types {
 		for i := range t.Fields {
 			f := &t.Fields[i]
@@ -283,36 +284,13 @@ func (c *compiler) hint(left static, name string) string {
 				}
 				return fmt.Sprintf("; write %s.ofType(%s)", f.Name, typ)
 			}
-			if d := editDistance(name, f.Name); d < distance {
-				best, distance = f.Name, d
-			}
+			names = append(names, f.Name)
 		}
 	}
-	if best != "" {
+	if best := outcome.Nearest(name, names); best != "" {
 		return "; did you mean '" + best + "'?"
 	}
 	return ""
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func (c *compiler) indexer(n *Indexer) (expr, static, error) {

@@ -2,8 +2,11 @@ package fhirpath
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
+
+	"kiln/server/outcome"
 )
 
 // function is one entry of the table of functions.
@@ -58,21 +61,10 @@ func argumentCount(low, high int) string {
 }
 
 func nearestFunction(name string) string {
-	best, distance := "", 3
-	var names []string
-	for n := range functions() {
-		names = append(names, n)
+	if best := outcome.Nearest(name, slices.Sorted(maps.Keys(functions()))); best != "" {
+		return "; did you mean " + best + "()?"
 	}
-	sort.Strings(names)
-	for _, n := range names {
-		if d := editDistance(strings.ToLower(name), strings.ToLower(n)); d < distance {
-			best, distance = n, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return "; did you mean " + best + "()?"
+	return ""
 }
 
 // arg compiles the i-th argument as a plain value, or returns nil.

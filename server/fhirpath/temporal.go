@@ -3,6 +3,8 @@ package fhirpath
 import (
 	"strconv"
 	"time"
+
+	"kiln/server/fhir"
 )
 
 // Precisions of a Date, DateTime or Time. Seconds and their fractions are one
@@ -74,19 +76,6 @@ func floorDiv(a, b int64) int64 {
 		q--
 	}
 	return q
-}
-
-func daysIn(year, month int) int {
-	switch month {
-	case 4, 6, 9, 11:
-		return 30
-	case 2:
-		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
-			return 29
-		}
-		return 28
-	}
-	return 31
 }
 
 // reader reads fixed digits.
@@ -196,7 +185,7 @@ func (r *reader) date() (Value, bool) {
 			prec = dayPrecision
 		}
 	}
-	if !r.ok || c.year < 1 || c.month < 1 || c.month > 12 || c.day < 1 || c.day > daysIn(c.year, c.month) {
+	if !r.ok || c.year < 1 || c.month < 1 || c.month > 12 || c.day < 1 || c.day > fhir.DaysIn(c.year, c.month) {
 		return Value{}, false
 	}
 	return Value{prec: prec, n: c.total(), text: r.s}, true
@@ -472,7 +461,7 @@ func addMonths(v Value, months int64) (Value, bool) {
 	if c.year < 1 || c.year > 9999 {
 		return v, false
 	}
-	c.day = min(c.day, daysIn(c.year, c.month))
+	c.day = min(c.day, fhir.DaysIn(c.year, c.month))
 	v.n = c.total()
 	v.text = ""
 	return v, true
@@ -548,7 +537,7 @@ func (v Value) boundary(prec uint8, last bool) Value {
 			if have == yearPrecision {
 				c.month = 12
 			}
-			c.day = daysIn(c.year, c.month)
+			c.day = fhir.DaysIn(c.year, c.month)
 			end = c.total() + microsPerDay
 		case have == dayPrecision:
 			end += microsPerDay

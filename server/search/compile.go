@@ -387,6 +387,10 @@ func (w *writer) statement() Statement { return Statement{string(w.b), w.args} }
 // keys writes `x.key = $1`, or ANY of several.
 func (w *writer) keys(x string, keys []fhir.Key) {
 	w.s(x, ".key = ")
+	w.anyKey(keys)
+}
+
+func (w *writer) anyKey(keys []fhir.Key) {
 	if len(keys) == 1 {
 		w.p(int64(keys[0]))
 		w.s("::bigint")

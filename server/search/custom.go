@@ -179,7 +179,7 @@ func (c *Compiler) types(names []string, path string) ([]string, error) {
 		case c.Base.Has(name):
 			out = append(out, name)
 		default:
-			return nil, outcome.Invalid("%q is no resource type of FHIR R4%s", clip(name), didYouMean(name, c.Base.names)).
+			return nil, outcome.Invalid("%q is no resource type of FHIR R4%s", clip(name), outcome.DidYouMean(name, c.Base.names)).
 				At(fmt.Sprintf("%s[%d]", path, i))
 		}
 	}
@@ -230,7 +230,7 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 	}
 	var texts []string
 	for _, n := range fhirpath.Branches(expr.Root) {
-		root := rootOf(n)
+		root := fhirpath.RootOf(n)
 		if other := c.Base.model.Resources[root]; other != nil && root != typ {
 			continue
 		}
@@ -497,36 +497,10 @@ func converts(p *fhirpath.Program, t fhir.SearchType) error {
 	return fmt.Errorf("it gives %s, which cannot be searched as %s; expected %s", strings.Join(types, " or "), t, strings.Join(forms[t], ", "))
 }
 
-// rootOf is the name that a path starts with, "" if it starts with none.
-func rootOf(n fhirpath.Node) string {
-	for {
-		switch m := n.(type) {
-		case *fhirpath.Member:
-			if m.Left == nil {
-				return m.Name
-			}
-			n = m.Left
-		case *fhirpath.Call:
-			if m.Left == nil {
-				return ""
-			}
-			n = m.Left
-		case *fhirpath.Indexer:
-			n = m.Left
-		case *fhirpath.TypeOp:
-			n = m.X
-		case *fhirpath.Binary:
-			n = m.Left
-		default:
-			return ""
-		}
-	}
-}
-
 // qualified is the canonical text of a branch, starting at the resource type.
 func qualified(n fhirpath.Node, typ string) string {
 	text := canonical(n)
-	switch root := rootOf(n); root {
+	switch root := fhirpath.RootOf(n); root {
 	case typ:
 		return text
 	case "Resource", "DomainResource":

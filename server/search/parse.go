@@ -390,7 +390,7 @@ func (p *parser) unknown(typ, name, code string) error {
 		where = "every type searched"
 	}
 	names := slices.Concat(p.reg.codes(typ), resultNames)
-	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", clip(name), where, didYouMean(code, names)).WithStatus(400)}
+	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", clip(name), where, outcome.DidYouMean(code, names)).WithStatus(400)}
 }
 
 // missing reads `:missing`: true, no entry; false, some entry.

@@ -204,7 +204,7 @@ func (r *Registry) typeError(typ string) *outcome.Error {
 }
 
 // NearestType is `, did you mean "Patient"?` for what was meant by typ, or "".
-func (r *Registry) NearestType(typ string) string { return didYouMean(typ, r.names) }
+func (r *Registry) NearestType(typ string) string { return outcome.DidYouMean(typ, r.names) }
 
 // codes returns what may stand as a parameter name for typ.
 func (r *Registry) codes(typ string) []string {
@@ -217,49 +217,6 @@ func (r *Registry) codes(typ string) []string {
 		}
 	}
 	return list
-}
-
-// didYouMean returns `, did you mean "x"?` with the name nearest to what came, or
-// "" when nothing is near.
-func didYouMean(came string, names []string) string {
-	best, bestDistance := "", 1+max(2, len(came)/2)
-	for _, n := range names {
-		d := distance(strings.ToLower(came), strings.ToLower(n), bestDistance)
-		if strings.HasPrefix(strings.ToLower(n), strings.ToLower(came)) && len(came) >= 3 {
-			d = min(d, 2)
-		}
-		if d < bestDistance {
-			best, bestDistance = n, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return `, did you mean "` + best + `"?`
-}
-
-// distance is the Levenshtein distance of a and b, or limit when it is at least
-// that.
-func distance(a, b string, limit int) int {
-	if len(a) > 64 || len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
-		}
-	}
-	return min(row[len(b)], limit)
 }
 
 // clip shortens what a client sent for a message.

@@ -181,7 +181,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 				names = append(names, o.Code)
 			}
 		}
-		return in, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(clip(in.Param))+didYouMean(in.Param, names))
+		return in, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(clip(in.Param))+outcome.DidYouMean(in.Param, names))
 	}
 	if in.Target != "" && len(param.Targets) > 0 && !slices.Contains(param.Targets, in.Target) {
 		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", "))

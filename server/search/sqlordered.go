@@ -109,14 +109,7 @@ func (w *writer) dateBounds(x string, bounds []Dates) {
 // the key must not tempt the planner to look for the rid within a range.
 func (w *writer) probeKeys(x string, keys []fhir.Key) {
 	w.s(x, ".key + 0 = ")
-	if len(keys) == 1 {
-		w.p(int64(keys[0]))
-		w.s("::bigint")
-		return
-	}
-	w.s("ANY (")
-	w.terms(int64s(keys))
-	w.s(")")
+	w.anyKey(keys)
 }
 
 func (w *writer) probeDates(r string, keys []fhir.Key, bounds []Dates) {

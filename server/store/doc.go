@@ -25,7 +25,8 @@
 //
 // A search keeps one connection from its first statement to its last (lease.go). A
 // few short ones run at a time, in the order of arrival, which ends each of them
-// sooner than taking turns would.
+// sooner than taking turns would. The bodies of its page lie in memory that another
+// page gets once they have been written out (body.go).
 //
 // What several writes would wait for is committed beforehand, on connections of
 // its own: numbers for surrogates (surrogate.go), units and display texts
