@@ -308,9 +308,6 @@ func parameterFacts(m *ir.Model, p fhir.Parameter) []jen.Code {
 	if p.Single {
 		add("Single", jen.True())
 	}
-	if p.System != "" {
-		add("System", jen.Lit(p.System))
-	}
 	if len(p.Systems) > 0 {
 		add("Systems", litStrings(p.Systems))
 	}

@@ -207,7 +207,6 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	}
 
 	p.Single = true
-	systems := map[string]bool{}
 	var targets []string
 	var formless []Remark
 	c := &compiler{model: s.model, root: t}
@@ -232,7 +231,6 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		x.add(*b)
 		p.Keys = appendNew(p.Keys, b.Key)
 		p.Single = p.Single && !slices.ContainsFunc(b.Paths, several)
-		systems[b.System] = true
 		if b.System != "" {
 			p.Systems = append(p.Systems, make([]string, len(p.Keys)-len(p.Systems))...)
 			p.Systems[slices.Index(p.Keys, b.Key)] = b.System
@@ -246,11 +244,6 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		return nil
 	}
 	s.model.Omitted = append(s.model.Omitted, formless...)
-	if len(systems) == 1 {
-		for u := range systems {
-			p.System = u
-		}
-	}
 	if p.Type == fhir.SearchReference {
 		slices.Sort(targets)
 		p.Targets = slices.Compact(targets)

@@ -189,10 +189,9 @@ type Parameter struct {
 	// Single says that each key has at most one entry in a resource, so that
 	// rows need not be counted distinct.
 	Single bool
-	// System is the implicit system of a code element, see Binding.System.
-	System string
-	// Systems are those of each of Keys, nil where none has one: its entries name
-	// no system (Index.CodeOf).
+	// Systems are the implicit systems of code elements, one for each of Keys (see
+	// Binding.System), nil where none has one: their entries name no system
+	// (Index.CodeOf).
 	Systems []string
 	// Composites are the branches of a composite parameter; Keys is empty then.
 	Composites []Composite

@@ -240,6 +240,14 @@ func canonical(n fhirpath.Node) string {
 	return n.String()
 }
 
+// system is the implicit system of a branch.
+func (ip *interpreter) system(branch int) string {
+	if i := slices.Index(ip.parameter.Keys, ip.keys[branch]); i >= 0 && i < len(ip.parameter.Systems) {
+		return ip.parameter.Systems[i]
+	}
+	return ""
+}
+
 func (ip *interpreter) extract(x *fhir.Index, r fhir.Resource) error {
 	for i, b := range ip.branches {
 		c, err := b.Eval(nil, fhir.NodeOf(r))
@@ -248,7 +256,7 @@ func (ip *interpreter) extract(x *fhir.Index, r fhir.Resource) error {
 		}
 		for _, v := range c {
 			if ip.composite == nil {
-				value(x, ip.parameter.Type, ip.parameter.System, ip.keys[i], v)
+				value(x, ip.parameter.Type, ip.system(i), ip.keys[i], v)
 				continue
 			}
 			node, _ := v.Node()

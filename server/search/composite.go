@@ -48,7 +48,7 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 	var all All
 	keyed := codeIn(branch, values)
 	for i, part := range branch.Parts {
-		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys, System: part.System}
+		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys}
 		if whole, ok := p.reg.Lookup(base, part.Code); ok && !slices.ContainsFunc(part.Keys, func(k fhir.Key) bool { return !slices.Contains(whole.Keys, k) }) {
 			sub.Single = whole.Single
 		}

@@ -300,17 +300,9 @@ func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.
 		if len(targets) > 0 {
 			p.Targets = targets
 		}
-		if len(p.Keys) == 1 {
-			p.System = e.system
-		}
 		return
 	}
 	p.Keys = appendKey(p.Keys, e.key)
-	if len(p.Keys) == 1 {
-		p.System = e.system
-	} else if p.System != e.system {
-		p.System = ""
-	}
 	list := out.extractors[p.Base]
 	if !slices.ContainsFunc(list, func(o *extractor) bool { return o.key == e.key }) {
 		out.extractors[p.Base] = append(list, e)
@@ -404,7 +396,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 					return err
 				}
 			}
-			part.Keys, part.System = sub.Keys, sub.System
+			part.Keys = sub.Keys
 		} else {
 			program, err := fhirpath.CompileExpr(expr, fhirpath.Options{Model: model, Input: element, CollectionAs: true, Variables: []string{}})
 			if err != nil {

@@ -14,7 +14,7 @@ func TestFingerprints(t *testing.T) {
 	of := func(change func(p *fhir.Parameter)) Fingerprints {
 		params := []fhir.Parameter{
 			{Code: "code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{1}},
-			{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{2}, System: "http://s", Systems: []string{"http://s"}},
+			{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{2}, Systems: []string{"http://s"}},
 			{Code: "code-value", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 3,
 				Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{1}}, {Code: "value", Type: fhir.SearchQuantity, Keys: []fhir.Key{4}}}}}},
 			{Code: "subject", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{5}},

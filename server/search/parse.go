@@ -364,9 +364,6 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 		} else {
 			all.Targets = nil
 		}
-		if param.System != all.System {
-			all.System = ""
-		}
 		all.Single = all.Single && param.Single
 	}
 	slices.Sort(all.Keys)

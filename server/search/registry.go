@@ -79,6 +79,14 @@ func (r *Registry) learnSystems(keys []fhir.Key, systems []string) {
 	}
 }
 
+// system is the implicit system that all of keys have, or "".
+func (r *Registry) system(keys []fhir.Key) string {
+	if len(keys) == 0 || slices.ContainsFunc(keys, func(k fhir.Key) bool { return r.systems[k] != r.systems[keys[0]] }) {
+		return ""
+	}
+	return r.systems[keys[0]]
+}
+
 func (r *Registry) learnNarrowed(p *fhir.Parameter) {
 	if narrowedTo(p) == nil {
 		return

@@ -46,7 +46,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 		t := readToken(v)
 		e := Expansion{Modifier: modifier, System: t.system, Code: t.code}
 		if !t.inSystem {
-			e.System = param.System
+			e.System = p.reg.system(param.Keys)
 		}
 		if e.Code == "" {
 			return nil, badValue(name, v, "expected system|code")

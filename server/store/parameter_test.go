@@ -131,6 +131,14 @@ func compileBranches(t *testing.T, text string) []*fhirpath.Program {
 	return out
 }
 
+// implicitSystem is the implicit system of all branches of a parameter, or "".
+func implicitSystem(p *fhir.Parameter) string {
+	if len(p.Systems) < len(p.Keys) || len(slices.Compact(slices.Clone(p.Systems))) > 1 {
+		return ""
+	}
+	return p.Systems[0]
+}
+
 func (v *parameterValues) of(t *testing.T, n fhir.Node) []item {
 	t.Helper()
 	var c fhirpath.Collection
@@ -144,7 +152,7 @@ func (v *parameterValues) of(t *testing.T, n fhir.Node) []item {
 	var out []item
 	for _, value := range c {
 		if v.components == nil {
-			for _, it := range items(t, v.p.Type, v.p.System, value) {
+			for _, it := range items(t, v.p.Type, implicitSystem(v.p), value) {
 				if it.itself && !slices.Contains(v.p.Targets, it.typ) {
 					continue // the first entry of a Bundle that is no document, or no message
 				}
@@ -913,7 +921,7 @@ func compositeProbes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []p
 			part := p.Composites[0].Parts[i]
 			var some []probe
 			for _, o := range list {
-				for _, q := range probes(t, r, &fhir.Parameter{Code: part.Code, Base: p.Base, Type: part.Type, System: part.System}, o) {
+				for _, q := range probes(t, r, &fhir.Parameter{Code: part.Code, Base: p.Base, Type: part.Type}, o) {
 					if q.modifier == "" && !strings.HasSuffix(q.value, "|") {
 						some = append(some, q)
 					}
