@@ -54,19 +54,16 @@ func (t *target) soak(ctx context.Context, s *settings, d time.Duration, part fl
 	}
 	closed, keptUp := rate(m), p99(m)
 	say("  closed loop: %s/s, p99 %.1f ms; fixed work %d us", number(closed), keptUp, m.Pace.Microseconds())
-	peak := closed
-	for ; ; peak -= closed / 20 {
-		if peak < closed/2 {
-			return Result{}, nil, fmt.Errorf("half the rate of a closed loop is not kept up with: p99 above %.1f ms", keptUp)
-		}
-		m, err := run(peak, d/20)
+	peak, err := peakOf(closed, keptUp, func(rate float64) (float64, error) {
+		m, err := run(rate, d/20)
 		if err != nil {
-			return Result{}, nil, err
+			return 0, err
 		}
-		say("  arrivals: %s/s, p99 %.1f ms; fixed work %d us", number(peak), p99(m), m.Pace.Microseconds())
-		if p99(m) <= keptUp {
-			break
-		}
+		say("  arrivals: %s/s, p99 %.1f ms; fixed work %d us", number(rate), p99(m), m.Pace.Microseconds())
+		return p99(m), nil
+	})
+	if err != nil {
+		return Result{}, nil, err
 	}
 	var parts []*Measured
 	var p99s, memory []float64
@@ -88,6 +85,18 @@ func (t *target) soak(ctx context.Context, s *settings, d time.Duration, part fl
 		atMost("kept up: p99 of the second half", max(1.5*first, first+5), last, " ms"),
 		atMost("kept up: memory of the second half", 1.1*figureOf(memory[:5]).Median, figureOf(memory[5:]).Median, " MB"),
 	}, nil
+}
+
+// peakOf steps down from the rate of a closed loop until arrivals have a p99 of most
+// milliseconds.
+func peakOf(closed, most float64, p99 func(rate float64) (float64, error)) (float64, error) {
+	for twentieths := 20.0; twentieths >= 10; twentieths-- {
+		rate := closed * twentieths / 20
+		if is, err := p99(rate); err != nil || is <= most {
+			return rate, err
+		}
+	}
+	return 0, fmt.Errorf("half the rate of a closed loop is not kept up with: p99 above %.1f ms", most)
 }
 
 // soakClients are the most requests under way at a time; what is due while all wait
