@@ -225,6 +225,23 @@ func TestHTTP(t *testing.T) {
 		}
 		s.in(t).post("/Patient/"+id, `{"resourceType":"Patient"}`).issue(405, "not-supported")
 		s.in(t).put("/Patient", `{"resourceType":"Patient"}`).issue(405, "not-supported")
+		for request, want := range map[string]string{
+			"POST /Patient/" + id:                "GET, HEAD, PUT, PATCH, DELETE",
+			"POST /Patient/_history":             "GET, HEAD",
+			"DELETE /Patient/_history":           "GET, HEAD",
+			"PUT /Patient/_search":               "POST",
+			"GET /Patient/_search":               "POST",
+			"DELETE /Patient/$meta":              "GET, HEAD, POST",
+			"POST /Patient/" + id + "/_history":  "GET, HEAD",
+			"GET /Patient/" + id + "/$meta-add":  "POST",
+			"HEAD /Patient/" + id + "/$meta-add": "POST",
+		} {
+			method, path, _ := strings.Cut(request, " ")
+			if got := s.in(t).do(method, path, "").want(405).header.Get("Allow"); got != want {
+				t.Errorf("%s: Allow is %q, want %q", request, got, want)
+			}
+		}
+		s.in(t).post("/Patient/"+id+"/nothing", "{}").issue(404, "not-supported", "nothing")
 	})
 	t.Run("OPTIONS says what a path takes", func(t *testing.T) {
 		for path, want := range map[string]string{
@@ -234,6 +251,9 @@ func TestHTTP(t *testing.T) {
 			"/":              "GET, HEAD, POST, OPTIONS",
 		} {
 			a := s.in(t).do("OPTIONS", path, "").want(204)
+			if path == "/Patient/"+id && strings.Contains(a.header.Get("Allow"), "POST") {
+				t.Errorf("OPTIONS %s: Allow is %q, and POST is not served", path, a.header.Get("Allow"))
+			}
 			for m := range strings.SplitSeq(want, ", ") {
 				if !strings.Contains(a.header.Get("Allow"), m) {
 					t.Errorf("OPTIONS %s: Allow is %q, want %s", path, a.header.Get("Allow"), want)

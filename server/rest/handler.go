@@ -240,15 +240,7 @@ func printable(s string) bool {
 // with another method, with Allow; else 404.
 func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	c := w.(*call)
-	var allowed []string
-	if !unclean(r.URL.Path) {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
-			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-			if _, pattern := h.mux.Handler(probe); pattern != "/" && pattern != "" && !strings.HasSuffix(pattern, " "+systemOperation) {
-				allowed = append(allowed, method)
-			}
-		}
-	}
+	allowed := h.allowed(r)
 	switch {
 	case len(allowed) > 0 && r.Method == http.MethodOptions:
 		c.interaction = "options"
@@ -266,6 +258,39 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	default:
 		c.fail(r, h.Service.UnknownType(first))
 	}
+}
+
+// allowed lists the methods that the request's path is served with.
+func (h *Handler) allowed(r *http.Request) []string {
+	if unclean(r.URL.Path) {
+		return nil
+	}
+	var out []string
+	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		_, pattern := h.mux.Handler(probe)
+		served := pattern != "/" && pattern != ""
+		// A wildcard takes every name; an id and an operation do not have the same.
+		switch at := pattern[strings.LastIndexByte(pattern, '/')+1:]; {
+		case at == "{operation}":
+			served = strings.HasPrefix(name, "$")
+		case at == "{type}" && !reserved(name):
+			served = name == "*" || h.Service.Model.Resources[name] != nil
+		case at == "{id}", at == "{type}":
+			served = !reserved(name) || name[0] == '$' && (method == "GET" || method == "HEAD")
+		}
+		if served {
+			out = append(out, method)
+		}
+	}
+	return out
+}
+
+// reserved reports whether a segment of a path is of the interface itself: _history,
+// $meta. Neither can be an id. Spec: https://hl7.org/fhir/R4/datatypes.html#id.
+func reserved(segment string) bool {
+	return strings.HasPrefix(segment, "_") || strings.HasPrefix(segment, "$")
 }
 
 // methodNotAllowed answers 405.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"kiln/server/interaction"
-	"kiln/server/outcome"
 )
 
 // The methods of gen/handler.Interactions: each reads the parameters of its
@@ -15,13 +14,26 @@ import (
 // Read serves GET /{type}/{id}.
 func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "read")
-	if r.PathValue("id") == "_search" {
-		c.methodNotAllowed(r, "POST")
+	if h.misplaced(c, r) {
 		return
 	}
 	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
 		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
+}
+
+// misplaced answers 405 where the path of an instance names something else that is
+// served, though not with this method: GET /Patient/_search, DELETE /Patient/_history.
+func (h *Handler) misplaced(c *call, r *http.Request) bool {
+	if !reserved(r.PathValue("id")) {
+		return false
+	}
+	allowed := h.allowed(r)
+	if len(allowed) == 0 {
+		return false
+	}
+	c.methodNotAllowed(r, allowed...)
+	return true
 }
 
 // version answers a read or a vread.
@@ -53,6 +65,9 @@ func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 // Update serves PUT /{type}/{id}.
 func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "update")
+	if h.misplaced(c, r) {
+		return
+	}
 	c.write(r, typ, r.PathValue("id"), func(body []byte) (interaction.Response, error) {
 		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body,
 			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
@@ -63,7 +78,7 @@ func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "update")
 	if r.URL.RawQuery == "" {
-		c.methodNotAllowed(r, "GET", "POST")
+		c.methodNotAllowed(r, "GET", "HEAD", "POST")
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
@@ -74,14 +89,18 @@ func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ 
 
 // Patch serves PATCH /{type}/{id}.
 func (h *Handler) Patch(w http.ResponseWriter, r *http.Request, typ string) {
-	start(w, "patch").patch(r, interaction.PatchParams{ResourceType: typ, ID: r.PathValue("id")})
+	c := start(w, "patch")
+	if h.misplaced(c, r) {
+		return
+	}
+	c.patch(r, interaction.PatchParams{ResourceType: typ, ID: r.PathValue("id")})
 }
 
 // ConditionalPatch serves PATCH /{type}?criteria.
 func (h *Handler) ConditionalPatch(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "patch")
 	if r.URL.RawQuery == "" {
-		c.methodNotAllowed(r, "GET", "POST")
+		c.methodNotAllowed(r, "GET", "HEAD", "POST")
 		return
 	}
 	c.patch(r, interaction.PatchParams{ResourceType: typ, Criteria: r.URL.RawQuery})
@@ -109,6 +128,9 @@ func (c *call) patch(r *http.Request, p interaction.PatchParams) {
 // Delete serves DELETE /{type}/{id}.
 func (h *Handler) Delete(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "delete")
+	if h.misplaced(c, r) {
+		return
+	}
 	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, ID: r.PathValue("id"), IfMatch: r.Header.Get("If-Match")})
 	c.answer(r, prefer{}, resp, err)
 }
@@ -117,7 +139,7 @@ func (h *Handler) Delete(w http.ResponseWriter, r *http.Request, typ string) {
 func (h *Handler) ConditionalDelete(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "delete")
 	if r.URL.RawQuery == "" {
-		c.methodNotAllowed(r, "GET", "POST")
+		c.methodNotAllowed(r, "GET", "HEAD", "POST")
 		return
 	}
 	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, Criteria: r.URL.RawQuery, IfMatch: r.Header.Get("If-Match")})
@@ -169,11 +191,12 @@ func (h *Handler) searchSystem(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *call) search(r *http.Request, p interaction.SearchParams) {
-	pref, err := preferences(r)
-	if err == nil && r.Method == http.MethodPost {
+	pref := preferences(r)
+	var err error
+	if r.Method == http.MethodPost {
 		p.Values, err = c.form(r)
 		c.values = p.Values
-	} else if err == nil {
+	} else {
 		p.Values, err = query(r)
 	}
 	if err != nil {
@@ -229,11 +252,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 	c := start(w, "operation")
 	name, id := r.PathValue("operation"), r.PathValue("id")
 	if !strings.HasPrefix(name, "$") {
-		if id == "" {
-			c.methodNotAllowed(r, "GET", "PUT", "PATCH", "DELETE")
-			return
-		}
-		c.fail(r, outcome.NotSupported("%s is not a path of this server", clip(r.URL.Path)))
+		h.unrouted(w, r)
 		return
 	}
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Read: r.Method != http.MethodPost}
@@ -286,11 +305,8 @@ func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (inte
 // asked reads how the client wants the answer of a write. An answer that cannot be
 // given is refused before anything is written.
 func (c *call) asked(r *http.Request) (prefer, error) {
-	pref, err := preferences(r)
-	if err == nil {
-		_, err = format(r, formatOf(r))
-	}
-	return pref, err
+	_, err := format(r, formatOf(r))
+	return preferences(r), err
 }
 
 func formatOf(r *http.Request) string {

@@ -96,20 +96,25 @@ func notAcceptable(what string) error {
 		WithStatus(http.StatusNotAcceptable)
 }
 
-// wantsGzip reports whether the client takes gzip.
+// wantsGzip reports whether the client takes gzip; what it says of gzip goes before
+// what it says of every coding. Spec: RFC 9110 §12.5.3.
 func wantsGzip(r *http.Request) bool {
+	named, gzip, every := false, false, false
 	for _, line := range r.Header["Accept-Encoding"] {
 		for item := range strings.SplitSeq(line, ",") {
 			name, q, _ := strings.Cut(item, ";")
-			if name = strings.TrimSpace(name); name != "gzip" && name != "*" {
-				continue
+			v, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(q), "q="), 64)
+			taken := err != nil || v > 0
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "gzip", "x-gzip":
+				named, gzip = true, taken
+			case "*":
+				every = taken
 			}
-			q = strings.TrimPrefix(strings.TrimSpace(q), "q=")
-			if v, err := strconv.ParseFloat(q, 64); err == nil && v == 0 {
-				continue
-			}
-			return true
 		}
 	}
-	return false
+	if named {
+		return gzip
+	}
+	return every
 }

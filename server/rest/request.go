@@ -195,7 +195,9 @@ type prefer struct {
 	lenient bool
 }
 
-func preferences(r *http.Request) (prefer, error) {
+// preferences reads Prefer. What is unknown is no preference, and no error.
+// Spec: RFC 7240 §2.
+func preferences(r *http.Request) prefer {
 	var p prefer
 	for _, line := range r.Header["Prefer"] {
 		for item := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ',' || c == ';' }) {
@@ -203,24 +205,16 @@ func preferences(r *http.Request) (prefer, error) {
 			value = strings.Trim(strings.TrimSpace(value), `"`)
 			switch strings.ToLower(strings.TrimSpace(name)) {
 			case "return":
-				switch interaction.Return(value) {
+				switch ret := interaction.Return(value); ret {
 				case interaction.ReturnMinimal, interaction.ReturnRepresentation, interaction.ReturnOutcome:
-					p.ret = interaction.Return(value)
-				default:
-					return p, outcome.Invalid("Prefer: return=%s is none of minimal, representation, OperationOutcome", clip(value))
+					p.ret = ret
 				}
 			case "handling":
-				switch value {
-				case "lenient":
-					p.lenient = true
-				case "strict":
-				default:
-					return p, outcome.Invalid("Prefer: handling=%s is none of strict, lenient", clip(value))
-				}
+				p.lenient = value == "lenient"
 			}
 		}
 	}
-	return p, nil
+	return p
 }
 
 // modifiedSince reads If-Modified-Since; a date that cannot be read is no

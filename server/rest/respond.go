@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,6 +167,12 @@ func (c *call) fail(r *http.Request, err error) {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if header.Get("Retry-After") == "" {
 			header.Set("Retry-After", "1")
+		}
+	case http.StatusMethodNotAllowed:
+		if header.Get("Allow") == "" { // an interaction refused the method, the path takes it
+			header.Set("Allow", strings.Join(slices.DeleteFunc(c.h.allowed(r), func(m string) bool {
+				return m == r.Method || m == http.MethodHead && r.Method == http.MethodGet || m == http.MethodGet && r.Method == http.MethodHead
+			}), ", "))
 		}
 	case http.StatusRequestEntityTooLarge:
 		header.Set("Connection", "close") // the rest of the body is not read
