@@ -49,6 +49,21 @@ func TestPatch(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the operation that is wrong is named", func(t *testing.T) {
+		s := s.in(t)
+		patch(s, path, `[{"op":"test","path":"/status","value":"final"},{"op":"erase","path":"/x"}]`).issue(400, "invalid", "operation 1", "erase")
+		patch(s, path, `[{"op":"move","path":"/x"}]`).issue(400, "invalid", "operation 0", "from")
+		patch(s, path, `[{"op":"add","path":"/x"}]`).issue(400, "invalid", "operation 0", "value")
+		patch(s, path, `[null]`).issue(400, "invalid", "operation 0")
+		patch(s, path, `null`).issue(400, "structure", "array")
+	})
+	t.Run("null is a value (json.html#primitive)", func(t *testing.T) {
+		s := s.in(t)
+		id := s.create(`{"resourceType":"Patient","name":[{"given":["a"]}]}`)
+		patch(s, "/Patient/"+id, `[{"op":"add","path":"/name/0/given/-","value":null},{"op":"add","path":"/name/0/_given","value":[null,{"extension":[{"url":"http://example.org/e","valueBoolean":true}]}]}]`).
+			want(200).equal("name.0._given.1.extension.0.valueBoolean", "true")
+		patch(s, "/Patient/"+id, `[{"op":"replace","path":"/name","value":null}]`).issue(422, "invalid", "null")
+	})
 	t.Run("other formats are told by name: 415", func(t *testing.T) {
 		s := s.in(t)
 		s.do("PATCH", path, `x`, "Content-Type", "application/xml-patch+xml").issue(415, "not-supported", "xml-patch")

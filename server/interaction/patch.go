@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -120,8 +121,9 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, patch []b
 
 // jsonPatch returns the function that applies a JSON Patch.
 func jsonPatch(patch []byte) (func(body []byte) ([]byte, error), error) {
-	ops, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
+	// Not with DecodePatch, whose errors do not say which operation is wrong.
+	var ops jsonpatch.Patch
+	if err := json.Unmarshal(patch, &ops); err != nil || ops == nil {
 		return nil, outcome.New(outcome.CodeStructure, "the body is not a JSON Patch: expected an array of operations").Because(err)
 	}
 	for i, op := range ops {
@@ -147,7 +149,7 @@ func checkOperation(i int, op jsonpatch.Operation) error {
 	kind := op.Kind()
 	switch kind {
 	case "add", "replace", "test":
-		if op["value"] == nil {
+		if _, ok := op["value"]; !ok { // null is a value
 			return outcome.Invalid("operation %d (%s) has no value", i, kind)
 		}
 	case "remove":
