@@ -72,6 +72,9 @@ func TestConditionalCreate(t *testing.T) {
 		s.post("/Patient", body, "If-None-Exist", criteria).want(200).equal("id", first.str("id"))
 		s.post("/", bundle("batch", entry("POST", "Patient", "", body, `,"ifNoneExist":"`+criteria+`"`))).want(200).equal("entry.0.response.status", "200 OK")
 	}
+	s.post("/Patient", body, "If-None-Exist", "identifier=urn:s|1", "Prefer", "return=OperationOutcome").want(200).issue(200, "informational", "left as it is")
+	s.post("/Patient", body, "If-None-Exist", "?").issue(400, "invalid")
+	s.post("/", bundle("batch", entry("POST", "Patient", "", body, `,"ifNoneExist":"?"`))).want(200).equal("entry.0.response.status", "400 Bad Request")
 	s.post("/Patient", body, "If-None-Exist", "Observation?identifier=urn:s|1").issue(400, "not-supported", "Observation")
 
 	s.create(body)

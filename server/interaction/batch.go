@@ -113,7 +113,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 	}
 	switch j.method {
 	case "POST":
-		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: j.ifNoneExist()}
+		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: q.IfNoneExist.Text}
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
 		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,

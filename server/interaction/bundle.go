@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -264,16 +265,26 @@ func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) 
 	case t.search && j.method != "POST":
 		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", clip(q.URL.Text))
 	case t.version != "":
-		return s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+		r, err := s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+		return s.cut(r, err, values)
 	case t.history:
 		return s.history(ctx, from, HistoryParams{ResourceType: t.typ, ID: t.id, Values: values})
 	case t.compartment != "":
 		return s.search(ctx, from, SearchParams{ResourceType: t.compartment, Compartment: t.typ, CompartmentID: t.id, Values: values, Lenient: lenient})
 	case t.id != "":
-		return s.read(ctx, from, ReadParams{ResourceType: t.typ, ID: t.id, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+		r, err := s.read(ctx, from, ReadParams{ResourceType: t.typ, ID: t.id, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+		return s.cut(r, err, values)
 	default:
 		return s.search(ctx, from, SearchParams{ResourceType: t.typ, Values: values, Lenient: lenient})
 	}
+}
+
+// cut is the answer to a read, cut down where _summary or _elements asks for it.
+func (s *Service) cut(r Response, err error, values url.Values) (Response, error) {
+	if err != nil || !values.Has("_summary") && !values.Has("_elements") {
+		return r, err
+	}
+	return s.Subset(r, values)
 }
 
 // entryOf writes a response as an entry of a batch response.
@@ -298,10 +309,12 @@ func entryOf(r Response, p BundleParams, method string) Entry {
 // Told says in issues what a write did: Prefer: return=OperationOutcome.
 func Told(r Response) []outcome.Issue {
 	verb := "updated"
-	switch r.Status {
-	case http.StatusCreated:
+	switch {
+	case r.Existing:
+		verb = "found and left as it is"
+	case r.Status == http.StatusCreated:
 		verb = "created"
-	case http.StatusNoContent:
+	case r.Status == http.StatusNoContent:
 		verb = "deleted"
 	}
 	text := verb

@@ -2,7 +2,6 @@ package interaction
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	"kiln/server/access"
@@ -63,7 +62,7 @@ func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *stor
 		case err != nil:
 			return err
 		case match != nil:
-			answer = Response{Status: http.StatusOK, Version: *match, Written: true}
+			answer = existing(*match)
 			return nil
 		}
 		if err := tx.Write(ctx, []*store.Write{w}); err != nil {

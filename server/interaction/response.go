@@ -21,8 +21,11 @@ type Response struct {
 	// Written says that Version is the result of a write: Prefer decides whether
 	// it is sent back.
 	Written bool
-	Body    []byte // a resource made for this answer
-	Bundle  *Bundle
+	// Existing says that Version is what a conditional create found, and so was
+	// not written after all.
+	Existing bool
+	Body     []byte // a resource made for this answer
+	Bundle   *Bundle
 	// Issues are what else there is to say.
 	Issues []outcome.Issue
 
@@ -149,6 +152,11 @@ func made(w fhir.Version, created bool) Response {
 		status = http.StatusCreated
 	}
 	return Response{Status: status, Version: w, Written: true}
+}
+
+// existing is the answer to a conditional create that found v.
+func existing(v fhir.Version) Response {
+	return Response{Status: http.StatusOK, Version: v, Written: true, Existing: true}
 }
 
 // clip bounds what an error repeats of its input.
