@@ -105,6 +105,40 @@ func TestTransaction(t *testing.T) {
 		s.get("/"+strings.TrimSuffix(a.str("entry.1.response.location"), "/_history/1")).want(200).
 			equal("subject.reference", patient).equal("focus.0.reference", patient).equal("focus.1.reference", "Patient/9")
 	})
+	t.Run("links in a FHIRPath Patch are resolved, and seen by the integrity of references", func(t *testing.T) {
+		s := s.in(t)
+		const p = "urn:uuid:77777777-7777-4777-8777-777777777777"
+		id := s.create(`{"resourceType":"Observation","status":"final","code":{"text":"x"}}`)
+		a := s.post("/", bundle("transaction",
+			entry("PATCH", "Observation/"+id, "", `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"add"},{"name":"path","valueString":"Observation"},{"name":"name","valueString":"subject"},{"name":"value","valueReference":{"reference":"`+p+`"}}]}]}`),
+			entry("POST", "Patient", p, `{"resourceType":"Patient"}`),
+		)).want(200)
+		s.get("/Observation/"+id).want(200).equal("subject.reference", strings.TrimSuffix(a.str("entry.1.response.location"), "/_history/1"))
+	})
+	t.Run("a reference to a version stays one, a canonical stays what it is (http.html#trules)", func(t *testing.T) {
+		s := s.in(t)
+		const p = "urn:uuid:88888888-8888-4888-8888-888888888888"
+		a := s.post("/", bundle("transaction",
+			entry("POST", "Patient", "http://other.example.org/Patient/7", `{"resourceType":"Patient"}`),
+			entry("POST", "Observation", "http://other.example.org/Observation/8", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/7/_history/5"},"focus":[{"reference":"http://other.example.org/Patient/7/_history/5"}]}`),
+			entry("POST", "Basic", p, `{"resourceType":"Basic","code":{"text":"x"},"extension":[{"url":"http://example.org/a","valueCanonical":"`+p+`"}]}`),
+		)).want(200)
+		patient := a.str("entry.0.response.location")
+		s.get("/"+strings.TrimSuffix(a.str("entry.1.response.location"), "/_history/1")).want(200).equal("subject.reference", patient).equal("focus.0.reference", patient)
+		s.get("/"+strings.TrimSuffix(a.str("entry.2.response.location"), "/_history/1")).want(200).equal("extension.0.valueCanonical", p)
+	})
+	t.Run("_summary and _elements of a read", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/cut", `{"resourceType":"Patient","id":"cut","active":true,"maritalStatus":{"text":"x"},"gender":"female"}`).want(201)
+		a := s.post("/", bundle("batch", entry("GET", "Patient/cut?_elements=active", "", ""), entry("GET", "Patient/cut/_history/1?_summary=true", "", ""), entry("GET", "Patient/cut?_summary=count", "", ""))).want(200)
+		for _, at := range []string{"entry.0.resource.", "entry.1.resource."} {
+			a.equal(at+"active", "true").equal(at+"meta.tag.0.code", "SUBSETTED")
+			if a.at(at+"maritalStatus") != nil {
+				t.Errorf("%s is whole", at)
+			}
+		}
+		a.equal("entry.2.response.status", "400 Bad Request")
+	})
 	t.Run("conditional references (http.html#trules)", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Practitioner/dr", `{"resourceType":"Practitioner","id":"dr","identifier":[{"system":"urn:npi","value":"1"}]}`).want(201)

@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -14,6 +15,8 @@ import (
 type linker struct {
 	// targets: what an entry is called in the bundle (fullUrl) -> "Patient/123".
 	targets map[string]string
+	// versions: "Patient/123" -> the version it will have, where that is known.
+	versions map[string]int
 	// conditional: a conditional reference -> "Patient/123".
 	conditional map[string]string
 	isType      func(name string) bool
@@ -60,7 +63,8 @@ func within(raw []byte, text string) ([]byte, bool) {
 	return raw[from : from+uintptr(len(text))], true
 }
 
-// walk visits every primitive below n that may hold a link.
+// walk visits every primitive below n that may hold a link; a canonical is none.
+// Spec: https://hl7.org/fhir/R4/http.html#trules.
 func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
 	start := len(l.nodes)
 	isReference := n.T.Name == "Reference"
@@ -75,7 +79,7 @@ func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
 				continue
 			}
 			switch child.T.Kind {
-			case fhir.URIKind, fhir.URLKind, fhir.CanonicalKind, fhir.OIDKind, fhir.UUIDKind, fhir.XHTMLKind:
+			case fhir.URIKind, fhir.URLKind, fhir.OIDKind, fhir.UUIDKind, fhir.XHTMLKind:
 				visit(child, false)
 			case fhir.StringKind:
 				if isReference && f.Name == "reference" {
@@ -109,8 +113,8 @@ func (l *linker) collect(n fhir.Node, reference bool) {
 	case n.T.Kind == fhir.XHTMLKind:
 		replaced = l.narrative(text)
 	case strings.HasPrefix(text, "urn:"):
-		// A canonical or a code system may be an entry's http fullUrl by right;
-		// only a urn is certainly a name made for this bundle.
+		// A code system may be an entry's http fullUrl by right; only a urn is
+		// certainly a name made for this bundle.
 		replaced = l.targets[text]
 	}
 	if replaced != "" && replaced != text {
@@ -118,17 +122,38 @@ func (l *linker) collect(n fhir.Node, reference bool) {
 	}
 }
 
-// reference returns what replaces Reference.reference, "" for nothing.
+// reference returns what replaces Reference.reference, "" for nothing. One of a
+// version stays one of a version, as far as it is known of the one that will be
+// stored. Spec: https://hl7.org/fhir/R4/http.html#trules.
 func (l *linker) reference(text string) string {
-	if to, ok := l.targets[text]; ok {
+	if to := l.target(text); to != "" {
 		return to
 	}
 	if isConditional(text, l.isType) {
 		return l.conditional[text]
 	}
+	head, version, ok := strings.Cut(text, "/_history/")
+	if !ok {
+		return ""
+	}
+	to := l.target(head)
+	if to == "" {
+		return ""
+	}
+	if n, ok := l.versions[to]; ok {
+		version = strconv.Itoa(n)
+	}
+	return to + "/_history/" + version
+}
+
+// target returns what the entry that text names becomes, "" where it names none. A
+// relative reference is resolved against the fullUrl of its entry.
+// Spec: https://hl7.org/fhir/R4/bundle.html#references.
+func (l *linker) target(text string) string {
+	if to, ok := l.targets[text]; ok {
+		return to
+	}
 	if l.base != "" && !strings.Contains(text, ":") {
-		// A relative reference is resolved against the fullUrl of its entry.
-		// Spec: https://hl7.org/fhir/R4/bundle.html#references.
 		return l.targets[l.base+text]
 	}
 	return ""

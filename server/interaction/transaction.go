@@ -154,13 +154,6 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	case "PATCH":
 		kind, what, criteria = access.Patch, "a conditional patch", j.to.query
 		j.w = &store.Write{Method: fhir.PATCH, ResourceType: j.to.typ, ID: j.to.id, MustExist: true}
-		contentType, patch, err := j.patch()
-		if err != nil {
-			return err
-		}
-		if j.w.Modify, err = s.modify(ctx, j.to.typ, contentType, patch); err != nil {
-			return err
-		}
 	case "DELETE":
 		kind, what, criteria = access.Delete, "a conditional delete", j.to.query
 		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.typ, ID: j.to.id}
@@ -226,7 +219,7 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 	t.pending = make(map[string]*job)
 	var texts []string
 	for _, j := range t.writes {
-		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT {
+		if !j.links() {
 			continue
 		}
 		texts = t.linker.conditionalReferences(texts[:0], j.entry.Resource)
@@ -259,11 +252,32 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 	return nil
 }
 
+// links reports whether the entry has a resource with links: what is to be stored,
+// or a FHIRPath Patch.
+func (j *job) links() bool {
+	switch j.w.Method {
+	case fhir.POST, fhir.PUT:
+		return true
+	case fhir.PATCH:
+		return j.entry.Resource.Type().Name == "Parameters"
+	}
+	return false
+}
+
 // ready writes the links into the resources and makes body and index of each.
 // From here on every subject is known.
 func (t *plan) ready(ctx context.Context) error {
 	targets := make(map[string]string, len(t.writes))
+	t.linker.versions = make(map[string]int)
 	for _, j := range t.writes {
+		switch to := j.w.ResourceType + "/" + j.w.ID; {
+		case j.existing != nil:
+			t.linker.versions[to] = j.existing.VersionID
+		case j.method == "POST":
+			t.linker.versions[to] = 1
+		case j.method == "PUT" && j.w.IfMatch > 0:
+			t.linker.versions[to] = j.w.IfMatch + 1
+		}
 		if url := j.entry.FullURL.Text; url != "" && j.entry.Resource != nil && j.method != "PATCH" {
 			targets[url] = j.w.ResourceType + "/" + j.w.ID
 		}
@@ -277,6 +291,11 @@ func (t *plan) ready(ctx context.Context) error {
 	}
 	ctx = t.promise(ctx)
 	for _, j := range t.writes {
+		if j.w.Method == fhir.PATCH {
+			if err := t.patch(ctx, j); err != nil {
+				return inEntry(j.i, err)
+			}
+		}
 		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil || j.twin != nil {
 			continue
 		}
@@ -294,6 +313,22 @@ func (t *plan) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// patch makes ready the patch of j.
+func (t *plan) patch(ctx context.Context, j *job) error {
+	contentType, patch, err := j.patch()
+	if err != nil {
+		return err
+	}
+	if j.links() {
+		var edits []fhir.Edit
+		if patch, edits = t.linker.apply(j.entry.Resource, j.entry.FullURL.Text); len(edits) > 0 {
+			patch = fhir.Encode(nil, j.entry.Resource)
+		}
+	}
+	j.w.Modify, err = t.s.modify(ctx, j.to.typ, contentType, patch)
+	return err
 }
 
 // promise returns a context in which what the transaction will have stored exists.
@@ -462,9 +497,9 @@ func (t *plan) write(ctx context.Context, write func(context.Context, []*store.W
 func (j *job) response() Response {
 	switch {
 	case j.existing != nil:
-		return Response{Status: http.StatusOK, Version: *j.existing, Written: true}
+		return existing(*j.existing)
 	case j.twin != nil:
-		return Response{Status: http.StatusOK, Version: j.twin.w.Result, Written: true}
+		return existing(j.twin.w.Result)
 	case j.method == "DELETE":
 		return deleted(j.w)
 	}
