@@ -63,7 +63,7 @@ func config() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := cfg.Check(); err != nil {
+				if err := cfg.CheckServe(); err != nil {
 					return err
 				}
 				fmt.Fprintln(c.OutOrStdout(), "the configuration is good")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,25 @@ func TestEveryKeyIsExplained(t *testing.T) {
 	for _, k := range keys() {
 		if k.doc == "" || strings.HasSuffix(k.name, ".") {
 			t.Errorf("key %q has no name or no explanation", k.name)
+		}
+	}
+}
+
+// What serve refuses, check refuses.
+func TestConfigCheck(t *testing.T) {
+	for flags, want := range map[string]string{
+		"":                       "",
+		"--listen 127.0.0.1:0":   "",
+		"--listen 0.0.0.0:8080":  "server.listen",
+		"--listen example":       "server.listen",
+		"--base-url example.org": "server.base_url",
+	} {
+		c := root()
+		c.SetArgs(append([]string{"config", "check"}, strings.Fields(flags)...))
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		if err := c.Execute(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("config check %s: %v, want %q", flags, err, want)
 		}
 	}
 }

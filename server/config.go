@@ -1,10 +1,13 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
+
+	"kiln/server/access"
 )
 
 // Config is everything that can be set. The tags are the keys of kiln.yaml; a
@@ -155,6 +158,17 @@ func (c Config) Check() error {
 		return err
 	}
 	return nil
+}
+
+// CheckServe is Check, and refuses what would leave a server open to everyone.
+func (c Config) CheckServe() error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if c.Auth.Enabled {
+		return errors.New("auth.enabled is true: this server has no authorization server; set it to false and listen on a loopback address")
+	}
+	return access.CheckListen(c.Server.Listen, c.Auth.Enabled)
 }
 
 // trustedProxies reads addresses and networks.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"kiln/definitions"
 	"kiln/gen/index"
 	"kiln/gen/r4"
-	"kiln/server/access"
 	"kiln/server/admin"
 	"kiln/server/interaction"
 	"kiln/server/postgres"
@@ -177,13 +175,7 @@ const gcPercent = 200
 // Run serves until ctx ends, then lets running requests finish. The address is
 // taken first, so that /health/live answers while the database starts.
 func Run(ctx context.Context, c Config, o Options) error {
-	if err := c.Check(); err != nil {
-		return err
-	}
-	if c.Auth.Enabled {
-		return errors.New("auth.enabled is true: this server has no authorization server; set it to false and listen on a loopback address")
-	}
-	if err := access.CheckListen(c.Server.Listen, c.Auth.Enabled); err != nil {
+	if err := c.CheckServe(); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
