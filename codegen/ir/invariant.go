@@ -64,7 +64,7 @@ func invariants(set *definition.Set, m *Model) error {
 		if !generated(d) {
 			continue
 		}
-		if err := m.typeInvariants(d, inherited); err != nil {
+		if err := m.typeInvariants(set, d, inherited); err != nil {
 			return fmt.Errorf("%s: %w", d.Url, err)
 		}
 	}
@@ -72,7 +72,7 @@ func invariants(set *definition.Set, m *Model) error {
 	return nil
 }
 
-func (m *Model) typeInvariants(d *samply.StructureDefinition, inherited map[string]bool) error {
+func (m *Model) typeInvariants(set *definition.Set, d *samply.StructureDefinition, inherited map[string]bool) error {
 	root := m.byName[d.Type]
 	byType := map[*Type]*TypeInvariants{}
 	of := func(t *Type) *TypeInvariants {
@@ -84,12 +84,13 @@ func (m *Model) typeInvariants(d *samply.StructureDefinition, inherited map[stri
 	}
 	for i := range d.Snapshot.Element {
 		e := &d.Snapshot.Element[i]
-		if len(e.Constraint) == 0 || strings.Contains(text(e.Id), ":") {
+		constraints := slices.Concat(e.Constraint, profiled(set, e))
+		if len(constraints) == 0 || strings.Contains(text(e.Id), ":") {
 			continue
 		}
 		// The constraints of a backbone element are those of its type.
 		if t := m.byName[e.Path]; t != nil {
-			list, err := m.constraints(e.Constraint, t.Name, root, Ref{Name: t.Name, Go: t.Go})
+			list, err := m.constraints(constraints, t.Name, root, Ref{Name: t.Name, Go: t.Go})
 			if err != nil {
 				return fmt.Errorf("element %s: %w", e.Path, err)
 			}
@@ -108,7 +109,7 @@ func (m *Model) typeInvariants(d *samply.StructureDefinition, inherited map[stri
 		if f == nil || m.byName[f.Type.Name] != nil && strings.Contains(f.Type.Name, ".") {
 			continue // a contentReference: its type has them
 		}
-		list, err := m.elementConstraints(e, root, t, f)
+		list, err := m.elementConstraints(constraints, root, t, f)
 		if err != nil {
 			return fmt.Errorf("element %s: %w", e.Path, err)
 		}
@@ -119,22 +120,43 @@ func (m *Model) typeInvariants(d *samply.StructureDefinition, inherited map[stri
 	return nil
 }
 
-func (m *Model) elementConstraints(e *samply.ElementDefinition, root, t *Type, f *Field) ([]*Invariant, error) {
+// profiled are the constraints that the profiles of an element's types add:
+// SimpleQuantity is the one that R4's own types use.
+// Spec: https://hl7.org/fhir/R4/datatypes.html#SimpleQuantity.
+func profiled(set *definition.Set, e *samply.ElementDefinition) []samply.ElementDefinitionConstraint {
+	var out []samply.ElementDefinitionConstraint
+	for _, t := range e.Type {
+		for _, url := range t.Profile {
+			p := set.Structures[url]
+			if p == nil || p.Type == "Extension" {
+				continue
+			}
+			for _, c := range p.Snapshot.Element[0].Constraint {
+				if source := text(c.Source); source == "" || source == url {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (m *Model) elementConstraints(list []samply.ElementDefinitionConstraint, root, t *Type, f *Field) ([]*Invariant, error) {
 	at := f.Type
 	if f.Choice() {
 		at = Ref{}
 	}
-	list, err := m.constraints(e.Constraint, t.Name+"."+f.Name, root, at)
+	out, err := m.constraints(list, t.Name+"."+f.Name, root, at)
 	if err != nil || !f.Choice() {
-		return list, err
+		return out, err
 	}
 	// The value of a choice is what its datatypes have in common.
-	for _, i := range list {
+	for _, i := range out {
 		c := &conditions{model: m, root: root}
 		c.receiver = operand{value: Receiver{}, open: f}
 		c.compile(i)
 	}
-	return list, nil
+	return out, nil
 }
 
 // constraints compiles the constraints of one element, those left out that are not

@@ -10,11 +10,19 @@ import (
 
 var ofActivityDefinition = constraint.Type{Name: "ActivityDefinition", Invariants: []constraint.Invariant{
 	{Key: "adf-0", Warning: true, Human: "Name should be usable as an identifier for the module by machine processing applications such as code generation", Check: activityDefinitionAdf0},
-}}
+}, Elements: []constraint.Element{{Name: "quantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: activityDefinitionQuantitySqty1},
+}}}}
 var activityDefinitionAdf0Pattern = constraint.NewPattern("[A-Z]([A-Za-z0-9_]){0,254}")
 
 // adf-0: name.matches('[A-Z]([A-Za-z0-9_]){0,254}')
 func activityDefinitionAdf0(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.ActivityDefinition)
 	return !(r.Name.Text != "" && !activityDefinitionAdf0Pattern.Matches(r.Name.Text))
+}
+
+// sqty-1: comparator.empty()
+func activityDefinitionQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

@@ -11,9 +11,26 @@ import (
 var ofCarePlanActivity = constraint.Type{Name: "CarePlan.activity", Invariants: []constraint.Invariant{
 	{Key: "cpl-3", Human: "Provide a reference or detail, not both", Check: carePlanActivityCpl3},
 }}
+var ofCarePlanActivityDetail = constraint.Type{Name: "CarePlan.activity.detail", Elements: []constraint.Element{{Name: "dailyAmount", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: carePlanActivityDetailDailyAmountSqty1},
+}}, {Name: "quantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: carePlanActivityDetailQuantitySqty1},
+}}}}
 
 // cpl-3: detail.empty() or reference.empty()
 func carePlanActivityCpl3(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.CarePlanActivity)
 	return r.Detail == nil || r.Reference == nil
+}
+
+// sqty-1: comparator.empty()
+func carePlanActivityDetailDailyAmountSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func carePlanActivityDetailQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

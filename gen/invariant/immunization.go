@@ -8,9 +8,18 @@ import (
 	"kiln/server/fhir"
 )
 
+var ofImmunization = constraint.Type{Name: "Immunization", Elements: []constraint.Element{{Name: "doseQuantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: immunizationDoseQuantitySqty1},
+}}}}
 var ofImmunizationEducation = constraint.Type{Name: "Immunization.education", Invariants: []constraint.Invariant{
 	{Key: "imm-1", Human: "One of documentType or reference SHALL be present", Check: immunizationEducationImm1},
 }}
+
+// sqty-1: comparator.empty()
+func immunizationDoseQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
 
 // imm-1: documentType.exists() or reference.exists()
 func immunizationEducationImm1(c *constraint.Context, e fhir.Element) bool {

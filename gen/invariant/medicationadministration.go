@@ -10,10 +10,27 @@ import (
 
 var ofMedicationAdministrationDosage = constraint.Type{Name: "MedicationAdministration.dosage", Invariants: []constraint.Invariant{
 	{Key: "mad-1", Human: "SHALL have at least one of dosage.dose or dosage.rate[x]", Check: medicationAdministrationDosageMad1},
-}}
+}, Elements: []constraint.Element{{Name: "dose", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: medicationAdministrationDosageDoseSqty1},
+}}, {Name: "rate", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: medicationAdministrationDosageRateSqty1},
+}}}}
 
 // mad-1: dose.exists() or rate.exists()
 func medicationAdministrationDosageMad1(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.MedicationAdministrationDosage)
 	return r.Dose != nil || r.Rate != nil
+}
+
+// sqty-1: comparator.empty()
+func medicationAdministrationDosageDoseSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func medicationAdministrationDosageRateSqty1(c *constraint.Context, e fhir.Element) bool {
+	return !constraint.As(e, func(value *r4.Quantity) bool {
+		return value.Comparator.Present()
+	})
 }

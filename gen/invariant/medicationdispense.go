@@ -10,10 +10,26 @@ import (
 
 var ofMedicationDispense = constraint.Type{Name: "MedicationDispense", Invariants: []constraint.Invariant{
 	{Key: "mdd-1", Human: "whenHandedOver cannot be before whenPrepared", Check: medicationDispenseMdd1},
-}}
+}, Elements: []constraint.Element{{Name: "quantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: medicationDispenseQuantitySqty1},
+}}, {Name: "daysSupply", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: medicationDispenseDaysSupplySqty1},
+}}}}
 
 // mdd-1: whenHandedOver.empty() or whenPrepared.empty() or whenHandedOver >= whenPrepared
 func medicationDispenseMdd1(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.MedicationDispense)
 	return !r.WhenHandedOver.Present() || !r.WhenPrepared.Present() || !(r.WhenHandedOver.Present() && r.WhenPrepared.Present() && !constraint.Possible(&r.WhenHandedOver, ">=", &r.WhenPrepared))
+}
+
+// sqty-1: comparator.empty()
+func medicationDispenseQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func medicationDispenseDaysSupplySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

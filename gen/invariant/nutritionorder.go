@@ -11,9 +11,62 @@ import (
 var ofNutritionOrder = constraint.Type{Name: "NutritionOrder", Invariants: []constraint.Invariant{
 	{Key: "nor-1", Warning: true, Human: "Nutrition Order SHALL contain either Oral Diet , Supplement, or Enteral Formula class", Check: nutritionOrderNor1},
 }}
+var ofNutritionOrderEnteralFormula = constraint.Type{Name: "NutritionOrder.enteralFormula", Elements: []constraint.Element{{Name: "caloricDensity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderEnteralFormulaCaloricDensitySqty1},
+}}, {Name: "maxVolumeToDeliver", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderEnteralFormulaMaxVolumeToDeliverSqty1},
+}}}}
+var ofNutritionOrderEnteralFormulaAdministration = constraint.Type{Name: "NutritionOrder.enteralFormula.administration", Elements: []constraint.Element{{Name: "quantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderEnteralFormulaAdministrationQuantitySqty1},
+}}, {Name: "rate", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderEnteralFormulaAdministrationRateSqty1},
+}}}}
+var ofNutritionOrderOralDietNutrient = constraint.Type{Name: "NutritionOrder.oralDiet.nutrient", Elements: []constraint.Element{{Name: "amount", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderOralDietNutrientAmountSqty1},
+}}}}
+var ofNutritionOrderSupplement = constraint.Type{Name: "NutritionOrder.supplement", Elements: []constraint.Element{{Name: "quantity", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: nutritionOrderSupplementQuantitySqty1},
+}}}}
 
 // nor-1: oralDiet.exists() or supplement.exists() or enteralFormula.exists()
 func nutritionOrderNor1(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.NutritionOrder)
 	return r.OralDiet != nil || len(r.Supplement) > 0 || r.EnteralFormula != nil
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderEnteralFormulaCaloricDensitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderEnteralFormulaMaxVolumeToDeliverSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderEnteralFormulaAdministrationQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderEnteralFormulaAdministrationRateSqty1(c *constraint.Context, e fhir.Element) bool {
+	return !constraint.As(e, func(value *r4.Quantity) bool {
+		return value.Comparator.Present()
+	})
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderOralDietNutrientAmountSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func nutritionOrderSupplementQuantitySqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

@@ -14,7 +14,11 @@ var ofObservation = constraint.Type{Name: "Observation", Invariants: []constrain
 }}
 var ofObservationReferenceRange = constraint.Type{Name: "Observation.referenceRange", Invariants: []constraint.Invariant{
 	{Key: "obs-3", Human: "Must have at least a low or a high or text", Check: observationReferenceRangeObs3},
-}}
+}, Elements: []constraint.Element{{Name: "low", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: observationReferenceRangeLowSqty1},
+}}, {Name: "high", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: observationReferenceRangeHighSqty1},
+}}}}
 
 // obs-6: dataAbsentReason.empty() or value.empty()
 func observationObs6(c *constraint.Context, e fhir.Element) bool {
@@ -35,4 +39,16 @@ func observationObs7(c *constraint.Context, e fhir.Element) bool {
 func observationReferenceRangeObs3(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.ObservationReferenceRange)
 	return r.Low != nil || r.High != nil || r.Text.Present()
+}
+
+// sqty-1: comparator.empty()
+func observationReferenceRangeLowSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func observationReferenceRangeHighSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

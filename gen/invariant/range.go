@@ -10,10 +10,26 @@ import (
 
 var ofRange = constraint.Type{Name: "Range", Invariants: []constraint.Invariant{
 	{Key: "rng-2", Human: "If present, low SHALL have a lower value than high", Check: rangeRng2},
-}}
+}, Elements: []constraint.Element{{Name: "low", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: rangeLowSqty1},
+}}, {Name: "high", Invariants: []constraint.Invariant{
+	{Key: "sqty-1", Human: "The comparator is not used on a SimpleQuantity", Check: rangeHighSqty1},
+}}}}
 
 // rng-2: low.empty() or high.empty() or (low <= high)
 func rangeRng2(c *constraint.Context, e fhir.Element) bool {
 	r := e.(*r4.Range)
 	return r.Low == nil || r.High == nil || !(r.Low != nil && r.High != nil && !constraint.Possible(r.Low, "<=", r.High))
+}
+
+// sqty-1: comparator.empty()
+func rangeLowSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
+}
+
+// sqty-1: comparator.empty()
+func rangeHighSqty1(c *constraint.Context, e fhir.Element) bool {
+	r := e.(*r4.Quantity)
+	return !r.Comparator.Present()
 }

@@ -57,6 +57,13 @@ func definedInvariants(t *testing.T) map[string]defined {
 				}
 				out[path+" "+c.Key.Text] = defined{c.Human.Text, expression, c.Severity.Text == "warning"}
 			}
+			for _, typ := range d.Type_ {
+				for _, p := range typ.Profile {
+					if p.Text == "http://hl7.org/fhir/StructureDefinition/SimpleQuantity" {
+						out[strings.TrimSuffix(d.Path.Text, "[x]")+" sqty-1"] = defined{"The comparator is not used on a SimpleQuantity", "comparator.empty()", false}
+					}
+				}
+			}
 		}
 	}
 	return out
