@@ -36,6 +36,10 @@ func TestValidate(t *testing.T) {
 		s.post("/Observation/$validate", `{"resourceType":"Observation","status":5}`).want(200).equal("issue.0.severity", "error")
 		s.get("/Observation?_summary=count").want(200).equal("total", "1")
 	})
+	t.Run("mode delete ignores the content (valueset-resource-validation-mode.html)", func(t *testing.T) {
+		s.in(t).post("/Observation/x/$validate", `{"resourceType":"Parameters","parameter":[{"name":"resource","resource":`+bad+`},{"name":"mode","valueCode":"delete"}]}`).
+			want(200).equal("issue.0.severity", "information")
+	})
 	t.Run("inside a batch", func(t *testing.T) {
 		s.in(t).post("/", bundle("batch", entry("POST", "Observation/$validate", "", good))).want(200).
 			equal("entry.0.response.status", "200 OK").equal("entry.0.resource.resourceType", "OperationOutcome")

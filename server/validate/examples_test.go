@@ -25,6 +25,7 @@ var faultyExamples = map[string]struct{ issue, reason string }{
 	"DeviceMetric/example":                         {"expected a reference to Device", "parent refers to a DeviceDefinition"},
 	"DeviceUseStatement/example":                   {"expected a reference to Condition", "reasonReference refers to a Procedure"},
 	"MedicationRequest/medrx0301":                  {"expected a reference to Organization", "performer refers to a Practitioner"},
+	"Bundle/hla-1":                                 {"has no part uri", "the extension calls it url"},
 	"Observation/clinical-gender":                  {"expected a reference to CareTeam", "performer refers to an Encounter"},
 }
 

@@ -20,7 +20,7 @@ type Operation struct {
 	Mode     string
 	Profiles []string
 	// Body is the resource, or a Parameters resource with the parts resource,
-	// mode and profile. It may be empty for mode delete.
+	// mode and profile. It may be empty for mode delete, which ignores it.
 	Body []byte
 }
 
@@ -50,10 +50,12 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 	default:
 		return nil, outcome.Invalid("mode is create, update, delete or profile, found %q", op.Mode)
 	}
+	if op.Mode == "delete" {
+		// The content is ignored.
+		// Spec: https://hl7.org/fhir/R4/valueset-resource-validation-mode.html.
+		return valid("nothing is known that keeps the resource from being deleted"), nil
+	}
 	if len(body) == 0 {
-		if op.Mode == "delete" {
-			return valid("nothing is known that keeps the resource from being deleted"), nil
-		}
 		return nil, outcome.Invalid("$validate needs a resource in the body, alone or as the parameter resource")
 	}
 	r, err := fhir.Decode(v.plans.model, body)

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	"kiln/gen/r4"
+	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 	"kiln/server/outcome"
@@ -36,12 +38,14 @@ type element struct {
 	types      []typeRef
 	fixed      fhir.Node
 	pattern    fhir.Node
+	least      fhir.Node // minValue[x]
+	most       fhir.Node // maxValue[x]
 	maxLength  int
 	binding    *binding
 	invariants []*invariant
 	children   []*element
 	slicing    *slicing
-	slices     []*element
+	slices     []*element // of a slice: those that it is sliced into again
 }
 
 // typeRef is one allowed type of an element.
@@ -55,6 +59,7 @@ type typeRef struct {
 // Spec: https://hl7.org/fhir/R4/profiling.html#slicing.
 type slicing struct {
 	closed         bool
+	openAtEnd      bool
 	ordered        bool
 	discriminators []discriminator
 }
@@ -168,6 +173,9 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		}
 		// A slice stands beside the element it slices.
 		whole := byID[id[:strings.LastIndexByte(id, ':')]]
+		if slash := strings.LastIndexByte(id, '/'); slash > strings.LastIndexByte(id, ':') && byID[id[:slash]] != nil {
+			whole = byID[id[:slash]]
+		}
 		if whole == nil {
 			whole = &element{name: e.name, max: fhir.Many}
 			parent.children = append(parent.children, whole)
@@ -226,6 +234,7 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 		e.types = append(e.types, r)
 	}
 	e.fixed, e.pattern = ps.detach(d.Fixed), ps.detach(d.Pattern)
+	e.least, e.most = ps.detach(d.MinValue), ps.detach(d.MaxValue)
 	if b := d.Binding; b != nil && b.ValueSet.Text != "" && (b.Strength.Text == "required" || b.Strength.Text == "extensible") {
 		e.binding = &binding{required: b.Strength.Text == "required", valueSet: strings.Clone(strings.Split(b.ValueSet.Text, "|")[0])}
 	}
@@ -242,7 +251,7 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 		}
 	}
 	if s := d.Slicing; s != nil {
-		e.slicing = &slicing{closed: s.Rules.Text == "closed", ordered: s.Ordered.Text == "true"}
+		e.slicing = &slicing{closed: s.Rules.Text == "closed", openAtEnd: s.Rules.Text == "openAtEnd", ordered: s.Ordered.Text == "true"}
 		for i := range s.Discriminator {
 			e.slicing.discriminators = append(e.slicing.discriminators, ps.discriminator(&s.Discriminator[i]))
 		}
@@ -380,36 +389,74 @@ func (u *run) group(n fhir.Node, c *element, base, end int) {
 		}
 		return i - base
 	}
-	counts := make([]int, len(c.slices))
-	order := 0
+	var sorted map[*element]*sorting
+	if len(c.slices) > 0 {
+		sorted = map[*element]*sorting{}
+	}
 	for i := base; i < end; i++ {
 		item := u.nodes[i]
 		u.path = append(u.path, segment{c.name, at(i), item.T})
 		u.item(item, c)
-		if len(c.slices) > 0 {
-			found := false
-			for j, s := range c.slices {
-				if !u.matches(item, c.slicing, s) {
-					continue
-				}
-				found = true
-				counts[j]++
-				if c.slicing != nil && c.slicing.ordered && j < order {
-					u.report(outcome.Failure, "slice %s is out of order", s.slice)
-				}
-				order = j
-				u.item(item, s)
-				break
-			}
-			if !found && c.slicing != nil && c.slicing.closed {
-				u.report(outcome.Failure, "expected one of the slices %s, found none of them", sliceNames(c.slices))
-			}
-		}
+		u.sort(item, c, sorted)
 		u.pop()
 	}
+	u.counted(c, sorted, end > base || c.min > 0)
+}
+
+// sorting is what is known of an element or slice while its values are put into its
+// slices.
+type sorting struct {
+	count   int // values of it
+	last    int // the slice that the last one went to
+	outside bool
+}
+
+// sort finds the slice of c that an item is in, and of that slice the one that it is
+// in again. Spec: https://hl7.org/fhir/R4/profiling.html#reslicing.
+func (u *run) sort(item fhir.Node, c *element, sorted map[*element]*sorting) {
+	if len(c.slices) == 0 {
+		return
+	}
+	if sorted[c] == nil {
+		sorted[c] = &sorting{}
+	}
+	of := sorted[c]
 	for j, s := range c.slices {
-		if (s.min > 0 || s.max >= 0) && (end > base || c.min > 0 || s.min > 0) {
-			u.cardinality(c.name+":"+s.slice, s.min, s.max, counts[j])
+		if !u.matches(item, c.slicing, s) {
+			continue
+		}
+		if sorted[s] == nil {
+			sorted[s] = &sorting{}
+		}
+		sorted[s].count++
+		switch {
+		case c.slicing != nil && c.slicing.ordered && j < of.last:
+			u.report(outcome.Failure, "slice %s is out of order", s.slice)
+		case c.slicing != nil && c.slicing.openAtEnd && of.outside:
+			u.report(outcome.Failure, "expected slice %s before what is in no slice", s.slice)
+		}
+		of.last = j
+		u.item(item, s)
+		u.sort(item, s, sorted)
+		return
+	}
+	of.outside = true
+	if c.slicing != nil && c.slicing.closed {
+		u.report(outcome.Failure, "expected one of the slices %s, found none of them", sliceNames(c.slices))
+	}
+}
+
+// counted checks how many values the slices of c have; there says whether there are
+// values, or have to be.
+func (u *run) counted(c *element, sorted map[*element]*sorting, there bool) {
+	for _, s := range c.slices {
+		count := 0
+		if of := sorted[s]; of != nil {
+			count = of.count
+		}
+		if there || s.min > 0 {
+			u.cardinality(s.name+":"+s.slice, s.min, s.max, count)
+			u.counted(s, sorted, count > 0)
 		}
 	}
 }
@@ -464,6 +511,12 @@ func (u *run) item(n fhir.Node, e *element) {
 	}
 	if e.pattern.T != nil && !contains(n, e.pattern) {
 		u.once("expected at least %s, found %s", show(e.pattern), show(n))
+	}
+	if e.least.T != nil && !constraint.Possible(n.Element(), ">=", e.least.Element()) {
+		u.once("expected %s or more, found %s", show(e.least), show(n))
+	}
+	if e.most.T != nil && !constraint.Possible(n.Element(), "<=", e.most.Element()) {
+		u.once("expected %s or less, found %s", show(e.most), show(n))
 	}
 	if e.maxLength > 0 && len([]rune(n.Text())) > e.maxLength {
 		u.once("expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
@@ -545,26 +598,19 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	if !ok {
 		return
 	}
-	typ := fhirpath.ReferenceType(r.Reference.Text)
-	if u.v.plans.named(typ) == nil {
+	typ := u.target(r)
+	if u.v.plans.model.Resources[typ] == nil {
 		return
 	}
 	var names []string
 	for _, url := range ref.targets {
-		name := strings.TrimPrefix(url, coreDefinitions)
-		if !u.v.profiles.base(url) {
-			p := u.v.profiles.of(url)
-			if p == nil {
-				return
-			}
-			name = p.typ
-		}
-		if name == typ || name == "Resource" {
+		name, known := u.targetType(url)
+		if !known || name == typ || name == "Resource" {
 			return
 		}
 		names = append(names, name)
 	}
-	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), r.Reference.Text)
+	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), cmp.Or(r.Reference.Text, typ))
 }
 
 // matches reports whether n belongs to slice s.
@@ -600,6 +646,9 @@ func (u *run) discriminates(n fhir.Node, d *discriminator, e *element) bool {
 		}
 		return false
 	case "type":
+		if len(d.steps) > 0 && d.steps[len(d.steps)-1] == "resolve()" {
+			return u.byTarget(n, d, e)
+		}
 		for _, value := range u.at(n, d, len(d.steps)) {
 			for _, def := range below(e, d.steps) {
 				if u.allowed(value, def) != nil {
@@ -609,7 +658,11 @@ func (u *run) discriminates(n fhir.Node, d *discriminator, e *element) bool {
 		}
 		return false
 	case "profile":
-		for _, value := range u.at(n, d, len(d.steps)) {
+		found := u.at(n, d, len(d.steps))
+		if len(found) == 0 && len(d.steps) > 0 && d.steps[len(d.steps)-1] == "resolve()" {
+			return u.byTarget(n, d, e)
+		}
+		for _, value := range found {
 			for _, def := range below(e, d.steps) {
 				for _, t := range def.types {
 					for _, url := range append(slices.Clone(t.profiles), t.targets...) {
@@ -626,6 +679,53 @@ func (u *run) discriminates(n fhir.Node, d *discriminator, e *element) bool {
 		}
 	}
 	return false
+}
+
+// byTarget tells by the type of a reference's target, which the reference names: the
+// target itself need not be here.
+func (u *run) byTarget(n fhir.Node, d *discriminator, e *element) bool {
+	for _, value := range u.at(n, d, len(d.steps)-1) {
+		r, ok := value.Element().(*r4.Reference)
+		if !ok {
+			continue
+		}
+		typ := u.target(r)
+		for _, def := range below(e, d.steps) {
+			for _, t := range def.types {
+				for _, url := range t.targets {
+					if name, _ := u.targetType(url); typ != "" && name == typ {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// target returns the type that a reference points at, "" where it does not say.
+func (u *run) target(r *r4.Reference) string {
+	ref := r.Reference.Text
+	if strings.HasPrefix(ref, "#") {
+		typ, _ := u.inside(ref)
+		return typ
+	}
+	if typ := fhirpath.ReferenceType(ref); u.v.plans.model.Resources[typ] != nil {
+		return typ
+	}
+	return strings.TrimPrefix(r.Type_.Text, coreDefinitions)
+}
+
+// targetType returns the type that a target profile is for.
+func (u *run) targetType(url string) (name string, known bool) {
+	if u.v.profiles.base(url) {
+		url, _, _ = strings.Cut(url, "|")
+		return strings.TrimPrefix(url, coreDefinitions), true
+	}
+	if p := u.v.profiles.of(url); p != nil {
+		return p.typ, true
+	}
+	return "", false
 }
 
 // at evaluates the first steps of a discriminator's path.
@@ -664,7 +764,7 @@ func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program,
 				switch {
 				case def.fixed.T != nil && equal(value, def.fixed), def.fixed.T == nil && def.pattern.T != nil && contains(value, def.pattern):
 					return true
-				case def.fixed.T == nil && def.pattern.T == nil && u.inside(value, def.binding):
+				case def.fixed.T == nil && def.pattern.T == nil && u.coded(value, def.binding):
 					return true
 				}
 			}
@@ -687,8 +787,8 @@ func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program,
 	return false
 }
 
-// inside reports whether a code of n is in a value set.
-func (u *run) inside(n fhir.Node, b *binding) bool {
+// coded reports whether a code of n is in a value set.
+func (u *run) coded(n fhir.Node, b *binding) bool {
 	switch e := n.Element().(type) {
 	case *r4.CodeableConcept:
 		for i := range e.Coding {
@@ -737,6 +837,24 @@ func sliceOf(s *element, url string) bool {
 	for _, t := range s.types {
 		if slices.Contains(t.profiles, url) {
 			return true
+		}
+	}
+	return false
+}
+
+// part reports whether the definition of an extension has one with a relative url
+// inside it.
+func (p *profile) part(url string) bool {
+	for _, c := range p.root.children {
+		if c.name != "extension" {
+			continue
+		}
+		for _, s := range c.slices {
+			for _, f := range s.children {
+				if f.name == "url" && f.fixed.T != nil && f.fixed.Text() == url {
+					return true
+				}
+			}
 		}
 	}
 	return false

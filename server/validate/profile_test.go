@@ -48,6 +48,17 @@ func TestProfiles(t *testing.T) {
 		"endless": differential("endless", "Patient", core+"Patient", `{"id":"Patient.contained","path":"Patient.contained","type":[{"code":"Resource","profile":["http://example.org/endless"]}]}`),
 		"circle":  differential("circle", "Patient", "http://example.org/circle", `{"id":"Patient.name","path":"Patient.name","min":1}`),
 		"bound":   differential("bound", "Observation", core+"Observation", `{"id":"Observation.code","path":"Observation.code","binding":{"strength":"required","valueSet":"http://hl7.org/fhir/ValueSet/administrative-gender"}}`),
+		"bounds": differential("bounds", "Observation", core+"Observation", `{"id":"Observation.value[x]","path":"Observation.value[x]","type":[{"code":"integer"}],"minValueInteger":1,"maxValueInteger":10},`+
+			`{"id":"Observation.effective[x]","path":"Observation.effective[x]","type":[{"code":"dateTime"}],"minValueDateTime":"2020-01-02"}`),
+		"atend": differential("atend", "Patient", core+"Patient", `{"id":"Patient.identifier","path":"Patient.identifier","slicing":{"discriminator":[{"type":"value","path":"system"}],"rules":"openAtEnd"}},`+
+			`{"id":"Patient.identifier:mrn","path":"Patient.identifier","sliceName":"mrn"},{"id":"Patient.identifier:mrn.system","path":"Patient.identifier.system","min":1,"fixedUri":"urn:mrn"}`),
+		"again": differential("again", "Patient", core+"Patient", `{"id":"Patient.identifier","path":"Patient.identifier","slicing":{"discriminator":[{"type":"value","path":"system"}],"rules":"open"}},`+
+			`{"id":"Patient.identifier:mrn","path":"Patient.identifier","sliceName":"mrn","slicing":{"discriminator":[{"type":"value","path":"use"}],"rules":"open"}},{"id":"Patient.identifier:mrn.system","path":"Patient.identifier.system","min":1,"fixedUri":"urn:mrn"},`+
+			`{"id":"Patient.identifier:mrn/official","path":"Patient.identifier","sliceName":"mrn/official","min":1,"max":"1"},{"id":"Patient.identifier:mrn/official.use","path":"Patient.identifier.use","min":1,"fixedCode":"official"}`),
+		"target": differential("target", "Observation", core+"Observation", `{"id":"Observation.hasMember","path":"Observation.hasMember","slicing":{"discriminator":[{"type":"type","path":"resolve()"}],"rules":"open"}},`+
+			`{"id":"Observation.hasMember:answers","path":"Observation.hasMember","sliceName":"answers","min":1,"max":"1","type":[{"code":"Reference","targetProfile":["`+core+`QuestionnaireResponse"]}]}`),
+		"parts": strings.Replace(differential("parts", "Extension", core+"Extension", `{"id":"Extension.extension:code","path":"Extension.extension","sliceName":"code"},{"id":"Extension.extension:code.url","path":"Extension.extension.url","fixedUri":"code"},`+
+			`{"id":"Extension.url","path":"Extension.url","fixedUri":"http://example.org/parts"},{"id":"Extension.value[x]","path":"Extension.value[x]","max":"0"}`), `"kind":"resource"`, `"kind":"complex-type"`, 1),
 		"exists": differential("exists", "Patient", core+"Patient", `{"id":"Patient.identifier","path":"Patient.identifier","slicing":{"discriminator":[{"type":"exists","path":"system"}],"rules":"open"}},`+
 			`{"id":"Patient.identifier:global","path":"Patient.identifier","sliceName":"global","min":1},{"id":"Patient.identifier:global.system","path":"Patient.identifier.system","min":1},`+
 			`{"id":"Patient.identifier:local","path":"Patient.identifier","sliceName":"local","max":"0"},{"id":"Patient.identifier:local.system","path":"Patient.identifier.system","max":"0"}`),
@@ -93,6 +104,18 @@ func TestProfiles(t *testing.T) {
 			"Observation.code: expected a code of http://hl7.org/fhir/ValueSet/administrative-gender (required binding), found http://x|y; it has female, male, other, unknown"}},
 		{"slices by existence", "exists", `{"resourceType":"Patient","identifier":[{"value":"1"}]}`, []string{
 			"Patient: identifier:global is required: expected at least 1, found none", "Patient: identifier:local is not allowed here"}},
+		{"values within bounds", "bounds", observation(`,"valueInteger":10,"effectiveDateTime":"2020-01"`), nil},
+		{"values out of bounds", "bounds", observation(`,"valueInteger":11,"effectiveDateTime":"2020-01-01"`), []string{
+			"Observation.effective: expected 2020-01-02 or more, found 2020-01-01", "Observation.value: expected 10 or less, found 11"}},
+		{"what is in no slice at the end", "atend", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn"},{"system":"urn:x"}]}`, nil},
+		{"what is in no slice before the end", "atend", `{"resourceType":"Patient","identifier":[{"system":"urn:x"},{"system":"urn:mrn"}]}`, []string{
+			"Patient.identifier[1]: expected slice mrn before what is in no slice"}},
+		{"a slice of a slice", "again", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn","use":"official"},{"system":"urn:mrn","use":"old"}]}`, nil},
+		{"a slice of a slice is missing", "again", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn","use":"old"},{"system":"urn:x","use":"official"}]}`, []string{
+			"Patient: identifier:mrn/official is required: expected at least 1, found none"}},
+		{"slices by the type of a target", "target", observation(`,"hasMember":[{"reference":"Observation/1"},{"reference":"QuestionnaireResponse/1"}]`), nil},
+		{"two in a slice by the type of a target", "target", observation(`,"hasMember":[{"reference":"QuestionnaireResponse/1"},{"type":"QuestionnaireResponse","identifier":{"value":"2"}}]`), []string{
+			"Observation: hasMember:answers: expected at most 1, found 2"}},
 		{"a profile of another type", "rule", observation(``), []string{"Observation: profile http://example.org/rule is for Patient, found a Observation"}},
 		{"a profile that is not known", "nothing", observation(``), []string{"Observation: profile http://example.org/nothing is not known here"}},
 		{"bases in a circle", "circle", `{"resourceType":"Patient"}`, []string{"Patient: profile http://example.org/circle cannot be used: its bases go in a circle, or are more than 20"}},

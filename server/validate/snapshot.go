@@ -267,6 +267,12 @@ func merge(into, d *r4.ElementDefinition) {
 	if d.Pattern != nil {
 		into.Pattern = d.Pattern
 	}
+	if d.MinValue != nil {
+		into.MinValue = d.MinValue
+	}
+	if d.MaxValue != nil {
+		into.MaxValue = d.MaxValue
+	}
 	if d.Binding != nil {
 		into.Binding = d.Binding
 	}

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -298,16 +299,25 @@ func (u *run) id(n fhir.Node) {
 	}
 }
 
-// contained checks dom-3: every contained resource is referred to from somewhere
+// contained checks that contained resources have different ids, and dom-3: every contained resource is referred to from somewhere
 // in the resource, or refers to the resource itself.
 func (u *run) contained(n fhir.Node) {
 	referred := map[string]bool{}
 	u.references(n, referred)
 	base := len(u.nodes)
 	u.nodes = n.AppendChild(u.nodes, "contained")
+	ids := map[string]bool{}
 	for i := base; i < len(u.nodes); i++ {
 		c := u.nodes[i]
 		r, ok := c.Element().(fhir.Resource)
+		if ok && ids[r.Header().ID.Text] {
+			u.path = append(u.path, segment{"contained", i - base, c.T})
+			u.report(outcome.Failure, "expected an id of its own, another contained resource has the id %s", r.Header().ID.Text)
+			u.pop()
+		}
+		if ok && r.Header().ID.Text != "" {
+			ids[r.Header().ID.Text] = true
+		}
 		if !ok || r.Header().ID.Text != "" && referred["#"+r.Header().ID.Text] {
 			continue
 		}
@@ -404,6 +414,10 @@ func (u *run) extension(n fhir.Node) {
 	case !has && len(x.Extension) == 0:
 		u.report(outcome.Failure, "constraint ext-1: an extension has either extensions or a value, found neither")
 	}
+	if nested := len(u.path) > 1 && u.path[len(u.path)-2].typ.Name == "Extension"; !nested && x.URL.Text != "" && !strings.Contains(x.URL.Text, ":") {
+		// https://hl7.org/fhir/R4/extensibility.html#Extension
+		u.report(outcome.Warning, "expected the absolute url of a definition, found %s", x.URL.Text)
+	}
 	p := u.v.profiles.of(x.URL.Text)
 	if p == nil || p.typ != "Extension" || len(u.path) < 2 {
 		return
@@ -422,6 +436,14 @@ func (u *run) extension(n fhir.Node) {
 		}
 	}
 	u.profile(n, p)
+	for i := range x.Extension {
+		// Only an extension of its own has an absolute url.
+		if part := x.Extension[i].URL.Text; part != "" && !strings.Contains(part, ":") && !p.part(part) {
+			u.path = append(u.path, segment{"extension", i, n.T})
+			u.report(outcome.Failure, "extension %s has no part %s", p.url, part)
+			u.pop()
+		}
+	}
 }
 
 // inContext reports whether the extension at the end of the path stands where its
@@ -449,44 +471,66 @@ func (u *run) inContext(p *profile) bool {
 	return false
 }
 
-// reference checks ref-1 and the type of the target.
+// reference checks ref-1, the form of a relative reference, and the type of the
+// target. Spec: https://hl7.org/fhir/R4/references.html#literal,
+// references-definitions.html#Reference.type.
 func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 	r, ok := n.Element().(*r4.Reference)
-	if !ok || r.Reference.Text == "" {
+	if !ok {
 		return
 	}
-	ref := r.Reference.Text
-	typ := ""
-	if id, local := strings.CutPrefix(ref, "#"); local {
-		root := u.fp.RootResource
-		if id == "" {
-			typ = root.T.Name
-		} else {
-			base := len(u.nodes)
-			u.nodes = root.AppendChild(u.nodes, "contained")
-			for _, c := range u.nodes[base:] {
-				if res, ok := c.Element().(fhir.Resource); ok && res.Header().ID.Text == id {
-					typ = c.T.Name
-				}
-			}
-			u.nodes = u.nodes[:base]
-			if typ == "" {
-				u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
-				return
-			}
-		}
-	} else {
-		typ = fhirpath.ReferenceType(ref)
-		if _, known := u.v.plans.model.Resources[typ]; !known {
+	ref, said := r.Reference.Text, strings.TrimPrefix(r.Type_.Text, coreDefinitions)
+	typ := said
+	switch {
+	case ref == "":
+	case strings.HasPrefix(ref, "#"):
+		if typ, ok = u.inside(ref); !ok {
+			u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
 			return
 		}
-		if u.options.Exists != nil && strings.Count(ref, "/") == 1 {
-			u.exists(typ, ref[len(typ)+1:])
+	case !strings.ContainsAny(ref, ":?"):
+		t, id, _ := strings.Cut(ref, "/")
+		id, version, versioned := strings.Cut(id, "/_history/")
+		if _, known := u.v.plans.model.Resources[t]; !known || !fhir.ValidID(id) || versioned && !fhir.ValidID(version) {
+			u.report(outcome.Failure, "expected a relative reference of the form [type]/[id], found %s", ref)
+			return
+		}
+		typ = t
+		if u.options.Exists != nil && !versioned {
+			u.exists(typ, id)
+		}
+	default:
+		if t := fhirpath.ReferenceType(ref); u.v.plans.model.Resources[t] != nil {
+			typ = t
 		}
 	}
-	if !fp.allows(typ) {
-		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), ref)
+	if _, known := u.v.plans.model.Resources[typ]; !known {
+		return
 	}
+	if said != "" && typ != said {
+		u.report(outcome.Failure, "expected a reference to %s, which type says, found %s", said, ref)
+	} else if !fp.allows(typ) {
+		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), cmp.Or(ref, typ))
+	}
+}
+
+// inside returns the type of the resource that a reference within the resource
+// names; # alone is the one that contains it.
+func (u *run) inside(ref string) (typ string, ok bool) {
+	root := u.fp.RootResource
+	id := strings.TrimPrefix(ref, "#")
+	if id == "" {
+		return root.T.Name, true
+	}
+	base := len(u.nodes)
+	u.nodes = root.AppendChild(u.nodes, "contained")
+	for _, c := range u.nodes[base:] {
+		if res, ok := c.Element().(fhir.Resource); ok && res.Header().ID.Text == id {
+			typ = c.T.Name
+		}
+	}
+	u.nodes = u.nodes[:base]
+	return typ, typ != ""
 }
 
 func (u *run) exists(typ, id string) {
@@ -522,7 +566,13 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	switch e := n.Element().(type) {
 	case *r4.CodeableConcept:
 		if len(e.Coding) == 0 {
-			return // text only: checked by the element's own cardinality
+			// Where the binding is extensible, text is what stands for a concept that it
+			// has no code for; an extension may say why there is none.
+			// Spec: https://hl7.org/fhir/R4/terminologies.html#strength.
+			if b.required && len(e.Extension) == 0 {
+				u.report(severity, "expected a code of %s (required binding), found none", b.valueSet)
+			}
+			return
 		}
 		for i := range e.Coding {
 			c := &e.Coding[i]
