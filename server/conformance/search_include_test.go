@@ -79,6 +79,13 @@ func TestSearchInclude(t *testing.T) {
 			t.Errorf("page 2 is %q, want p2 alone", got)
 		}
 	})
+	t.Run("the list of elements does not apply to what is included (#elements)", func(t *testing.T) {
+		a := s.in(t).get("/Observation?_id=o1&_include=Observation:subject&_elements=status").want(200)
+		a.equal("entry.0.resource.meta.tag.0.code", "SUBSETTED").equal("entry.0.resource.subject.reference", "")
+		a.equal("entry.1.resource.meta.tag.0.code", "").equal("entry.1.resource.managingOrganization.reference", "Organization/low")
+		a = s.in(t).get("/Observation?_id=o1&_include=Observation:subject&_summary=true").want(200)
+		a.equal("entry.1.resource.meta.tag.0.code", "SUBSETTED")
+	})
 	t.Run("a version of a reference is the current one unless it is kept (references.html)", func(t *testing.T) {
 		a := s.in(t).get("/Observation?_id=o1&_include=Observation:subject").want(200)
 		a.equal("entry.1.fullUrl", s.base+"/Patient/p1").equal("entry.1.search.mode", "include")

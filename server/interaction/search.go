@@ -99,6 +99,9 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 	for _, v := range found.Matches {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "match"})
 	}
+	// The list of elements does not apply to included resources.
+	// Spec: https://hl7.org/fhir/R4/search.html#elements.
+	reduce = s.reducer(q.Summary, nil)
 	for _, v := range found.Includes {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
 	}
