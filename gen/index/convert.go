@@ -109,34 +109,40 @@ func datePeriod(x *fhir.Index, k fhir.Key, v *r4.Period) {
 	}
 }
 
-// dateTiming indexes the outer limits of a schedule: from its first event to its
-// last, or its bounds. Spec: https://hl7.org/fhir/R4/search.html#date.
+// dateTiming indexes the outer limits of a schedule: from its first event or the
+// start of its bounds, whichever is earlier, to the last event or the end of them.
+// Spec: https://hl7.org/fhir/R4/search.html#date.
 func dateTiming(x *fhir.Index, k fhir.Key, v *r4.Timing) {
 	if v == nil {
 		return
 	}
-	if len(v.Event) > 0 {
-		first, last := v.Event[0].Text, v.Event[0].Text
-		low, high, _ := fhir.ParseDate(first)
-		for i := range v.Event[1:] {
-			l, h, err := fhir.ParseDate(v.Event[i+1].Text)
-			if err != nil {
-				continue
-			}
-			if l < low {
-				low, first = l, v.Event[i+1].Text
-			}
-			if h > high {
-				high, last = h, v.Event[i+1].Text
-			}
+	first, last := "", ""
+	low, high := fhir.OpenHigh, fhir.OpenLow
+	for i := range v.Event {
+		text := v.Event[i].Text
+		l, h, err := fhir.ParseDate(text)
+		if err != nil {
+			continue
 		}
-		x.Period(k, first, last)
+		if l < low {
+			low, first = l, text
+		}
+		if h > high {
+			high, last = h, text
+		}
 	}
 	if v.Repeat != nil {
-		if bounds, ok := v.Repeat.Bounds.(*r4.Period); ok {
-			datePeriod(x, k, bounds)
+		if bounds, ok := v.Repeat.Bounds.(*r4.Period); ok && (bounds.Start.Text != "" || bounds.End.Text != "") {
+			// An absent end is open, whatever the events are.
+			if l, _, err := fhir.ParseDate(bounds.Start.Text); err != nil || l < low {
+				first = bounds.Start.Text
+			}
+			if _, h, err := fhir.ParseDate(bounds.End.Text); err != nil || h > high {
+				last = bounds.End.Text
+			}
 		}
 	}
+	x.Period(k, first, last)
 }
 
 func dateExtension(x *fhir.Index, k fhir.Key, v *fhir.Extension) { dateOf(x, k, v.Value) }

@@ -25,6 +25,8 @@ func TestSearchDate(t *testing.T) {
 		observation("bounds", `,"effectiveTiming":{"repeat":{"boundsPeriod":{"start":"2013-07-01","end":"2013-07-31"},"frequency":1,"period":1,"periodUnit":"d"}}`),
 		observation("instant", `,"effectiveInstant":"2013-08-01T12:00:00.123Z"`),
 		observation("none", ``),
+		`{"resourceType":"ServiceRequest","id":"both","status":"active","intent":"order","subject":{"display":"x"},"occurrenceTiming":{"event":["2013-09-02T08:00:00Z","2013-09-10"],"repeat":{"boundsPeriod":{"start":"2013-09-01","end":"2013-09-05"}}}}`,
+		`{"resourceType":"ServiceRequest","id":"open","status":"active","intent":"order","subject":{"display":"x"},"occurrenceTiming":{"event":["2013-09-02"],"repeat":{"boundsPeriod":{"start":"2013-09-03"}}}}`,
 		`{"resourceType":"Patient","id":"leap","birthDate":"2000-02-29"}`,
 		`{"resourceType":"Patient","id":"year","birthDate":"2000"}`,
 		`{"resourceType":"Patient","id":"old","birthDate":"1899-12-31"}`,
@@ -66,6 +68,15 @@ func TestSearchDate(t *testing.T) {
 		{"#prefix: unknown", "date=xx2013", "400 date xx2013"},
 		{"#prefix: a prefix alone", "date=ge", "400 date ge"},
 		{"#modifiers: of another type", "date:exact=2013", "400 date:exact :exact date"},
+	})
+	// A Timing with events and bounds is one range, and one match.
+	s.searches(t, "ServiceRequest", []searchCase{
+		{"#date: a Timing by its outer limits", "occurrence=2013-09", "both"},
+		{"#date: a Timing by its outer limits", "occurrence=gt2013-08", "both open"},
+		{"#date: a Timing by its outer limits", "occurrence=gt2013-09-06&_sort=-occurrence", "both open"},
+		{"#date: a Timing by its outer limits", "occurrence=lt2013-09-02", "both"},
+		{"#date: a Timing by its outer limits", "occurrence=ne2012", "both open"},
+		{"#date: a Timing by its outer limits", "occurrence=gt2013-10", "open"},
 	})
 	s.searches(t, "Patient", []searchCase{
 		{"#date: a leap day", "birthdate=2000-02-29", "leap"},

@@ -17,6 +17,9 @@ func TestSearchToken(t *testing.T) {
 		observation("cased", `"status":"final","code":{"coding":[{`+local+`,"code":"AbC,d|e$f\\g"}]},"valueCodeableConcept":{"coding":[{`+local+`,"code":"v1","display":"Value one"}]}`),
 		`{"resourceType":"Patient","id":"p1","active":true,"gender":"female","identifier":[{"use":"usual","type":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/v2-0203","code":"MR"}],"text":"Medical record number"},"system":"urn:oid:1.2.36","value":"12345"}],"telecom":[{"system":"phone","use":"home","value":"+1 555 1000"},{"system":"email","value":"eve@example.org"}],"deceasedDateTime":"2020-01-01"}`,
 		`{"resourceType":"Patient","id":"p2","active":false,"gender":"male","identifier":[{"value":"12345"},{"type":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/v2-0203","code":"SS"}]},"system":"urn:oid:1.2.36","value":"777"}],"deceasedBoolean":false}`,
+		`{"resourceType":"DocumentReference","id":"xml","status":"current","content":[{"attachment":{"contentType":"text/xml"}}]}`,
+		`{"resourceType":"DocumentReference","id":"utf8","status":"current","content":[{"attachment":{"contentType":"text/xml; charset=UTF-8"}}]}`,
+		`{"resourceType":"DocumentReference","id":"pdf","status":"current","content":[{"attachment":{"contentType":"application/pdf"}}]}`,
 		`{"resourceType":"Patient","id":"p3","communication":[{"language":{"coding":[{"system":"urn:ietf:bcp:47","code":"de"}]}}]}`,
 	)
 	s.searches(t, "Observation", []searchCase{
@@ -48,6 +51,13 @@ func TestSearchToken(t *testing.T) {
 		{"#token: neither system nor code", "code=|", "400 code"},
 		{"#token: :of-type needs all parts", "code:of-type=x", "400 code:of-type"},
 		{"#prefix: tokens have none", "code=gt55284-4", ""},
+	})
+	s.searches(t, "DocumentReference", []searchCase{
+		{"#mimetype: without :below only itself", "contenttype=text/xml", "xml"},
+		{"#mimetype: :below is with parameters, too", "contenttype:below=text/xml", "utf8 xml"},
+		{"#mimetype: :below with the system", "contenttype:below=urn:ietf:bcp:13|Text/XML", "utf8 xml"},
+		{"#mimetype: :below of one with parameters", "contenttype:below=text/xml; charset=utf-8", "utf8"},
+		{"#mimetype: :below, no part of a type", "contenttype:below=text/x", ""},
 	})
 	s.searches(t, "Patient", []searchCase{
 		{"#token: Identifier by value", "identifier=12345", "p1 p2"},

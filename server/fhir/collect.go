@@ -149,13 +149,19 @@ func (x *Index) Code(k Key, code string) {
 
 // CodeOf indexes a code whose system its binding tells. Every entry of the key has
 // that system, so none names it: a search for `system|code` asks for the code, one
-// for `system|` for any.
+// for `system|` for any. A media type with parameters is found by what stands before
+// them, too: `:below`.
 func (x *Index) CodeOf(k Key, system, code string) {
 	if x.Sorters != nil || x.composite.open {
 		x.Coding(k, system, code, "")
 		return
 	}
 	x.Code(k, code)
+	if system == MIMESystem && x.Sorters == nil {
+		if base, _, ok := strings.Cut(code, ";"); ok {
+			x.add(k, ValueMIMEType(strings.TrimSpace(base)))
+		}
+	}
 }
 
 // Boolean indexes "true" or "false".

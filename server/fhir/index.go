@@ -75,6 +75,13 @@ func ValueCoding(system, code string) Value { return Value(hash('s', system, Fol
 // ValueSystem is any code of a system: `system|`.
 func ValueSystem(system string) Value { return Value(hash('y', system)) }
 
+// MIMESystem is the implicit system of a code that is a media type.
+const MIMESystem = "urn:ietf:bcp:13"
+
+// ValueMIMEType is a media type that has parameters, without them: `:below`.
+// Spec: https://hl7.org/fhir/R4/search.html#mimetype.
+func ValueMIMEType(base string) Value { return Value(hash('m', Fold(base))) }
+
 // ValueOfType is an identifier by its type: `:of-type=system|code|value`; value
 // "" is any identifier of that type.
 func ValueOfType(system, code, value string) Value {

@@ -51,6 +51,11 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 		if e.Code == "" {
 			return nil, badValue(name, v, "expected system|code")
 		}
+		if modifier == "below" && e.System == fhir.MIMESystem && p.reg.system(param.Keys) == fhir.MIMESystem {
+			// A media type is above itself with parameters; no terminology knows them.
+			// Spec: https://hl7.org/fhir/R4/search.html#mimetype.
+			return []Match{termsOf(param.Keys, fhir.ValueCode(e.Code), fhir.ValueMIMEType(e.Code))}, nil
+		}
 		return p.expand(param, name, e)
 	}
 	return nil, badModifier(name, modifier, "token", "missing", "text", "not", "of-type", "in", "not-in", "below", "above")
