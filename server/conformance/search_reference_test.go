@@ -90,6 +90,11 @@ func TestSearchURI(t *testing.T) {
 		set("oid", "urn:oid:1.2.3.4.5"),
 		set("oidbelow", "urn:oid:1.2.3.4.5.6"),
 		`{"resourceType":"ValueSet","id":"none","status":"active"}`,
+		`{"resourceType":"ValueSet","id":"v1","status":"active","url":"http://other.example/vs","version":"1.0"}`,
+		`{"resourceType":"ValueSet","id":"v2","status":"active","url":"http://other.example/vs","version":"2.0"}`,
+		`{"resourceType":"CodeSystem","id":"cs","status":"active","content":"complete","url":"http://other.example/vs","version":"2.0"}`,
+		`{"resourceType":"Patient","id":"r4","meta":{"profile":["http://hl7.org/fhir/StructureDefinition/Patient|4.0.1"]}}`,
+		`{"resourceType":"Patient","id":"any","meta":{"profile":["http://hl7.org/fhir/StructureDefinition/Patient"]}}`,
 	)
 	s.searches(t, "ValueSet", []searchCase{
 		{"#uri: the whole", "url=http://acme.example/fhir/ValueSet/123", "one"},
@@ -107,5 +112,20 @@ func TestSearchURI(t *testing.T) {
 		{"#combining: comma is OR", "url=urn:oid:1.2.3.4.5,http://acme.example/fhir", "base oid"},
 		{"#modifiers: :missing=true", "url:missing=true", "none"},
 		{"#modifiers: of another type", "url:contains=x", "400 url:contains :contains uri"},
+		{"#uri: a canonical without version", "url=http://other.example/vs", "v1 v2"},
+		{"#uri: the version of a canonical", "url=http://other.example/vs|2.0", "v2"},
+		{"#uri: a version that there is not", "url=http://other.example/vs|2", ""},
+		{"#combining: comma is OR", "url=http://other.example/vs|1.0,urn:oid:1.2.3.4.5", "oid v1"},
+		{"#escaping: a pipe that is part of the value", `url=http://other.example/vs\|2.0`, ""},
+	})
+	t.Run("a version of several types (#uri)", func(t *testing.T) {
+		s.in(t).get("/?_type=ValueSet,CodeSystem&url=http://other.example/vs%7C2.0").want(200).equal("total", "2")
+	})
+	s.searches(t, "Patient", []searchCase{
+		{"#uri: precise", "_profile=http://hl7.org/fhir/StructureDefinition/Patient|4.0.1", "r4"},
+		{"#versions: :below is any version", "_profile:below=http://hl7.org/fhir/StructureDefinition/Patient", "any r4"},
+		{"#versions: :below is a shorter version", "_profile:below=http://hl7.org/fhir/StructureDefinition/Patient|4.0", "r4"},
+		{"#versions: :below, whole parts of a version", "_profile:below=http://hl7.org/fhir/StructureDefinition/Patient|4.0.", ""},
+		{"#uri: :above is without the version", "_profile:above=http://hl7.org/fhir/StructureDefinition/Patient|4.0.1", "any r4"},
 	})
 }

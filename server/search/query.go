@@ -108,7 +108,7 @@ type TextOp uint8
 const (
 	StartsWith TextOp = iota
 	Contains
-	URIBelow // Text itself, or Text and further path steps
+	URIBelow // Text itself, or Text and further path steps or a version
 	EndsWith
 	Whole // equal
 	Other // not equal

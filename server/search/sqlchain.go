@@ -177,7 +177,15 @@ func (w *writer) textTerms(m *Texts) {
 		w.s("SELECT ", x, ".key # ('x' || encode(substring(sha256(convert_to('u' || ", x, ".text, 'UTF8') || '\\x00'::bytea) FOR 8), 'hex'))::bit(64)::bigint AS term FROM token_text ", x, " WHERE ")
 		w.keys(x, m.Keys)
 		text := w.param(m.Text)
-		w.s(" AND (", x, ".text = ", text, "::text OR starts_with(", x, ".text, ", text, "::text || '/'))")
+		w.s(" AND (", x, ".text = ", text, "::text")
+		steps := []string{"/", "|"}
+		if strings.Contains(m.Text, "|") {
+			steps = []string{"."} // 1.1 is below 1
+		}
+		for _, step := range steps {
+			w.s(" OR starts_with(", x, ".text, ", text, "::text || '", step, "')")
+		}
+		w.s(")")
 	default:
 		w.s("SELECT ", x, ".key # ", x, ".value AS term FROM token_text ", x, " WHERE ")
 		w.keys(x, m.Keys)

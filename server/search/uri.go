@@ -1,6 +1,7 @@
 package search
 
 import (
+	"slices"
 	"strings"
 
 	"kiln/server/fhir"
@@ -8,8 +9,18 @@ import (
 
 // uri reads a uri, exact and with regard to case. `:below` takes what lies below
 // in the path as well, `:above` what lies above; both step at slashes and need a
-// URL. Spec: https://hl7.org/fhir/R4/search.html#uri.
+// URL. What a canonical says of a version lies below the URL. Of the url of a resource
+// that canonicals name, `url|version` asks for that version of it.
+// Spec: https://hl7.org/fhir/R4/search.html#uri, search.html#versions.
 func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+	if url, version, ok := cut(v, '|'); ok && modifier == "" && version != "" {
+		if keys := p.reg.versionKeys(param); keys != nil {
+			return []Match{All{[]Clause{
+				{Name: name, Value: v, Any: []Match{termsOf(param.Keys, fhir.ValueURI(unescape(url)))}},
+				{Name: "version", Value: version, Any: []Match{termsOf(keys, fhir.ValueCode(unescape(version)))}},
+			}}}, nil
+		}
+	}
 	v = unescape(v)
 	if modifier == "above" || modifier == "below" {
 		v = strings.TrimRight(v, "/")
@@ -24,7 +35,11 @@ func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, 
 		return []Match{Texts{Keys: param.Keys, Op: URIBelow, Text: v}}, nil
 	case "above":
 		var values []fhir.Value
-		for u := v; strings.Contains(u, "://") && !strings.HasSuffix(u, ":/"); {
+		url, _, versioned := strings.Cut(v, "|")
+		if versioned {
+			values = append(values, fhir.ValueURI(v))
+		}
+		for u := url; strings.Contains(u, "://") && !strings.HasSuffix(u, ":/"); {
 			values = append(values, fhir.ValueURI(u), fhir.ValueURI(u+"/"))
 			i := strings.LastIndexByte(u, '/')
 			u = u[:i]
@@ -32,4 +47,20 @@ func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, 
 		return []Match{termsOf(param.Keys, values...)}, nil
 	}
 	return nil, badModifier(name, modifier, "uri", "missing", "above", "below")
+}
+
+// versionKeys are the keys of the business versions of the resources whose url param
+// is; nil where it is another uri, or none of them has a version.
+func (r *Registry) versionKeys(param *fhir.Parameter) []fhir.Key {
+	var keys []fhir.Key
+	for _, t := range r.names {
+		url, ok := r.Lookup(t, "url")
+		if !ok || !slices.ContainsFunc(url.Keys, func(k fhir.Key) bool { return slices.Contains(param.Keys, k) }) {
+			continue
+		}
+		if version, ok := r.Lookup(t, "version"); ok && version.Type == fhir.SearchToken {
+			keys = append(keys, version.Keys...)
+		}
+	}
+	return keys
 }
