@@ -49,6 +49,8 @@ func TestSearchString(t *testing.T) {
 		{"#escaping: a comma that is not escaped is OR", `family=smith,mull`, "comma severine upper"},
 		{"#escaping: backslash, pipe, dollar", `family=back\\slash\|pipe\$dollar`, "slash"},
 		{"#escaping: pipe and dollar mean nothing in a string", `family=back\\slash|pipe$dollar`, "slash"},
+		{"#escaping: a backslash before anything else is illegal", `family=back\slash`, "400 family backslash"},
+		{"#escaping: a backslash at the end is illegal", `family=back\`, "400 family backslash"},
 		{"#escaping: :exact", `family:exact=Smith\, Jones`, "comma"},
 		{"#string: wildcards of databases mean nothing", "given=100%", "comma"},
 		{"#string: wildcards of databases mean nothing", "given=%", ""},

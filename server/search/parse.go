@@ -197,7 +197,10 @@ func (p *parser) clause(types []string, name, value string, depth int) (Clause, 
 	if value == "" {
 		return c, outcome.Invalid("parameter %s has no value", clip(name))
 	}
-	if strings.HasPrefix(name, "_has:") {
+	if i := badEscape(value); i >= 0 && name != "_filter" {
+		return c, badValue(name, value, "a backslash stands before , | $ or another backslash only")
+	}
+	if name == "_has" || strings.HasPrefix(name, "_has:") {
 		return p.has(types, name, value, depth)
 	}
 	head, rest, chained := strings.Cut(name, ".")

@@ -61,6 +61,21 @@ func unescape(s string) string {
 	return b.String()
 }
 
+// badEscape is where a backslash stands before something that needs none, which is
+// illegal, or -1. Spec: https://hl7.org/fhir/R4/search.html#escaping.
+func badEscape(s string) int {
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			continue
+		}
+		if i+1 == len(s) || strings.IndexByte(`,|$\`, s[i+1]) < 0 {
+			return i
+		}
+		i++
+	}
+	return -1
+}
+
 // takePrefix cuts a comparison prefix off a value. Only two letters before a
 // digit, a sign or a point are one.
 func takePrefix(s string) (Prefix, string, bool) {
