@@ -107,6 +107,7 @@ func TestVRead(t *testing.T) {
 	s.get("/Patient/"+id+"/_history/3").issue(410, "deleted")
 	s.get("/Patient/"+id+"/_history/4").issue(404, "not-found")
 	s.get("/Patient/"+id+"/_history/0").issue(404, "not-found")
+	s.get("/Patient/"+id+"/_history/01").issue(404, "not-found")
 	s.get("/Patient/"+id+"/_history/one").issue(404, "not-found")
 	s.get("/Patient/nobody/_history/1").issue(404, "not-found")
 }

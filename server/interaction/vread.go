@@ -29,7 +29,7 @@ func (s *Service) vread(ctx context.Context, from reader, p VReadParams) (Respon
 		return Response{}, err
 	}
 	n, err := strconv.ParseUint(p.VersionID, 10, 31)
-	if err != nil || n == 0 || !fhir.ValidID(p.ID) {
+	if err != nil || n == 0 || p.VersionID[0] == '0' || !fhir.ValidID(p.ID) {
 		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, clip(p.ID), clip(p.VersionID))
 	}
 	v, err := from.VRead(ctx, p.ResourceType, p.ID, int(n))
