@@ -268,9 +268,10 @@ func (j *job) links() bool {
 // From here on every subject is known.
 func (t *plan) ready(ctx context.Context) error {
 	targets := make(map[string]string, len(t.writes))
-	t.linker.versions = make(map[string]int)
+	t.linker.versions = make(map[string]int, len(t.writes))
 	for _, j := range t.writes {
-		switch to := j.w.ResourceType + "/" + j.w.ID; {
+		to := j.w.ResourceType + "/" + j.w.ID
+		switch {
 		case j.existing != nil:
 			t.linker.versions[to] = j.existing.VersionID
 		case j.method == "POST":
@@ -279,7 +280,7 @@ func (t *plan) ready(ctx context.Context) error {
 			t.linker.versions[to] = j.w.IfMatch + 1
 		}
 		if url := j.entry.FullURL.Text; url != "" && j.entry.Resource != nil && j.method != "PATCH" {
-			targets[url] = j.w.ResourceType + "/" + j.w.ID
+			targets[url] = to
 		}
 	}
 	t.linker.targets = targets
