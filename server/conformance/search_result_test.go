@@ -167,6 +167,11 @@ func TestSearchPages(t *testing.T) {
 		s.get("/Patient?_total=some").issue(400, "invalid", "_total", "some")
 	})
 	t.Run("_summary=count is total and no entries (#summary)", func(t *testing.T) {
+		for _, query := range []string{"_summary=count&_total=none", "_count=0&_total=none"} { // the hint says nothing against the count
+			if a := s.in(t).get("/Patient?"+query).want(200).equal("total", "7"); strings.Contains(a.link("self"), "_total") {
+				t.Errorf("the self link says that _total was applied: %s", a.link("self"))
+			}
+		}
 		a := s.in(t).get("/Patient?_summary=count&active=true").want(200).equal("total", "7").equal("type", "searchset")
 		if a.len("entry") != 0 {
 			t.Error("entries with _summary=count")

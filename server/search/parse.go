@@ -141,6 +141,12 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 	if q.Summary == SummaryCount {
 		q.Count = 0
 	}
+	if q.Count == 0 && q.Total == TotalNone {
+		// The count is all that is asked for, and _total is a hint.
+		// Spec: https://hl7.org/fhir/R4/search.html#total.
+		q.Total = TotalAccurate
+		q.applied.Del("_total")
+	}
 	if (q.Summary == SummaryText || q.Count == 0) && len(q.Includes)+len(q.RevIncludes) > 0 {
 		if q.Summary == SummaryText {
 			return nil, outcome.Invalid("_summary=text cannot be combined with _include or _revinclude")
