@@ -26,6 +26,8 @@ func TestSearchInclude(t *testing.T) {
 		`{"resourceType":"Questionnaire","id":"q2","url":"http://forms.example/q","version":"2","status":"active"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r1","status":"completed","questionnaire":"http://forms.example/q|1"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r2","status":"completed","questionnaire":"http://forms.example/q"}`,
+		`{"resourceType":"Questionnaire","id":"q3","url":"http://forms.example/parts","version":"1","status":"active"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r3","status":"completed","questionnaire":"http://forms.example/parts#a"}`,
 		`{"resourceType":"Provenance","id":"v1","target":[{"reference":"Observation/o1"},{"reference":"Patient/p1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/dr"}}]}`,
 	)
 	for _, c := range []struct {
@@ -54,6 +56,8 @@ func TestSearchInclude(t *testing.T) {
 		{"along a canonical with its version", "QuestionnaireResponse?_id=r1&_include=QuestionnaireResponse:questionnaire", "r1", "Questionnaire/q1"},
 		{"along a canonical of any version", "QuestionnaireResponse?_id=r2&_include=QuestionnaireResponse:questionnaire", "r2", "Questionnaire/q1 Questionnaire/q2"},
 		{"back along canonicals", "Questionnaire?_id=q2&_revinclude=QuestionnaireResponse:questionnaire", "q2", "QuestionnaireResponse/r2"},
+		{"along a canonical with a fragment", "QuestionnaireResponse?_id=r3&_include=QuestionnaireResponse:questionnaire", "r3", "Questionnaire/q3"},
+		{"back along a canonical with a fragment", "Questionnaire?_id=q3&_revinclude=QuestionnaireResponse:questionnaire", "q3", "QuestionnaireResponse/r3"},
 		{"nothing to include", "Observation?_id=nothing&_include=Observation:subject", "", ""},
 	} {
 		t.Run(c.spec+" (#include) "+c.query, func(t *testing.T) {

@@ -28,6 +28,8 @@ func TestSearchReference(t *testing.T) {
 		observation("here", `"reference":"`+s.base+`/Patient/a"`),
 		`{"resourceType":"Questionnaire","id":"q","url":"http://acme.example/Questionnaire/q","status":"active"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r1","status":"completed","questionnaire":"http://acme.example/Questionnaire/q"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r3","status":"completed","questionnaire":"http://acme.example/Questionnaire/q|1.0#part"}`,
+		`{"resourceType":"QuestionnaireResponse","id":"r4","status":"completed","questionnaire":"http://acme.example/Questionnaire/q#part"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r2","status":"completed","questionnaire":"http://acme.example/Questionnaire/q|1.0"}`,
 	)
 	s.searches(t, "Observation", []searchCase{
@@ -53,8 +55,11 @@ func TestSearchReference(t *testing.T) {
 		{"#modifiers: of another type", "subject:exact=a", "400 subject:exact :exact"},
 	})
 	s.searches(t, "QuestionnaireResponse", []searchCase{
-		{"#reference: a canonical, of any version", "questionnaire=http://acme.example/Questionnaire/q", "r1 r2"},
-		{"#versions: a canonical with its version", "questionnaire=http://acme.example/Questionnaire/q|1.0", "r2"},
+		{"#reference: a canonical, of any version", "questionnaire=http://acme.example/Questionnaire/q", "r1 r2 r3 r4"},
+		{"#versions: a canonical with its version", "questionnaire=http://acme.example/Questionnaire/q|1.0", "r2 r3"},
+		{"references.html#canonical: with a fragment", "questionnaire=http://acme.example/Questionnaire/q#part", "r4"},
+		{"references.html#canonical: with version and fragment", "questionnaire=http://acme.example/Questionnaire/q|1.0#part", "r3"},
+		{"#chaining: a fragment is within the target", "questionnaire.status=active", "r1 r2 r3 r4"},
 	})
 }
 

@@ -346,8 +346,9 @@ func (x *Index) LogicalReference(k Key, system, value string) {
 	}
 }
 
-// Canonical indexes a canonical with and without its version, and as a literal
-// reference when it is one.
+// Canonical indexes a canonical as it is, without its fragment and without its
+// version, and as a literal reference when it is one.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
 func (x *Index) Canonical(k Key, canonical string) {
 	if canonical == "" {
 		return
@@ -361,9 +362,12 @@ func (x *Index) Canonical(k Key, canonical string) {
 		return
 	}
 	x.add(k, ValueURI(canonical))
-	url := canonical
-	if i := strings.IndexByte(canonical, '|'); i >= 0 {
-		url = canonical[:i]
+	url, _, fragment := strings.Cut(canonical, "#")
+	if fragment {
+		x.add(k, ValueURI(url))
+	}
+	if i := strings.IndexByte(url, '|'); i >= 0 {
+		url = url[:i]
 		x.add(k, ValueURI(url))
 	}
 	if t, id, ok := LocalReference(url, x.BaseURLs); ok {

@@ -93,11 +93,12 @@ func (p *Plan) withTerms(terms, seen []int64, limit int) (Statement, bool) {
 	return w.statement(), true
 }
 
-// urlValues are the hashes of canonicals without their versions.
+// urlValues are the hashes of canonicals without their versions and fragments.
 func urlValues(canonicals []string) []fhir.Value {
 	var out []fhir.Value
 	for _, c := range canonicals {
-		url, _, _ := strings.Cut(c, "|")
+		url, _, _ := strings.Cut(c, "#")
+		url, _, _ = strings.Cut(url, "|")
 		out = append(out, fhir.ValueURI(url))
 	}
 	return out
@@ -107,7 +108,7 @@ func urlValues(canonicals []string) []fhir.Value {
 // version: one without a version names every one.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
 func SameCanonical(canonical, url, version string) bool {
+	canonical, _, _ = strings.Cut(canonical, "#")
 	named, wanted, versioned := strings.Cut(canonical, "|")
-	wanted, _, _ = strings.Cut(wanted, "#")
 	return url != "" && named == url && (!versioned || wanted == version)
 }
