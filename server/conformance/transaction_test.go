@@ -211,6 +211,7 @@ func TestTransactionFails(t *testing.T) {
 		{"a URL elsewhere", entry("GET", "http://elsewhere.example.org/Patient/1", "", ""), 400, "Bundle.entry[1].request.url"},
 		{"the same resource twice", entry("PUT", "Patient/there", "", `{"resourceType":"Patient","id":"there"}`) + "," + entry("DELETE", "Patient/there", "", ""), 400, "Bundle.entry[2]"},
 		{"the same fullUrl twice", entry("POST", "Patient", "urn:uuid:1", patient) + "," + entry("POST", "Patient", "urn:uuid:1", patient), 400, "Bundle.entry[2].fullUrl"},
+		{"a fullUrl of a version", entry("POST", "Patient", "http://example.org/Patient/1/_history/2", patient), 400, "Bundle.entry[1].fullUrl"},
 		{"a patch of nothing", entry("PATCH", "Patient/nobody", "", `{"resourceType":"Binary","contentType":"application/json-patch+json","data":"W10="}`), 404, "Bundle.entry[1]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

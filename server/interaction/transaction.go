@@ -97,6 +97,9 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle) (*plan, error) {
 			if other, twice := named[url]; twice {
 				return nil, outcome.Invalid("entries %d and %d have the same fullUrl %s", other, i, clip(url)).At(entryPath(i) + ".fullUrl")
 			}
+			if strings.Contains(url, "/_history/") {
+				return nil, outcome.Invalid("constraint bdl-8: fullUrl %s is that of a version", clip(url)).At(entryPath(i) + ".fullUrl")
+			}
 			named[url] = i
 		}
 		t.jobs[i] = j
