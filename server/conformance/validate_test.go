@@ -23,6 +23,11 @@ func TestValidate(t *testing.T) {
 		s.do("PATCH", "/Observation/"+id, `[{"op":"replace","path":"/status","value":"finished"}]`, "Content-Type", jsonPatch).issue(422, "invalid", "finished")
 		s.get("/Observation?_summary=count").want(200).equal("total", "1")
 	})
+	t.Run("a refusal tells errors, not warnings beside them (contract)", func(t *testing.T) {
+		warned := `"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"Wien"}}],` // not on an Observation
+		a := s.in(t).post("/Observation", `{"resourceType":"Observation",`+warned+bad[len(`{"resourceType":"Observation",`):]).want(422)
+		a.equal("issue.0.severity", "error").equal("issue.0.expression.0", "Observation.status").equal("issue.1", "")
+	})
 	t.Run("$validate tells, and stores nothing", func(t *testing.T) {
 		s := s.in(t)
 		for _, path := range []string{"/Observation/$validate", "/Observation/x/$validate", "/$validate"} {

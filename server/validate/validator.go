@@ -414,7 +414,7 @@ func (u *run) extension(n fhir.Node) {
 	case !has && len(x.Extension) == 0:
 		u.report(outcome.Failure, "constraint ext-1: an extension has either extensions or a value, found neither")
 	}
-	if nested := len(u.path) > 1 && u.path[len(u.path)-2].typ.Name == "Extension"; !nested && x.URL.Text != "" && !strings.Contains(x.URL.Text, ":") {
+	if nested := len(u.path) > 1 && u.path[len(u.path)-2].typ.Name == "Extension"; u.options.Warnings && !nested && x.URL.Text != "" && !strings.Contains(x.URL.Text, ":") {
 		// https://hl7.org/fhir/R4/extensibility.html#Extension
 		u.report(outcome.Warning, "expected the absolute url of a definition, found %s", x.URL.Text)
 	}
@@ -422,7 +422,7 @@ func (u *run) extension(n fhir.Node) {
 	if p == nil || p.typ != "Extension" || len(u.path) < 2 {
 		return
 	}
-	if !u.inContext(p) {
+	if u.options.Warnings && !u.inContext(p) {
 		// HL7's own definitions of R4 carry hundreds of extensions outside the
 		// context that these name, structuredefinition-normative-version on a
 		// CodeSystem first of all: it cannot be a reason to refuse.

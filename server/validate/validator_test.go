@@ -62,8 +62,10 @@ func TestBase(t *testing.T) {
 		{"an extension of a primitive", `{"resourceType":"Patient","_birthDate":{"extension":[{"url":"http://x"}]}}`, false, []string{
 			"error Patient.birthDate.extension[0]: constraint ext-1: an extension has either extensions or a value, found neither"}},
 		{"a known extension where it belongs", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, nil},
-		{"a known extension elsewhere", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`), false, []string{
+		{"a known extension elsewhere", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`), true, []string{
 			"warning Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"}},
+		{"an extension with a relative url", observation(`,"extension":[{"url":"color","valueString":"x"}]`), true, []string{
+			"warning Observation.extension[0]: expected the absolute url of a definition, found color"}},
 		{"a known extension with another value", `{"resourceType":"Patient","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueString":"x"}]}`, false, []string{
 			"error Patient.extension[0].value: expected Address, found string (profile http://hl7.org/fhir/StructureDefinition/patient-birthPlace)"}},
 		{"an extension that is no modifier", `{"resourceType":"Patient","modifierExtension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, false, []string{
