@@ -299,8 +299,9 @@ func (u *run) id(n fhir.Node) {
 	}
 }
 
-// contained checks that contained resources have different ids, and dom-3: every contained resource is referred to from somewhere
-// in the resource, or refers to the resource itself.
+// contained checks that contained resources have different ids, and dom-3: every
+// contained resource is referred to from somewhere in the resource, or refers to the
+// resource itself.
 func (u *run) contained(n fhir.Node) {
 	referred := map[string]bool{}
 	u.references(n, referred)
