@@ -15,8 +15,9 @@ import (
 type linker struct {
 	// targets: what an entry is called in the bundle (fullUrl) -> "Patient/123".
 	targets map[string]string
-	// versions: "Patient/123" -> the version it will have, where that is known.
-	versions map[string]int
+	// versions: "Patient/123" -> the version it will have, where that is known. Few
+	// bundles need it.
+	versions func() map[string]int
 	// conditional: a conditional reference -> "Patient/123".
 	conditional map[string]string
 	isType      func(name string) bool
@@ -140,7 +141,7 @@ func (l *linker) reference(text string) string {
 	if to == "" {
 		return ""
 	}
-	if n, ok := l.versions[to]; ok {
+	if n, ok := l.versions()[to]; ok {
 		version = strconv.Itoa(n)
 	}
 	return to + "/_history/" + version

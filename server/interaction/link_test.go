@@ -22,7 +22,7 @@ func testLinker() *linker {
 			"urn:uuid:p":                      "Patient/1",
 			"http://example.org/fhir/Group/g": "Group/2",
 		},
-		versions:    map[string]int{"Patient/1": 1},
+		versions:    func() map[string]int { return map[string]int{"Patient/1": 1} },
 		conditional: map[string]string{"Patient?identifier=7": "Patient/3"},
 		isType:      func(name string) bool { return r4.Model.Resources[name] != nil },
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -200,7 +201,7 @@ func (t *plan) distinct() error {
 		if j.w.ID == "" || j.existing != nil || j.twin != nil || j.gone {
 			continue
 		}
-		key := j.w.ResourceType + "/" + j.w.ID
+		key := j.target()
 		if other, twice := seen[key]; twice {
 			return outcome.Invalid("entries %d and %d are both about %s; a transaction changes a resource once", min(other, j.i), max(other, j.i), key).
 				At(entryPath(max(other, j.i)))
@@ -271,27 +272,17 @@ func (j *job) links() bool {
 // From here on every subject is known.
 func (t *plan) ready(ctx context.Context) error {
 	targets := make(map[string]string, len(t.writes))
-	t.linker.versions = make(map[string]int, len(t.writes))
 	for _, j := range t.writes {
-		to := j.w.ResourceType + "/" + j.w.ID
-		switch {
-		case j.existing != nil:
-			t.linker.versions[to] = j.existing.VersionID
-		case j.method == "POST":
-			t.linker.versions[to] = 1
-		case j.method == "PUT" && j.w.IfMatch > 0:
-			t.linker.versions[to] = j.w.IfMatch + 1
-		}
 		if url := j.entry.FullURL.Text; url != "" && j.entry.Resource != nil && j.method != "PATCH" {
-			targets[url] = to
+			targets[url] = j.target()
 		}
 	}
-	t.linker.targets = targets
+	t.linker.targets, t.linker.versions = targets, sync.OnceValue(t.versions)
 	for text, j := range t.pending {
 		if t.linker.conditional == nil {
 			t.linker.conditional = make(map[string]string)
 		}
-		t.linker.conditional[text] = j.w.ResourceType + "/" + j.w.ID
+		t.linker.conditional[text] = j.target()
 	}
 	ctx = t.promise(ctx)
 	for _, j := range t.writes {
@@ -317,6 +308,25 @@ func (t *plan) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// target is what a reference to the subject of the entry says: "Patient/123".
+func (j *job) target() string { return j.w.ResourceType + "/" + j.w.ID }
+
+// versions maps "Patient/123" to the version that it will have, where that is known.
+func (t *plan) versions() map[string]int {
+	versions := make(map[string]int, len(t.writes))
+	for _, j := range t.writes {
+		switch {
+		case j.existing != nil:
+			versions[j.target()] = j.existing.VersionID
+		case j.method == "POST":
+			versions[j.target()] = 1
+		case j.method == "PUT" && j.w.IfMatch > 0:
+			versions[j.target()] = j.w.IfMatch + 1
+		}
+	}
+	return versions
 }
 
 // patch makes ready the patch of j.

@@ -203,7 +203,7 @@ func (p *parser) clause(types []string, name, value string, depth int) (Clause, 
 	if value == "" {
 		return c, outcome.Invalid("parameter %s has no value", clip(name))
 	}
-	if i := badEscape(value); i >= 0 && name != "_filter" {
+	if name != "_filter" && badEscape(value) { // a filter has strings of its own
 		return c, badValue(name, value, "a backslash stands before , | $ or another backslash only")
 	}
 	if name == "_has" || strings.HasPrefix(name, "_has:") {

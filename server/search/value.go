@@ -61,19 +61,19 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// badEscape is where a backslash stands before something that needs none, which is
-// illegal, or -1. Spec: https://hl7.org/fhir/R4/search.html#escaping.
-func badEscape(s string) int {
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' {
-			continue
+// badEscape reports whether a backslash stands before something that needs none,
+// which is illegal. Spec: https://hl7.org/fhir/R4/search.html#escaping.
+func badEscape(s string) bool {
+	for {
+		_, after, found := strings.Cut(s, `\`)
+		if !found {
+			return false
 		}
-		if i+1 == len(s) || strings.IndexByte(`,|$\`, s[i+1]) < 0 {
-			return i
+		if after == "" || strings.IndexByte(`,|$\`, after[0]) < 0 {
+			return true
 		}
-		i++
+		s = after[1:]
 	}
-	return -1
 }
 
 // takePrefix cuts a comparison prefix off a value. Only two letters before a

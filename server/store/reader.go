@@ -16,8 +16,8 @@ import (
 
 // reader makes one query of the reads by id that wait at the same time. A few
 // workers each take all that waits: under load a query and its round trip are shared
-// by dozens. A read begins after
-// it is asked for, so it sees every write that was answered before.
+// by dozens. A read begins after it is asked for, so it sees every write that was
+// answered before.
 type reader struct {
 	wake  chan struct{}
 	shift shift

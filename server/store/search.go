@@ -40,7 +40,7 @@ type SearchResult struct {
 	// reached, an explanation that was asked for.
 	Issues []outcome.Issue
 
-	bodies *bodies
+	bodies *bodies // of the matches and includes
 }
 
 // Release gives the memory of the bodies to other searches: whoever has copied

@@ -598,8 +598,8 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	if !ok {
 		return
 	}
-	typ := u.target(r)
-	if u.v.plans.model.Resources[typ] == nil {
+	typ, _ := u.target(r)
+	if typ == "" {
 		return
 	}
 	var names []string
@@ -689,7 +689,7 @@ func (u *run) byTarget(n fhir.Node, d *discriminator, e *element) bool {
 		if !ok {
 			continue
 		}
-		typ := u.target(r)
+		typ, _ := u.target(r)
 		for _, def := range below(e, d.steps) {
 			for _, t := range def.types {
 				for _, url := range t.targets {
@@ -701,19 +701,6 @@ func (u *run) byTarget(n fhir.Node, d *discriminator, e *element) bool {
 		}
 	}
 	return false
-}
-
-// target returns the type that a reference points at, "" where it does not say.
-func (u *run) target(r *r4.Reference) string {
-	ref := r.Reference.Text
-	if strings.HasPrefix(ref, "#") {
-		typ, _ := u.inside(ref)
-		return typ
-	}
-	if typ := fhirpath.ReferenceType(ref); u.v.plans.model.Resources[typ] != nil {
-		return typ
-	}
-	return strings.TrimPrefix(r.Type_.Text, coreDefinitions)
 }
 
 // targetType returns the type that a target profile is for.

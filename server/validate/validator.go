@@ -311,23 +311,22 @@ func (u *run) contained(n fhir.Node) {
 	for i := base; i < len(u.nodes); i++ {
 		c := u.nodes[i]
 		r, ok := c.Element().(fhir.Resource)
-		if ok && ids[r.Header().ID.Text] {
-			u.path = append(u.path, segment{"contained", i - base, c.T})
-			u.report(outcome.Failure, "expected an id of its own, another contained resource has the id %s", r.Header().ID.Text)
-			u.pop()
-		}
-		if ok && r.Header().ID.Text != "" {
-			ids[r.Header().ID.Text] = true
-		}
-		if !ok || r.Header().ID.Text != "" && referred["#"+r.Header().ID.Text] {
+		if !ok {
 			continue
 		}
-		inside := map[string]bool{}
-		if u.references(c, inside); !inside["#"] {
-			u.path = append(u.path, segment{"contained", i - base, c.T})
-			u.report(outcome.Failure, "constraint dom-3: nothing refers to the contained resource #%s", r.Header().ID.Text)
-			u.pop()
+		id := r.Header().ID.Text
+		u.path = append(u.path, segment{"contained", i - base, c.T})
+		if ids[id] {
+			u.report(outcome.Failure, "expected an id of its own, another contained resource has the id %s", id)
 		}
+		ids[id] = id != ""
+		if id == "" || !referred["#"+id] {
+			inside := map[string]bool{}
+			if u.references(c, inside); !inside["#"] {
+				u.report(outcome.Failure, "constraint dom-3: nothing refers to the contained resource #%s", id)
+			}
+		}
+		u.pop()
 	}
 	u.nodes = u.nodes[:base]
 }
@@ -480,40 +479,48 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 	if !ok {
 		return
 	}
-	ref, said := r.Reference.Text, strings.TrimPrefix(r.Type_.Text, coreDefinitions)
-	typ := said
-	switch {
-	case ref == "":
-	case strings.HasPrefix(ref, "#"):
-		if typ, ok = u.inside(ref); !ok {
-			u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
-			return
-		}
-	case !strings.ContainsAny(ref, ":?"):
+	ref := r.Reference.Text
+	typ, ok := u.target(r)
+	if !ok {
+		u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
+		return
+	}
+	if ref != "" && ref[0] != '#' && !strings.ContainsAny(ref, ":?") {
 		t, id, _ := strings.Cut(ref, "/")
 		id, version, versioned := strings.Cut(id, "/_history/")
-		if _, known := u.v.plans.model.Resources[t]; !known || !fhir.ValidID(id) || versioned && !fhir.ValidID(version) {
+		if typ == "" || t != typ || !fhir.ValidID(id) || versioned && !fhir.ValidID(version) {
 			u.report(outcome.Failure, "expected a relative reference of the form [type]/[id], found %s", ref)
 			return
 		}
-		typ = t
 		if u.options.Exists != nil && !versioned {
 			u.exists(typ, id)
 		}
-	default:
-		if t := fhirpath.ReferenceType(ref); u.v.plans.model.Resources[t] != nil {
-			typ = t
-		}
 	}
-	if _, known := u.v.plans.model.Resources[typ]; !known {
-		return
-	}
-	if said != "" && typ != said {
+	switch said := saidType(r); {
+	case typ == "":
+	case said != "" && typ != said:
 		u.report(outcome.Failure, "expected a reference to %s, which type says, found %s", said, ref)
-	} else if !fp.allows(typ) {
+	case !fp.allows(typ):
 		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), cmp.Or(ref, typ))
 	}
 }
+
+// target returns the resource type that a reference points at, "" where it does not
+// say; ok is false when it names a contained resource that is not there.
+func (u *run) target(r *r4.Reference) (typ string, ok bool) {
+	if strings.HasPrefix(r.Reference.Text, "#") {
+		return u.inside(r.Reference.Text)
+	}
+	for _, typ := range []string{fhirpath.ReferenceType(r.Reference.Text), saidType(r)} {
+		if u.v.plans.model.Resources[typ] != nil {
+			return typ, true
+		}
+	}
+	return "", true
+}
+
+// saidType is Reference.type, without the base of R4's own types.
+func saidType(r *r4.Reference) string { return strings.TrimPrefix(r.Type_.Text, coreDefinitions) }
 
 // inside returns the type of the resource that a reference within the resource
 // names; # alone is the one that contains it.
