@@ -8,8 +8,8 @@ import (
 
 	"kiln/gen/index"
 	"kiln/gen/r4"
-	"kiln/server/registry"
 	"kiln/server/search"
+	"kiln/server/searchparam"
 )
 
 // parameters makes the registry of search parameters, the compiled ones and those
@@ -22,7 +22,7 @@ func (s *Server) parameters(ctx context.Context) error {
 			return fmt.Errorf("search parameters: %w", err)
 		}
 	}
-	s.Parameters = &registry.Keeper{
+	s.Parameters = &searchparam.Service{
 		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, MakeIndex: s.Service.Index, FindSort: s.Service.Sort,
 		NewID: newID, Now: time.Now, Logger: s.Logger,
 	}

@@ -20,8 +20,8 @@ import (
 	"kiln/server/admin"
 	"kiln/server/interaction"
 	"kiln/server/postgres"
-	"kiln/server/registry"
 	"kiln/server/rest"
+	"kiln/server/searchparam"
 	"kiln/server/store"
 )
 
@@ -32,7 +32,7 @@ type Server struct {
 	Store    *store.Store
 	Service  *interaction.Service
 	// Parameters are the search parameters in force.
-	Parameters *registry.Keeper
+	Parameters *searchparam.Service
 	Handler    *rest.Handler
 	Logger     *slog.Logger
 

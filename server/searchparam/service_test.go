@@ -1,4 +1,4 @@
-package registry
+package searchparam
 
 import (
 	"encoding/json"
@@ -17,8 +17,8 @@ import (
 	"kiln/server/store"
 )
 
-func keeper() *Keeper {
-	return &Keeper{Base: search.NewRegistry(r4.Model, index.Parameters, index.Compartments), Value: index.Value, Model: r4.Model,
+func newService() *Service {
+	return &Service{Base: search.NewRegistry(r4.Model, index.Parameters, index.Compartments), Value: index.Value, Model: r4.Model,
 		Logger: slog.New(slog.DiscardHandler)}
 }
 
@@ -29,8 +29,8 @@ func TestOwnDefinitionsChangeNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keeper()
-	k.known.Store(&known{registry: k.Base, stored: map[int64]*stored{}})
+	k := newService()
+	k.current.Store(&snapshot{registry: k.Base, stored: map[int64]*stored{}})
 	n := 0
 	var kept []string
 	c := search.Compiler{Base: k.Base}
@@ -67,7 +67,7 @@ func TestOwnDefinitionsChangeNothing(t *testing.T) {
 }
 
 func TestNotice(t *testing.T) {
-	k := keeper()
+	k := newService()
 	c, err := (&search.Compiler{Base: k.Base}).Compile(search.Definition{URL: "http://x/kin", Code: "kin", Type: fhir.SearchString,
 		Base: []string{"Patient"}, Expression: "Patient.contact.name.family"})
 	if err != nil {
@@ -90,7 +90,7 @@ func TestNotice(t *testing.T) {
 		{"a later job has not ended", []store.ReindexJob{{ResourceType: "Patient", Keys: keys, Finished: now, FailedKeys: keys}, {ResourceType: "Patient"}}, "could not be indexed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, _ := k.build(&known{stored: map[int64]*stored{1: {custom: c}}}, tc.jobs).Lookup("Patient", "kin")
+			p, _ := k.build(&snapshot{stored: map[int64]*stored{1: {custom: c}}}, tc.jobs).Lookup("Patient", "kin")
 			got := p.Notice
 			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("the notice is %q, want %q", got, tc.want)
@@ -114,7 +114,7 @@ func TestFormsAgreeWithIndexing(t *testing.T) {
 		"Attachment": `{"title":"a"}`, "Ratio": `{"numerator":{"value":1},"denominator":{"value":2}}`, "SampledData": `{"origin":{"value":1},"period":1,"dimensions":1}`,
 		"Signature": `{"type":[{"code":"a"}],"when":"2020-01-01T00:00:00Z","who":{"reference":"Patient/1"}}`,
 	}
-	base := keeper().Base
+	base := newService().Base
 	for name, sample := range samples {
 		property := "value" + strings.ToUpper(name[:1]) + name[1:]
 		text := fmt.Sprintf(`{"resourceType":"Patient","extension":[{"url":"http://x","%s":%s}]}`, property, sample)

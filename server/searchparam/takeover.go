@@ -1,4 +1,4 @@
-package registry
+package searchparam
 
 import (
 	"context"
@@ -15,40 +15,40 @@ import (
 
 // claim makes the index that of this build, with a job for each resource type that
 // another build may have indexed otherwise.
-func (k *Keeper) claim(ctx context.Context) error {
-	if done, err := k.Store.ClaimFresh(ctx, k.fingerprints); done || err != nil {
+func (s *Service) takeOver(ctx context.Context) error {
+	if done, err := s.Store.ClaimFresh(ctx, s.fingerprints); done || err != nil {
 		return err
 	}
 	var claimed []string
-	err := k.Store.InTx(ctx, func(t *store.Tx) error {
-		return t.ClaimIndex(ctx, k.fingerprints, func(types []string, version int64) ([]store.ReindexJob, error) {
+	err := s.Store.InTx(ctx, func(t *store.Tx) error {
+		return t.ClaimIndex(ctx, s.fingerprints, func(types []string, version int64) ([]store.ReindexJob, error) {
 			claimed = types
-			return k.rebuild(ctx, t, types, version)
+			return s.rebuild(ctx, t, types, version)
 		})
 	})
 	if err != nil {
 		return err
 	}
 	if len(claimed) > 0 {
-		k.Logger.Info("another build has made the index; it is brought up to date while the server runs", slog.Any("types", claimed))
+		s.Logger.Info("another build has made the index; it is brought up to date while the server runs", slog.Any("types", claimed))
 	}
-	k.Committed(ctx, true) // a server of the other build may still search
+	s.Committed(ctx, true) // a server of the other build may still search
 	return nil
 }
 
 // rebuild returns the jobs that index everything of types again. Until they are
 // done, searches by any parameter of theirs have a warning.
-func (k *Keeper) rebuild(ctx context.Context, t *store.Tx, types []string, version int64) ([]store.ReindexJob, error) {
-	at := &known{RegistryState: store.RegistryState{Version: version}}
+func (s *Service) rebuild(ctx context.Context, t *store.Tx, types []string, version int64) ([]store.ReindexJob, error) {
+	at := &snapshot{RegistryState: store.RegistryState{Version: version}}
 	_, _, list, err := t.StoredParameters(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	at.stored = k.read(at, list)
-	in := k.build(at, nil)
+	at.stored = s.read(at, list)
+	in := s.build(at, nil)
 	jobs := make([]store.ReindexJob, len(types))
 	for i, typ := range types {
-		jobs[i] = store.ReindexJob{ID: k.NewID(), ResourceType: typ, Keys: keysOf(in, typ), Ranges: true, Registry: version, Created: k.Now()}
+		jobs[i] = store.ReindexJob{ID: s.NewID(), ResourceType: typ, Keys: keysOf(in, typ), Ranges: true, Registry: version, Created: s.Now()}
 	}
 	return jobs, nil
 }
@@ -66,17 +66,17 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 // stop makes the server answer neither searches nor writes, for the index is of
 // another build as of state, and returns why. A server of this build that starts
 // takes the index back.
-func (k *Keeper) stop(next *known, state store.RegistryState, asked time.Time) error {
-	if next.foreign == nil {
-		next.foreign = outcome.New(outcome.CodeException, "a server of another build, with other search parameters, has taken over the index of the database: "+
+func (s *Service) refuse(next *snapshot, state store.RegistryState, asked time.Time) error {
+	if next.otherBuild == nil {
+		next.otherBuild = outcome.New(outcome.CodeException, "a server of another build, with other search parameters, has taken over the index of the database: "+
 			"this one neither searches nor writes any more; replace it by that build, or start it again to take the index back").
 			WithStatus(http.StatusServiceUnavailable)
 		if next.Version >= 0 { // else the server starts
-			k.Logger.Error("a server of another build has taken over the database's index; this one refuses searches and writes")
+			s.Logger.Error("a server of another build has taken over the database's index; this one refuses searches and writes")
 		}
 	}
 	next.RegistryState, next.asked = state, asked
-	next.registry = next.registry.Unavailable(next.foreign)
-	k.known.Store(next)
-	return next.foreign
+	next.registry = next.registry.Unavailable(next.otherBuild)
+	s.current.Store(next)
+	return next.otherBuild
 }

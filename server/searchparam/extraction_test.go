@@ -1,4 +1,4 @@
-package registry
+package searchparam
 
 import (
 	"crypto/sha256"
@@ -28,7 +28,7 @@ func TestExtractionHasANumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := sha256.New()
-	x := fhir.Index{Narrowed: keeper().Base.Narrowed()}
+	x := fhir.Index{Narrowed: newService().Base.Narrowed()}
 	n := 0
 	for _, body := range all {
 		r, err := fhir.Decode(r4.Model, body)
@@ -44,7 +44,7 @@ func TestExtractionHasANumber(t *testing.T) {
 	if n < 10_000 {
 		t.Fatalf("the examples leave only %d terms", n)
 	}
-	fingerprint, entries := fmt.Sprintf("%x", keeper().Base.Fingerprints().All), fmt.Sprintf("%x", binary.BigEndian.Uint64(h.Sum(nil)))
+	fingerprint, entries := fmt.Sprintf("%x", newService().Base.Fingerprints().All), fmt.Sprintf("%x", binary.BigEndian.Uint64(h.Sum(nil)))
 	if *update {
 		if err := os.WriteFile(golden, []byte(fingerprint+" "+entries+"\n"), 0o644); err != nil {
 			t.Fatal(err)
@@ -57,8 +57,8 @@ func TestExtractionHasANumber(t *testing.T) {
 	wasFingerprint, wasEntries, _ := strings.Cut(strings.TrimSpace(string(was)), " ")
 	switch {
 	case fingerprint == wasFingerprint && entries != wasEntries:
-		t.Errorf("the examples leave other entries than before: raise fhir.Extraction (%d), then go test ./server/registry -run Extraction -update", fhir.Extraction)
+		t.Errorf("the examples leave other entries than before: raise fhir.Extraction (%d), then go test ./server/searchparam -run Extraction -update", fhir.Extraction)
 	case fingerprint != wasFingerprint:
-		t.Error("the search parameters or fhir.Extraction are others than before: go test ./server/registry -run Extraction -update")
+		t.Error("the search parameters or fhir.Extraction are others than before: go test ./server/searchparam -run Extraction -update")
 	}
 }

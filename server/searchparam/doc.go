@@ -1,37 +1,41 @@
-// Package registry keeps the search parameters in force: those that the server was
-// compiled with, and the SearchParameter resources that are stored. It makes a
-// change of them take effect at once, on every server that shares the database,
-// and sees that the index of stored resources follows.
+// Package searchparam keeps the search parameters in force: the compiled ones, and
+// the SearchParameter resources that are stored. A change takes effect at once, on
+// every server that shares the database, and the index of the stored resources
+// follows.
 //
-//	SearchParameter written --Check--> expression parsed and type-checked (400)
-//	   in its transaction  --InTx--->  uniqueness, version + 1, jobs for the index
-//	   after its commit    --Committed-> this server reads anew, waits out the lease
-//	search, write          --Current-> *search.Registry, no older than the lease
-//	background             --Run---->  steps of the jobs, beside other servers
+//	SearchParameter written --Check------> expression parsed and type-checked (400)
+//	   in its transaction  --InTx-------> uniqueness, version + 1, jobs for the index
+//	   after its commit    --Committed--> this server reads anew, waits MaxAge
+//	search, write          --Current----> *search.Registry, read at most MaxAge ago
+//	background             --Run--------> steps of the jobs, beside other servers
+//
+// Files: stored.go reads the stored resources, write.go follows their writes,
+// notice.go says what a search warns of, reindex.go does the jobs, takeover.go is
+// about the index of another build.
 //
 // # At once, everywhere
 //
-// The stored resources are the registry; a row in the database, search_registry,
-// has its version. No request after an acknowledged change may be answered by an
-// older registry, and no request may pay a round trip for that. Two mechanisms,
-// one for each direction:
+// The stored resources are the truth; one row in the database, search_registry, has
+// the version of them. No request after an acknowledged change may be answered by
+// older search parameters, and no request may pay a round trip to learn that. Reads
+// and writes have a mechanism each:
 //
-// Searches use a lease. A server may use what it has read for Lease (300 ms) from
-// the moment it asked, by its own clock; requests renew it on the way, in the
-// background from half of it on, and one that finds it run out asks first. Whoever
-// changes a SearchParameter waits that long after the commit before the client is
-// answered: whatever another server read before the commit is no longer valid
-// then. Only durations are compared, never the clocks of two machines. A server
-// that cannot ask refuses searches rather than answer by what may be old. LISTEN
-// and NOTIFY would shorten the wait, but are a hint only, and a version column in
-// the statements of a search would cost each of them what concerns one request in
-// millions, and say nothing of the searches that fail before a statement.
+// Searches use what was read at most MaxAge (300 ms) ago, counted from the moment of
+// asking, by this server's own clock. From half of that age on, a request has the
+// version read again in the background; a request that finds it older waits for it.
+// A server that changes a SearchParameter waits MaxAge after the commit before it
+// answers its client: by then no server may use what it read before the commit. Only
+// durations are compared, never the clocks of two machines. A server that cannot ask
+// refuses searches rather than answer by what may be old. LISTEN and NOTIFY would
+// shorten the wait, but are a hint only. A version column in the statements of a
+// search would cost every search for the sake of one request in millions, and would
+// say nothing of a search that fails before its statement.
 //
 // Writes are fenced. An index carries the version it was made by, and the last
 // statement of a transaction that writes index entries compares it with the row:
 // a microsecond or two in a pipeline that is sent anyway. Where they differ the
-// transaction fails and is done again with a new index (store.Indexer). A lease
-// would not do here: a bundle may take longer from extraction to commit.
+// transaction fails and is done again with a new index (store.Indexer). MaxAge would
+// not do here: a bundle may take longer from extraction to commit.
 //
 // # The index of what is stored
 //
@@ -62,13 +66,13 @@
 //	      a new database --> one statement
 //	      another build  --> one transaction: version + 1, fingerprints, and a job
 //	                         of all keys for each type that was ever stored and
-//	                         whose fingerprint is another one; then the lease
+//	                         whose fingerprint is another one; then MaxAge
 //
 // From then on everything goes as with a SearchParameter that is written: searches
 // by parameters of those types, compartments and wildcards of references included,
 // warn until the job is done, and GET /$reindex tells of it.
 //
-// A server of the other build that still runs finds, within the lease, a
+// A server of the other build that still runs finds, within MaxAge, a
 // fingerprint that is not its own. It answers searches, writes and /health/ready
 // with 503 from then on, serves reads and history, and leaves the jobs alone. Its
 // writes fail by the version at once, and cannot be done again with an index that
@@ -80,7 +84,7 @@
 // # Profiles and value sets
 //
 // What validation keeps of stored profiles, value sets and code systems is dropped
-// when one is written: at once on the server that wrote it, within the lease on the
+// when one is written: at once on the server that wrote it, within MaxAge on the
 // others, which read a counter with the version.
 //
 // # What is compiled stays compiled
@@ -89,4 +93,4 @@
 // is that one, and changes nothing: all of R4's definitions may be loaded. A
 // branch with the path of a compiled one shares its entries and needs no job. One
 // that says something else replaces the compiled parameter of the same code.
-package registry
+package searchparam

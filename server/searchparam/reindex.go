@@ -1,0 +1,53 @@
+package searchparam
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Wake lets Run look for work at once.
+func (s *Service) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// How long Run rests: when there is nothing to do, when others do what there is or
+// transactions have to end first, and after an error.
+const (
+	idle    = 5 * time.Second
+	waiting = 50 * time.Millisecond
+	failing = 2 * time.Second
+)
+
+// Run works on the jobs until ctx ends; those of another build it leaves to the
+// servers of that build.
+func (s *Service) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		var worked, waits bool
+		err := s.Refresh(ctx) // what searches warn of changes with every job that ends
+		if err == nil {
+			worked, waits, err = s.Store.Reindex(ctx)
+		}
+		rest := idle
+		switch {
+		case s.current.Load().otherBuild != nil:
+		case err != nil && ctx.Err() == nil:
+			s.Logger.Error("work on the index failed; it is tried again", slog.Any("error", err))
+			rest = failing
+		case worked:
+			continue
+		case waits:
+			rest = waiting
+		}
+		t := time.NewTimer(rest)
+		select {
+		case <-t.C:
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}

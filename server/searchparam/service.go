@@ -1,0 +1,190 @@
+package searchparam
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// MaxAge is how long a server may use the search parameters that it has read
+// without asking the database for their version, when Service.MaxAge is 0.
+const MaxAge = 300 * time.Millisecond
+
+// Service keeps the search parameters in force on one server. Its fields are set
+// before Open and not changed.
+type Service struct {
+	Base  *search.Registry // the compiled parameters
+	Value search.Indexer   // gen/index.Value
+	Model *fhir.Model
+	Store *store.Store
+	// MakeIndex returns what a resource leaves in the index, by Current.
+	MakeIndex func(id string, r fhir.Resource) (*fhir.Index, error)
+	// FindSort gives sorters what a resource is sorted by, by Current.
+	FindSort func(r fhir.Resource, by []*fhir.Sorter) error
+	NewID    func() string
+	Now      func() time.Time
+	Logger   *slog.Logger
+	// Forget is called when a profile, value set or code system was written, by
+	// any server; may be nil.
+	Forget func()
+	// MaxAge must be the same on all servers of a database; 0 means the constant.
+	MaxAge time.Duration
+
+	current      atomic.Pointer[snapshot]
+	refresh      sync.Mutex  // one reader of the database at a time
+	renewing     atomic.Bool // in the background
+	wake         chan struct{}
+	fingerprints search.Fingerprints // of Base
+}
+
+// snapshot is the search parameters in force at one moment, with the version of the
+// database that they were read at. It is never changed.
+type snapshot struct {
+	store.RegistryState
+	registry   *search.Registry
+	asked      time.Time
+	stored     map[int64]*stored // by surrogate
+	otherBuild error             // the index is of another build; registry answers nothing then
+}
+
+// Open reads the stored SearchParameters and makes the store ask the Service. An
+// index that another build has made becomes that of this one, with jobs to bring
+// it up to date.
+func (s *Service) Open(ctx context.Context) error {
+	if s.MaxAge == 0 {
+		s.MaxAge = MaxAge
+	}
+	s.wake = make(chan struct{}, 1)
+	s.fingerprints = s.Base.Fingerprints()
+	s.current.Store(&snapshot{registry: s.Base, RegistryState: store.RegistryState{Version: -1}, stored: map[int64]*stored{}})
+	s.Store.Indexer = s
+	if s.Store.Hooks == nil {
+		s.Store.Hooks = make(map[string]store.Hook)
+	}
+	s.Store.Hooks["SearchParameter"] = store.Hook{InTx: s.InTx, Committed: s.Committed}
+	written := store.Hook{
+		InTx: func(ctx context.Context, t *store.Tx, _ []*store.Write) (bool, error) {
+			return true, t.BumpDefinitions(ctx)
+		},
+		Committed: func(ctx context.Context, _ bool) {
+			if err := s.Refresh(ctx); err != nil {
+				s.Logger.Warn("the version of definitions cannot be read", slog.Any("error", err))
+			}
+		},
+	}
+	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem"} {
+		s.Store.Hooks[typ] = written
+	}
+	err := s.Refresh(ctx)
+	if err != nil && s.current.Load().otherBuild != nil {
+		if err := s.takeOver(ctx); err != nil {
+			return fmt.Errorf("take over the index: %w", err)
+		}
+		err = s.Refresh(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("read the search parameters: %w", err)
+	}
+	return nil
+}
+
+// Current returns the search parameters in force. When nobody can tell, for the
+// database does not answer, it is a registry that answers nothing
+// (search.Registry.Err).
+func (s *Service) Current() *search.Registry {
+	at := s.current.Load()
+	switch age := since(at.asked); {
+	case age < s.MaxAge/2:
+	case age < s.MaxAge:
+		if s.renewing.CompareAndSwap(false, true) {
+			go func() {
+				defer s.renewing.Store(false)
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				if err := s.Refresh(ctx); err != nil && s.current.Load().otherBuild == nil {
+					s.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
+				}
+			}()
+		}
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Refresh(ctx); err != nil {
+			return at.registry.Unavailable(err)
+		}
+		at = s.current.Load()
+	}
+	return at.registry
+}
+
+// Err is why the server can neither search nor write, nil for nearly all.
+func (s *Service) Err() error { return s.Current().Err() }
+
+// since is the time since t: the longer one of two measures, for the clock that
+// never goes back stands still while a machine is suspended.
+func since(t time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
+}
+
+// Refresh makes what Current returns as new as the database. It fails with
+// exception, 503, when the index is of another build.
+func (s *Service) Refresh(ctx context.Context) error {
+	start := time.Now()
+	s.refresh.Lock()
+	defer s.refresh.Unlock()
+	at := s.current.Load()
+	if at.asked.After(start) {
+		return at.otherBuild // somebody else asked after this call began
+	}
+	asked := time.Now()
+	state, err := s.Store.RegistryState(ctx)
+	if err != nil {
+		return err
+	}
+	next := *at
+	if next.Definitions = state.Definitions; next.Definitions != at.Definitions && s.Forget != nil {
+		s.Forget()
+	}
+	if state.Fingerprint != s.fingerprints.All {
+		return s.refuse(&next, state, asked)
+	}
+	next.Fingerprint, next.otherBuild = state.Fingerprint, nil
+	if state.Version != at.Version || state.Progress != at.Progress || at.otherBuild != nil {
+		asked = time.Now()
+		var list []store.StoredParameter
+		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versions()); err != nil {
+			return err
+		}
+		next.stored = s.read(at, list)
+		for rid, sp := range next.stored {
+			if sp.err != nil && at.stored[rid] != sp {
+				s.Logger.Warn("a stored SearchParameter is not in force", slog.String("id", sp.id), slog.Any("error", sp.err))
+			}
+		}
+		jobs, err := s.Store.ReindexJobs(ctx)
+		if err != nil {
+			return err
+		}
+		next.registry = s.build(&next, jobs)
+	}
+	next.asked = asked
+	s.current.Store(&next)
+	return nil
+}
+
+// Decode reads a stored resource.
+func (s *Service) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(s.Model, body) }
+
+// Index returns what a resource leaves in the index.
+func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) { return s.MakeIndex(id, r) }
+
+// Sort gives the sorters what a resource is sorted by.
+func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error { return s.FindSort(r, by) }

@@ -1,0 +1,158 @@
+package searchparam
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// Check tells whether a SearchParameter can be stored: whether its elements are
+// there, its expressions parse and can give what its type needs. It fails with
+// required or invalid, 400. What depends on other SearchParameters is checked
+// again in the transaction.
+func (s *Service) Check(p *r4.SearchParameter) error {
+	at := s.current.Load()
+	_, err := s.compile(&search.Compiler{Base: s.Base, Other: lookup(at.stored)}, definition(p))
+	if errors.Is(err, search.ErrComponent) {
+		return nil // it may come in the same transaction
+	}
+	return err
+}
+
+// InTx follows writes of SearchParameters inside their transaction.
+func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
+	before := s.current.Load()
+	if before.otherBuild != nil {
+		return false, before.otherBuild
+	}
+
+	// 1. One at a time, on top of what this server knows.
+	if err := t.LockRegistry(ctx, before.Version); err != nil {
+		return false, err
+	}
+
+	// 2. What is in force when this commits.
+	after := &snapshot{}
+	_, _, list, err := t.StoredParameters(ctx, before.versions())
+	if err != nil {
+		return false, err
+	}
+	after.stored = s.read(before, list)
+	for _, w := range ws {
+		if err := s.checkUnique(after, w.ID); err != nil {
+			return false, err
+		}
+	}
+
+	// 3. A job for each type whose index is to change.
+	if slices.Equal(before.customs(), after.customs()) {
+		return false, nil // a definition of what is compiled: nobody need know
+	}
+	if after.Version, err = t.BumpRegistry(ctx); err != nil {
+		return false, err
+	}
+	return true, s.addJobs(ctx, t, before, after)
+}
+
+// checkUnique refuses a written SearchParameter whose url, or whose code for a type,
+// another one has.
+func (s *Service) checkUnique(at *snapshot, id string) error {
+	var own *stored
+	for _, sp := range at.stored {
+		if sp.id == id {
+			own = sp
+		}
+	}
+	if own == nil {
+		return nil // deleted
+	}
+	if own.err != nil {
+		return own.err
+	}
+	for _, typ := range s.Base.Types() {
+		for _, p := range s.Base.Parameters(typ) {
+			if p.URL == own.definition.URL && p.Code != own.definition.Code {
+				return outcome.New(outcome.CodeDuplicate, "the url %q is that of the parameter %s of %s; it must be unique", p.URL, p.Code, typ).
+					WithStatus(400).At("SearchParameter.url")
+			}
+		}
+	}
+	for _, sp := range at.stored {
+		if sp == own {
+			continue
+		}
+		if sp.definition.URL == own.definition.URL {
+			return outcome.New(outcome.CodeDuplicate, "SearchParameter/%s has the url %q already; it must be unique", sp.id, own.definition.URL).
+				WithStatus(400).At("SearchParameter.url")
+		}
+		if sp.custom == nil || own.custom == nil || sp.definition.Code != own.definition.Code {
+			continue
+		}
+		for _, p := range own.custom.Parameters {
+			if slices.ContainsFunc(sp.custom.Parameters, func(o fhir.Parameter) bool { return o.Base == p.Base }) {
+				return outcome.New(outcome.CodeDuplicate, "%s has a search parameter %s already, SearchParameter/%s (%s)", p.Base, p.Code, sp.id, sp.definition.URL).
+					WithStatus(400).At("SearchParameter.code")
+			}
+		}
+	}
+	return nil
+}
+
+// addJobs adds an index job for each resource type whose custom keys differ between
+// before and after.
+func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snapshot) error {
+	was, is := before.customs(), after.customs()
+	for _, typ := range s.Base.Types() {
+		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Registry: after.Version, Created: s.Now()}
+		add := func(list, others []*search.Custom) (keys []fhir.Key) {
+			for _, c := range list {
+				for _, key := range c.Keys(typ) {
+					if slices.ContainsFunc(others, func(o *search.Custom) bool { return slices.Contains(o.Keys(typ), key) }) {
+						continue
+					}
+					keys = append(keys, key)
+					j.Ranges = j.Ranges || c.Ordered(typ)
+					if !slices.Contains(j.Parameters, c.URL) {
+						j.Parameters = append(j.Parameters, c.URL)
+					}
+				}
+			}
+			return keys
+		}
+		j.Keys = add(is, was)
+		gone := add(was, is)
+		if len(j.Keys)+len(gone) == 0 {
+			continue
+		}
+		if err := t.AddReindexJob(ctx, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed follows the commit of such a transaction: when it returns, every
+// server knows what changed.
+func (s *Service) Committed(ctx context.Context, changed bool) {
+	if !changed {
+		return
+	}
+	wait := time.NewTimer(s.MaxAge + s.MaxAge/10) // clocks may run a little apart
+	defer wait.Stop()
+	if err := s.Refresh(ctx); err != nil {
+		s.Logger.Warn("the search parameters cannot be read", slog.Any("error", err))
+	}
+	s.Wake()
+	select {
+	case <-wait.C:
+	case <-ctx.Done(): // nobody is told then
+	}
+}
