@@ -1,23 +1,12 @@
 package access
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"kiln/server/outcome"
 )
-
-// Principal is on whose behalf a request runs.
-type Principal struct {
-	// Subject identifies the caller in logs; "" for the open principal.
-	Subject string
-	open    bool
-}
-
-// Open is the principal of a server without authorization. It may do everything.
-var Open = &Principal{open: true}
 
 // Interaction is what a caller wants to do, in the words of the capability
 // statement. Spec: https://hl7.org/fhir/R4/valueset-restful-interaction.html.
@@ -54,19 +43,6 @@ func (p *Principal) May(r Request) error {
 		return nil
 	}
 	return outcome.New(outcome.CodeForbidden, "%s is not allowed to %s %s", p.Subject, r.Interaction, r.ResourceType)
-}
-
-type key struct{}
-
-// With returns a context whose requests run as p.
-func With(ctx context.Context, p *Principal) context.Context {
-	return context.WithValue(ctx, key{}, p)
-}
-
-// From returns the principal of a request, nil when there is none.
-func From(ctx context.Context) *Principal {
-	p, _ := ctx.Value(key{}).(*Principal)
-	return p
 }
 
 // CheckListen refuses to serve everyone without authorization: with auth off,

@@ -1,0 +1,50 @@
+package access
+
+import (
+	"context"
+	"time"
+
+	"kiln/oauth/smart"
+)
+
+// Principal is on whose behalf a request runs. The Verifier sets its fields once;
+// nobody changes them afterwards.
+type Principal struct {
+	Subject   string       // the username, or the client id of a backend service; "" for Open
+	ClientID  string       // the client that the token was given to
+	Scopes    smart.Scopes // granted
+	Patient   string       // logical id of the launch context's patient, "" without one
+	Encounter string       // logical id of the launch context's encounter, "" without one
+	FHIRUser  string       // "Practitioner/1", "Patient/7"; "" without one
+	Roles     []string
+	Admin     bool      // the scope admin was granted
+	TokenID   string    // the token's jti, or the id of the API key
+	SessionID string    // of the authorization that the token comes from
+	Expires   time.Time // zero: never (API key)
+	open      bool
+}
+
+// Open is the principal of a server without authorization. It may do everything.
+var Open = &Principal{open: true}
+
+// IsOpen reports whether p is the principal of a server without authorization.
+func (p *Principal) IsOpen() bool { return p != nil && p.open }
+
+// Verifier turns a bearer token into its principal. It fails with login, 401, for
+// a token that is unknown, expired or revoked.
+type Verifier interface {
+	Verify(ctx context.Context, token string) (*Principal, error)
+}
+
+type key struct{}
+
+// With returns a context whose requests run as p.
+func With(ctx context.Context, p *Principal) context.Context {
+	return context.WithValue(ctx, key{}, p)
+}
+
+// From returns the principal of a request, nil when there is none.
+func From(ctx context.Context) *Principal {
+	p, _ := ctx.Value(key{}).(*Principal)
+	return p
+}
