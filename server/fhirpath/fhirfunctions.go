@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"kiln/server/fhir"
+	"kiln/server/narrative"
 )
 
 // functionTable is made at the first use; its functions look at it themselves.
@@ -132,7 +133,7 @@ func fhirFunctions() map[string]scalarDef {
 		"htmlChecks": {result: booleanKinds,
 			apply: func(_ *machine, _ *scalar, v Value, _ []Value) (Value, bool, error) {
 				s, ok := v.stringText()
-				return Boolean(ok && CheckXHTML(s) == nil), true, nil
+				return Boolean(ok && narrative.Check(s) == nil), true, nil
 			}},
 		"conformsTo": {min: 1, max: 1, args: [][]Kind{stringKinds}, result: booleanKinds, apply: conformsTo},
 		"memberOf":   {min: 1, max: 1, args: [][]Kind{stringKinds}, result: booleanKinds, apply: memberOf},

@@ -83,6 +83,15 @@ func Boolean(b bool) Value {
 // Integer returns a System.Integer.
 func Integer(i int32) Value { return Value{kind: IntegerKind, n: int64(i)} }
 
+// Number returns the Integer or Decimal that a JSON number stands for; ok is false
+// where the text is no number.
+func Number(text string) (v Value, ok bool) {
+	if i, ok := toInteger(String(text)); ok {
+		return i, true
+	}
+	return parseDecimal(text)
+}
+
 // Bool returns the value of a Boolean or a FHIR boolean; ok is false for every
 // other value.
 func (v Value) Bool() (value, ok bool) {
@@ -267,4 +276,34 @@ func (v Value) describe() string {
 		s = strings.ToValidUTF8(s[:40], "") + "…"
 	}
 	return v.TypeName() + " " + s
+}
+
+// JSONType is the FHIR name of the value's type: "string", "dateTime", "HumanName".
+func (v Value) JSONType() string {
+	switch v.kind {
+	case NodeKind:
+		return nodeTypeName(v.node.T)
+	case QuantityKind, TypeInfoKind:
+		return v.kind.String()
+	case DateTimeKind:
+		return "dateTime"
+	}
+	name := []byte(v.kind.String())
+	name[0] |= 0x20
+	return string(name)
+}
+
+// AppendJSON appends the value as FHIR writes it in JSON; a Quantity that an
+// expression made is its FHIRPath text. A primitive without value is null.
+func (v Value) AppendJSON(b []byte) []byte {
+	switch v.kind {
+	case NodeKind:
+		if v.node.T.Kind.Primitive() && v.node.Text() == "" {
+			return append(b, "null"...)
+		}
+		return fhir.Encode(b, v.node.Element())
+	case BooleanKind, IntegerKind, DecimalKind:
+		return append(b, v.lexical()...)
+	}
+	return fhir.AppendString(b, v.lexical())
 }

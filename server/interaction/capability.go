@@ -14,6 +14,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/patch"
 	"kiln/server/search"
 )
 
@@ -171,7 +172,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, base string) capabil
 		Implementation: implementation{description, base},
 		FHIRVersion:    "4.0.1",
 		Format:         []string{"application/fhir+json", "application/json", "json"},
-		PatchFormat:    []string{JSONPatch, "application/fhir+json"},
+		PatchFormat:    []string{patch.JSONType, "application/fhir+json"},
 		Rest: []capRest{{
 			Mode:        "server",
 			Interaction: codes("transaction", "batch", "search-system", "history-system"),

@@ -2,22 +2,14 @@ package interaction
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"net/http"
-	"strings"
-
-	jsonpatch "github.com/evanphx/json-patch/v5"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
-	"kiln/server/fhirpath"
 	"kiln/server/outcome"
+	"kiln/server/patch"
 	"kiln/server/store"
 )
-
-// JSONPatch is the content type of a JSON Patch. Spec: RFC 6902.
-const JSONPatch = "application/json-patch+json"
 
 // PatchParams are the inputs of a patch.
 type PatchParams struct {
@@ -80,19 +72,10 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 }
 
 // modify returns the function that makes the next version from the current one.
-func (s *Service) modify(ctx context.Context, typ, contentType string, patch []byte) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
-	var apply func(body []byte) ([]byte, error)
-	switch contentType {
-	case JSONPatch:
-		var err error
-		if apply, err = jsonPatch(patch); err != nil {
-			return nil, err
-		}
-	case "application/fhir+json", "application/json":
-		apply = func(body []byte) ([]byte, error) { return fhirpath.Patch(s.Model, body, patch) }
-	default:
-		return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", clip(contentType), JSONPatch).
-			WithStatus(http.StatusUnsupportedMediaType)
+func (s *Service) modify(ctx context.Context, typ, contentType string, content []byte) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
+	apply, err := s.applier(contentType, content)
+	if err != nil {
+		return nil, err
 	}
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
 		next, err := apply(current.Body)
@@ -119,66 +102,20 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, patch []b
 	}, nil
 }
 
-// jsonPatch returns the function that applies a JSON Patch.
-func jsonPatch(patch []byte) (func(body []byte) ([]byte, error), error) {
-	// Not with DecodePatch, whose errors do not say which operation is wrong.
-	var ops jsonpatch.Patch
-	if err := json.Unmarshal(patch, &ops); err != nil || ops == nil {
-		return nil, outcome.New(outcome.CodeStructure, "the body is not a JSON Patch: expected an array of operations").Because(err)
-	}
-	for i, op := range ops {
-		if err := checkOperation(i, op); err != nil {
+// applier returns the function that applies a patch to a resource.
+func (s *Service) applier(contentType string, content []byte) (func(resource []byte) ([]byte, error), error) {
+	switch contentType {
+	case patch.JSONType:
+		p, err := patch.ReadJSON(content)
+		if err != nil {
 			return nil, err
 		}
+		return p.Apply, nil
+	case "application/fhir+json", "application/json":
+		return func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) }, nil
 	}
-	options := jsonpatch.NewApplyOptions()
-	options.SupportNegativeIndices = false
-	options.AccumulatedCopySizeLimit = 16 << 20
-	options.EscapeHTML = false
-	return func(body []byte) ([]byte, error) {
-		next, err := ops.ApplyWithOptions(body, options)
-		if err != nil {
-			return nil, patchFailed(err)
-		}
-		return next, nil
-	}, nil
-}
-
-// checkOperation refuses what RFC 6902 does not know before anything is read.
-func checkOperation(i int, op jsonpatch.Operation) error {
-	kind := op.Kind()
-	switch kind {
-	case "add", "replace", "test":
-		if _, ok := op["value"]; !ok { // null is a value
-			return outcome.Invalid("operation %d (%s) has no value", i, kind)
-		}
-	case "remove":
-	case "move", "copy":
-		if from, err := op.From(); err != nil || from != "" && !strings.HasPrefix(from, "/") {
-			return outcome.Invalid("operation %d (%s) has no from, or one that is not a JSON Pointer", i, kind)
-		}
-	default:
-		return outcome.Invalid("operation %d is %q: expected add, remove, replace, move, copy or test", i, clip(kind))
-	}
-	if path, err := op.Path(); err != nil || path != "" && !strings.HasPrefix(path, "/") {
-		return outcome.Invalid("operation %d (%s) has no path, or one that is not a JSON Pointer", i, kind)
-	}
-	return nil
-}
-
-func patchFailed(err error) error {
-	reason := "an operation does not apply to the current version"
-	switch {
-	case errors.Is(err, jsonpatch.ErrTestFailed):
-		reason = "a test operation failed"
-	case errors.Is(err, jsonpatch.ErrMissing):
-		reason = "an operation's path is not in the current version"
-	case errors.Is(err, jsonpatch.ErrInvalidIndex):
-		reason = "an operation's array index is out of bounds"
-	}
-	// The library's own message names the path; it holds nothing else.
-	return outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
-		Diagnostics: reason + ": " + clip(err.Error())}})
+	return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", clip(contentType), patch.JSONType).
+		WithStatus(http.StatusUnsupportedMediaType)
 }
 
 // afterPatch says that it is the patch's result, and not a body, that is wrong.

@@ -14,6 +14,7 @@ import (
 	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
+	"kiln/server/narrative"
 	"kiln/server/outcome"
 )
 
@@ -554,7 +555,7 @@ func (u *run) narrative(n fhir.Node) {
 	if !ok || t.Div.Text == "" {
 		return
 	}
-	if err := fhirpath.CheckXHTML(t.Div.Text); err != nil {
+	if err := narrative.Check(t.Div.Text); err != nil {
 		u.path = append(u.path, segment{"div", -1, t.Div.Type()})
 		u.report(outcome.Failure, "constraint txt-1: %v", err)
 		u.pop()

@@ -1,11 +1,11 @@
-package fhirpath
+package narrative
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestCheckXHTML(t *testing.T) {
+func TestCheck(t *testing.T) {
 	div := func(s string) string { return `<div xmlns="http://www.w3.org/1999/xhtml">` + s + `</div>` }
 	tests := []struct{ name, in, want string }{
 		{"text", div("a"), ""},
@@ -39,7 +39,7 @@ func TestCheckXHTML(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := CheckXHTML(tt.in)
+			err := Check(tt.in)
 			switch {
 			case err == nil && tt.want != "":
 				t.Errorf("accepted, want %q", tt.want)
@@ -50,10 +50,10 @@ func TestCheckXHTML(t *testing.T) {
 	}
 }
 
-func FuzzCheckXHTML(f *testing.F) {
+func FuzzCheck(f *testing.F) {
 	f.Add(`<div xmlns="http://www.w3.org/1999/xhtml"><p class='a'>b&amp;<!-- c --></p></div>`)
 	f.Fuzz(func(t *testing.T, s string) {
-		if CheckXHTML(s) == nil && strings.Contains(strings.ToLower(s), "<script") && !strings.Contains(s, "<!") {
+		if Check(s) == nil && strings.Contains(strings.ToLower(s), "<script") && !strings.Contains(s, "<!") {
 			t.Errorf("accepts %q", s)
 		}
 	})

@@ -1,14 +1,13 @@
-package fhirpath_test
+package main
 
 import (
 	"strings"
 	"testing"
 
 	"kiln/gen/r4"
-	"kiln/server/fhirpath"
 )
 
-func TestServe(t *testing.T) {
+func TestEvaluateLines(t *testing.T) {
 	patient := `{"resourceType":"Patient","name":[{"given":["Peter","James"]}],"active":true,"birthDate":"1974-12-25","multipleBirthInteger":2}`
 	tests := []struct{ name, in, want string }{
 		{"strings of the model", `{"resource":` + patient + `,"expr":"name.given"}`, `{"result":[{"type":"string","value":"Peter"},{"type":"string","value":"James"}],"error":null}`},
@@ -28,7 +27,7 @@ func TestServe(t *testing.T) {
 		in.WriteString(tt.in + "\n\n")
 	}
 	var out strings.Builder
-	if err := fhirpath.Serve(strings.NewReader(in.String()), &out, r4.Model); err != nil {
+	if err := evaluateLines(strings.NewReader(in.String()), &out, r4.Model); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

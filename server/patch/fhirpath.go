@@ -1,4 +1,4 @@
-package fhirpath
+package patch
 
 import (
 	"fmt"
@@ -6,10 +6,11 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 )
 
-// Patch applies a FHIRPath Patch to a resource and returns the patched JSON,
+// FHIRPath applies a FHIRPath Patch to a resource and returns the patched JSON,
 // compact, with properties in their order and everything that is not touched as
 // it was written. parameters is a Parameters resource with one "operation" for
 // each step; they are applied in order, each to the result of the one before.
@@ -19,7 +20,7 @@ import (
 // It fails with an *outcome.Error: 400 invalid for parameters that are no patch,
 // 422 for one that does not fit the resource; diagnostics name the operation by
 // its position from 0. Spec: https://hl7.org/fhir/R4/fhirpatch.html.
-func Patch(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
+func FHIRPath(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
 	params, err := fhir.Decode(model, parameters)
 	if err != nil {
 		return nil, err
@@ -405,12 +406,12 @@ func (op *operation) apply(model *fhir.Model, resource []byte) ([]byte, error) {
 }
 
 // nodes evaluates an expression to elements of the resource.
-func nodes(model *fhir.Model, e *Expr, root fhir.Node) ([]fhir.Node, error) {
-	p, err := CompileExpr(e, Options{Model: model, Input: root.T})
+func nodes(model *fhir.Model, e *fhirpath.Expr, root fhir.Node) ([]fhir.Node, error) {
+	p, err := fhirpath.CompileExpr(e, fhirpath.Options{Model: model, Input: root.T})
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.Eval(&Context{MaxSteps: maxPathSteps}, root)
+	c, err := p.Eval(&fhirpath.Context{MaxSteps: maxPathSteps}, root)
 	if err != nil {
 		return nil, err
 	}
@@ -427,7 +428,7 @@ func nodes(model *fhir.Model, e *Expr, root fhir.Node) ([]fhir.Node, error) {
 
 // one finds the single element that the path names.
 func (op *operation) one(model *fhir.Model, root fhir.Node) (fhir.Node, []place, error) {
-	e, err := Parse(op.path)
+	e, err := fhirpath.Parse(op.path)
 	if err != nil {
 		return root, nil, err
 	}
@@ -513,7 +514,7 @@ func (op *operation) fit(f *fhir.Field, typ string) (*patchValue, error) {
 }
 
 func (op *operation) remove(model *fhir.Model, root fhir.Node, tree *jsonTree) error {
-	e, err := Parse(op.path)
+	e, err := fhirpath.Parse(op.path)
 	if err != nil {
 		return err
 	}
@@ -670,12 +671,12 @@ func (op *operation) arrange(model *fhir.Model, root fhir.Node, tree *jsonTree) 
 // list finds the list that the path names: the parent's place, the field, and
 // how many items it has. A path that ends with a name finds an empty list too.
 func (op *operation) list(model *fhir.Model, root fhir.Node) ([]place, *fhir.Field, int, error) {
-	e, err := Parse(op.path)
+	e, err := fhirpath.Parse(op.path)
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	if m, ok := e.Root.(*Member); ok && m.Left != nil {
-		parents, err := nodes(model, &Expr{Source: e.Source, Root: m.Left}, root)
+	if m, ok := e.Root.(*fhirpath.Member); ok && m.Left != nil {
+		parents, err := nodes(model, &fhirpath.Expr{Source: e.Source, Root: m.Left}, root)
 		if err != nil {
 			return nil, nil, 0, err
 		}
@@ -710,4 +711,12 @@ func (op *operation) list(model *fhir.Model, root fhir.Node) ([]place, *fhir.Fie
 		}
 	}
 	return first[:len(first)-1], last.field, len(all), nil
+}
+
+// clip bounds text of a request in a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		s = strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return s
 }

@@ -1,4 +1,4 @@
-package fhirpath
+package narrative
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 // text, and nothing that runs, loads or submits.
 // Spec: https://hl7.org/fhir/R4/narrative.html#xhtml.
 var (
-	narrativeElements = wordSet(`a abbr acronym b big blockquote br caption cite code col colgroup dd dfn div dl dt em
+	elements = wordSet(`a abbr acronym b big blockquote br caption cite code col colgroup dd dfn div dl dt em
 		h1 h2 h3 h4 h5 h6 hr i img li ol p pre q samp small span strong sub sup table tbody td tfoot th thead tr tt u ul var ins del kbd address center font`)
-	narrativeAttributes = wordSet(`title style class id lang xml:lang xml:space dir accesskey tabindex span width align valign char charoff abbr axis
+	attributes = wordSet(`title style class id lang xml:lang xml:space dir accesskey tabindex span width align valign char charoff abbr axis
 		headers scope rowspan colspan href name src alt border cellpadding cellspacing summary frame rules height charset type hreflang rel rev
 		longdesc cite datetime start value nowrap clear noshade size color face compact bgcolor background shape coords usemap target`)
 )
@@ -27,13 +27,13 @@ func wordSet(words string) map[string]bool {
 
 const xhtmlNamespace = "http://www.w3.org/1999/xhtml"
 
-// maxXHTMLDepth bounds nested elements.
-const maxXHTMLDepth = 500
+// maxDepth bounds nested elements.
+const maxDepth = 500
 
-// CheckXHTML checks a narrative's div: well-formed, in the XHTML namespace, with
+// Check checks a narrative's div: well-formed, in the XHTML namespace, with
 // formatting elements and attributes only, and some content. The error says what
 // is wrong. Spec: https://hl7.org/fhir/R4/narrative.html#xhtml, txt-1 and txt-2.
-func CheckXHTML(s string) error {
+func Check(s string) error {
 	s = strings.TrimSpace(s)
 	var open []string
 	content := false
@@ -98,8 +98,8 @@ func CheckXHTML(s string) error {
 				content = true
 			}
 			if !closed {
-				if open = append(open, name); len(open) > maxXHTMLDepth {
-					return fmt.Errorf("elements are nested deeper than %d", maxXHTMLDepth)
+				if open = append(open, name); len(open) > maxDepth {
+					return fmt.Errorf("elements are nested deeper than %d", maxDepth)
 				}
 			} else if len(open) == 0 {
 				return fmt.Errorf("the div is empty")
@@ -118,6 +118,10 @@ func CheckXHTML(s string) error {
 	return nil
 }
 
+func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
 func nameByte(c byte) bool { return letter(c) || digit(c) || c == ':' || c == '-' || c == '.' }
 
 func space(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
@@ -132,7 +136,7 @@ func checkTag(s string, root bool) (n int, name string, closed bool, err error) 
 	if root && name != "div" {
 		return 0, name, false, fmt.Errorf("the narrative must be one div element, found <%s>", clip(name))
 	}
-	if !narrativeElements[name] {
+	if !elements[name] {
 		return 0, name, false, fmt.Errorf("element <%s> is not allowed", clip(name))
 	}
 	namespace := ""
@@ -198,7 +202,7 @@ func checkTag(s string, root bool) (n int, name string, closed bool, err error) 
 				return 0, name, false, fmt.Errorf("the namespace is %s, not that of XHTML", clip(value))
 			}
 		case strings.HasPrefix(attribute, "xmlns:"):
-		case !narrativeAttributes[attribute]:
+		case !attributes[attribute]:
 			return 0, name, false, fmt.Errorf("attribute %s is not allowed in <%s>", clip(attribute), name)
 		case scripted(attribute, value):
 			return 0, name, false, fmt.Errorf("attribute %s of <%s> runs a script", attribute, name)
@@ -251,4 +255,12 @@ func checkEntities(s string) error {
 		}
 		s = s[end:]
 	}
+}
+
+// clip bounds text of a narrative in a message.
+func clip(s string) string {
+	if len(s) > 40 {
+		s = strings.ToValidUTF8(s[:40], "") + "…"
+	}
+	return s
 }

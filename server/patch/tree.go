@@ -1,4 +1,4 @@
-package fhirpath
+package patch
 
 import "bytes"
 
