@@ -13,8 +13,8 @@ import (
 	"kiln/server/store"
 )
 
-// claim makes the index that of this build, with a job for each resource type that
-// another build may have indexed otherwise.
+// takeOver records the index as made by this build, with a job for each resource
+// type that another build may have indexed otherwise.
 func (s *Service) takeOver(ctx context.Context) error {
 	if done, err := s.Store.ClaimFresh(ctx, s.fingerprints); done || err != nil {
 		return err
@@ -63,9 +63,9 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 	return slices.Compact(keys)
 }
 
-// stop makes the server answer neither searches nor writes, for the index is of
-// another build as of state, and returns why. A server of this build that starts
-// takes the index back.
+// refuse makes the server answer neither searches nor writes, because another build
+// has taken over the index (as state says), and returns that error. A server of this
+// build that starts takes the index back.
 func (s *Service) refuse(next *snapshot, state store.RegistryState, asked time.Time) error {
 	if next.otherBuild == nil {
 		next.otherBuild = outcome.New(outcome.CodeException, "a server of another build, with other search parameters, has taken over the index of the database: "+

@@ -65,7 +65,7 @@ type Service struct {
 	// all of their codes, supplements the urls of supplements by what they supplement.
 	implied     func() (map[string]string, error)
 	supplements func() (map[string][]string, error)
-	server      *server // nil when there is none
+	server      *externalServer // nil when there is none
 
 	current atomic.Pointer[generation]
 	gen     atomic.Uint64
@@ -88,11 +88,7 @@ type sized struct {
 	size  int
 }
 
-// Bounds of the caches, in bytes.
-const (
-	parsedBytes    = 8 << 20
-	expansionBytes = 6 << 20
-)
+const parsedBytes = 8 << 20 // of parsed resources
 
 // New returns a Service. It reads nothing yet.
 func New(c Config) (*Service, error) {
@@ -111,17 +107,14 @@ func New(c Config) (*Service, error) {
 		MaximumWeight: parsedBytes,
 		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
 	})
-	s.expansions = otter.Must(&otter.Options[key, *expansion]{
-		MaximumWeight: expansionBytes,
-		Weigher:       func(_ key, e *expansion) uint32 { return uint32(min(e.size(), expansionBytes)) },
-	})
+	s.expansions = newLocalExpansions()
 	s.sets = otter.Must(&otter.Options[setKey, *set]{
 		MaximumWeight: setBytes,
 		Weigher:       func(_ setKey, v *set) uint32 { return uint32(min(300+8*len(v.codes.Values), setBytes)) },
 	})
 	if c.Server.URL != "" {
 		var err error
-		if s.server, err = newServer(c); err != nil {
+		if s.server, err = newExternalServer(c); err != nil {
 			return nil, err
 		}
 	}

@@ -3,24 +3,15 @@ package terminology
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"mime"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/klauspost/compress/s2"
-	"github.com/maypok86/otter/v2"
-	"golang.org/x/sync/singleflight"
 
 	"kiln/server/outcome"
 )
@@ -39,43 +30,20 @@ type ServerConfig struct {
 	Client                    *http.Client // nil is a client of its own
 }
 
-// Answers keeps what an external server said, for all instances.
-type Answers interface {
-	// TerminologyAnswer returns what was put under key, nil when nothing was.
-	TerminologyAnswer(ctx context.Context, key int64) (body []byte, fetched time.Time, err error)
-	// PutTerminologyAnswer keeps an answer; a later one replaces it.
-	PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error
-}
-
 // Bounds of what is taken from the server.
 const (
-	maxAnswer   = 64 << 20 // bytes of one answer, all pages together, unpacked
-	pageSize    = 10_000   // codes asked for at a time
-	answerBytes = 16 << 20 // of the answers kept in memory, compressed
-	fetchTime   = 2 * time.Minute
+	maxAnswer = 64 << 20 // bytes of one answer, all pages together, unpacked
+	pageSize  = 10_000   // codes asked for at a time
+	fetchTime = 2 * time.Minute
 )
 
-// server is the external terminology server with what it has said before.
-type server struct {
+// externalServer is the external terminology server with what it has said before.
+type externalServer struct {
 	base    string
 	config  ServerConfig
 	client  *http.Client
 	breaker breaker
-	now     func() time.Time
-	log     *slog.Logger
-	shared  Answers
-	memory  *otter.Cache[int64, *answer]
-	flights singleflight.Group
-}
-
-// answer is something that the server said.
-type answer struct {
-	fetched time.Time
-	packed  []byte // s2
-
-	once      sync.Once
-	expansion *expansion // of the answer to an expand question
-	err       error
+	cache   *expansionCache
 }
 
 // question is what is asked with $expand. Its JSON is what the answer is kept
@@ -92,13 +60,12 @@ type question struct {
 	DisplayLanguage     string `json:"displayLanguage,omitempty"`
 }
 
-func newServer(c Config) (*server, error) {
+func newExternalServer(c Config) (*externalServer, error) {
 	u, err := url.Parse(c.Server.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("terminology.server_url: %q is not an http or https URL", c.Server.URL)
 	}
-	s := &server{base: strings.TrimRight(c.Server.URL, "/"), config: c.Server, client: c.Server.Client,
-		now: c.Now, log: c.Logger, shared: c.Answers, breaker: breaker{now: c.Now}}
+	s := &externalServer{base: strings.TrimRight(c.Server.URL, "/"), config: c.Server, client: c.Server.Client, breaker: breaker{now: c.Now}}
 	if s.config.CacheTTL == 0 {
 		s.config.CacheTTL = time.Hour
 	}
@@ -108,29 +75,26 @@ func newServer(c Config) (*server, error) {
 	if s.client == nil {
 		s.client = &http.Client{}
 	}
-	s.memory = otter.Must(&otter.Options[int64, *answer]{
-		MaximumWeight: answerBytes,
-		Weigher:       func(_ int64, a *answer) uint32 { return uint32(min(200+len(a.packed), answerBytes)) },
-	})
+	s.cache = newExpansionCache(s.base, s.config.CacheTTL, c)
 	return s, nil
 }
 
 // expand returns the expansion that the server gives for q: all of it, or the
 // page that q asks for. It fails with not-found, too-costly, invalid or exception
 // (503).
-func (s *server) expand(ctx context.Context, q question) (*expansion, error) {
+func (s *externalServer) expand(ctx context.Context, q question) (*expansion, error) {
 	name, err := json.Marshal(q)
 	if err != nil {
 		return nil, fmt.Errorf("terminology question: %w", err)
 	}
 	whole := q.Count == nil && q.Filter == ""
-	a, stale, err := s.ask(ctx, "expand "+string(name), whole, func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
+	a, stale, err := s.cache.get(ctx, "expand "+string(name), whole, func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
 	if err != nil {
 		return nil, err
 	}
 	a.once.Do(func() {
 		var x Expansion
-		body, err := s2.Decode(nil, a.packed)
+		body, err := a.body()
 		if err == nil {
 			err = json.Unmarshal(body, &x)
 		}
@@ -161,7 +125,7 @@ func (s *server) expand(ctx context.Context, q question) (*expansion, error) {
 }
 
 // fetchExpansion asks for an expansion, page by page, and returns it as one.
-func (s *server) fetchExpansion(ctx context.Context, q question) ([]byte, error) {
+func (s *externalServer) fetchExpansion(ctx context.Context, q question) ([]byte, error) {
 	all := Expansion{}
 	budget := int64(maxAnswer)
 	count, offset := pageSize, 0
@@ -204,7 +168,7 @@ func countOf(list []Contained) int {
 	return n
 }
 
-func (s *server) page(ctx context.Context, q question, count, offset int, budget *int64) (*Expansion, error) {
+func (s *externalServer) page(ctx context.Context, q question, count, offset int, budget *int64) (*Expansion, error) {
 	in := parametersIn{}
 	if q.Compose != nil {
 		vs := struct {
@@ -238,19 +202,19 @@ func (s *server) page(ctx context.Context, q question, count, offset int, budget
 }
 
 // operation asks for an operation that answers Parameters, and returns them.
-func (s *server) operation(ctx context.Context, path string, in parametersIn) (*parametersOut, string, error) {
+func (s *externalServer) operation(ctx context.Context, path string, in parametersIn) (*parametersOut, string, error) {
 	name, err := json.Marshal(in)
 	if err != nil {
 		return nil, "", fmt.Errorf("terminology question: %w", err)
 	}
-	a, stale, err := s.ask(ctx, path+" "+string(name), false, func(ctx context.Context) ([]byte, error) {
+	a, stale, err := s.cache.get(ctx, path+" "+string(name), false, func(ctx context.Context) ([]byte, error) {
 		budget := int64(maxAnswer)
 		return s.call(ctx, path, in, &budget)
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	body, err := s2.Decode(nil, a.packed)
+	body, err := a.body()
 	if err != nil {
 		return nil, "", fmt.Errorf("unpack kept answer: %w", err)
 	}
@@ -259,90 +223,6 @@ func (s *server) operation(ctx context.Context, path string, in parametersIn) (*
 		return nil, "", s.unavailable(fmt.Errorf("%s answered what are no Parameters: %w", path, err))
 	}
 	return &out, stale, nil
-}
-
-// ask returns the answer kept under name, or a new one. When none can be had, an
-// old one does, with a warning. Whole expansions are shared with other instances;
-// answers about single codes and pages of what somebody types are too many to be.
-func (s *server) ask(ctx context.Context, name string, shared bool, fetch func(context.Context) ([]byte, error)) (a *answer, warning string, err error) {
-	sum := sha256.Sum256([]byte(s.base + "\x00" + name))
-	key := int64(binary.BigEndian.Uint64(sum[:]))
-
-	// 1. What this process knows.
-	old, ok := s.memory.GetIfPresent(key)
-	if ok && s.fresh(old) {
-		return old, "", nil
-	}
-
-	// 2. What the others know, or the server; asked once, however many wait.
-	result := s.flights.DoChan(strconv.FormatInt(key, 16), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
-		defer cancel()
-		// Another flight may have landed since this caller looked.
-		if a, ok := s.memory.GetIfPresent(key); ok && s.fresh(a) {
-			return a, nil
-		}
-		if kept := s.kept(ctx, key, shared); kept != nil {
-			old = kept
-			if s.fresh(kept) {
-				s.memory.Set(key, kept)
-				return kept, nil
-			}
-		}
-		body, err := fetch(ctx)
-		if err != nil {
-			return nil, err
-		}
-		a := &answer{fetched: s.now(), packed: s2.Encode(nil, body)}
-		s.memory.Set(key, a)
-		if shared && s.shared != nil {
-			if err := s.shared.PutTerminologyAnswer(ctx, key, a.packed, a.fetched); err != nil {
-				s.log.WarnContext(ctx, "terminology answer is not shared", "error", err)
-			}
-		}
-		return a, nil
-	})
-	var got singleflight.Result
-	select {
-	case got = <-result:
-	case <-ctx.Done():
-		return nil, "", ctx.Err()
-	}
-	if got.Err == nil {
-		return got.Val.(*answer), "", nil
-	}
-
-	// 3. What was good once.
-	var down unreachable
-	if !errors.As(got.Err, &down) {
-		return nil, "", got.Err
-	}
-	if old == nil {
-		old = s.kept(ctx, key, shared)
-	}
-	if old == nil {
-		return nil, "", got.Err
-	}
-	s.memory.Set(key, old)
-	return old, "the terminology server does not answer; this is what it said at " + old.fetched.UTC().Format(time.RFC3339), nil
-}
-
-func (s *server) fresh(a *answer) bool { return s.now().Sub(a.fetched) < s.config.CacheTTL }
-
-// kept returns the shared answer, nil when there is none.
-func (s *server) kept(ctx context.Context, key int64, shared bool) *answer {
-	if !shared || s.shared == nil {
-		return nil
-	}
-	body, fetched, err := s.shared.TerminologyAnswer(ctx, key)
-	if err != nil {
-		s.log.WarnContext(ctx, "shared terminology answers cannot be read", "error", err)
-		return nil
-	}
-	if body == nil {
-		return nil
-	}
-	return &answer{fetched: fetched, packed: body}
 }
 
 // unreachable is the cause of every failure that is the server's and not the
@@ -354,7 +234,7 @@ func (u unreachable) Unwrap() error { return u.cause }
 
 // unavailable is the 503 for a server that does not answer, or not in FHIR. The
 // client is told what kind of failure it was; addresses stay in the log.
-func (s *server) unavailable(cause error) error {
+func (s *externalServer) unavailable(cause error) error {
 	return outcome.New(outcome.CodeException, "terminology server unavailable: %s", reason(cause)).WithStatus(503).Because(unreachable{cause})
 }
 
@@ -385,7 +265,7 @@ func (e statusError) Error() string {
 
 // call makes one request and returns the body of a good answer, whose size is
 // taken off budget.
-func (s *server) call(ctx context.Context, path string, in parametersIn, budget *int64) ([]byte, error) {
+func (s *externalServer) call(ctx context.Context, path string, in parametersIn, budget *int64) ([]byte, error) {
 	if err := s.breaker.allow(); err != nil {
 		return nil, s.unavailable(err)
 	}
@@ -449,7 +329,7 @@ type tooLarge struct{}
 func (tooLarge) Error() string { return "the answer is too large" }
 
 // send is one HTTP exchange.
-func (s *server) send(ctx context.Context, path string, in parametersIn, limit int64) (body []byte, status int, err error) {
+func (s *externalServer) send(ctx context.Context, path string, in parametersIn, limit int64) (body []byte, status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var req *http.Request

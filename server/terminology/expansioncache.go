@@ -1,0 +1,179 @@
+package terminology
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/maypok86/otter/v2"
+	"golang.org/x/sync/singleflight"
+)
+
+// Expansions are cached in two places. Those made of local definitions are in
+// Service.expansions, by generation: they are good until a terminology resource is
+// written. Those of the external server, and its other answers, are in the
+// expansionCache of this file: they are good for terminology.cache_ttl_secs.
+
+// Bounds of the two caches, in bytes.
+const (
+	expansionBytes = 6 << 20  // of local expansions
+	answerBytes    = 16 << 20 // of the external server's answers, compressed
+)
+
+// newLocalExpansions returns the cache of expansions made of local definitions.
+func newLocalExpansions() *otter.Cache[key, *expansion] {
+	return otter.Must(&otter.Options[key, *expansion]{
+		MaximumWeight: expansionBytes,
+		Weigher:       func(_ key, e *expansion) uint32 { return uint32(min(e.size(), expansionBytes)) },
+	})
+}
+
+// Answers keeps what an external server said, for all instances.
+type Answers interface {
+	// TerminologyAnswer returns what was put under key, nil when nothing was.
+	TerminologyAnswer(ctx context.Context, key int64) (body []byte, fetched time.Time, err error)
+	// PutTerminologyAnswer keeps an answer; a later one replaces it.
+	PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error
+}
+
+// expansionCache keeps what the external terminology server said: whole expansions,
+// pages of them, and answers about single codes. All are in memory; whole expansions
+// are in PostgreSQL too, where every instance finds them and where they survive a
+// restart.
+type expansionCache struct {
+	base    string        // of the server: answers of another one do not count
+	ttl     time.Duration // how long an answer is good without being asked for again
+	shared  Answers       // nil is memory only
+	memory  *otter.Cache[int64, *answer]
+	flights singleflight.Group
+	now     func() time.Time
+	log     *slog.Logger
+}
+
+func newExpansionCache(base string, ttl time.Duration, c Config) *expansionCache {
+	return &expansionCache{base: base, ttl: ttl, shared: c.Answers, now: c.Now, log: c.Logger,
+		memory: otter.Must(&otter.Options[int64, *answer]{
+			MaximumWeight: answerBytes,
+			Weigher:       func(_ int64, a *answer) uint32 { return uint32(min(200+len(a.packed), answerBytes)) },
+		})}
+}
+
+// answer is something that the server said.
+type answer struct {
+	fetched time.Time
+	packed  []byte // s2
+
+	once      sync.Once
+	expansion *expansion // of the answer to an expand question
+	err       error
+}
+
+func newAnswer(fetched time.Time, body []byte) *answer {
+	return &answer{fetched: fetched, packed: s2.Encode(nil, body)}
+}
+
+// body returns what the server sent.
+func (a *answer) body() ([]byte, error) { return s2.Decode(nil, a.packed) }
+
+// keyOf is the name of a question in memory and in the database.
+func (c *expansionCache) keyOf(question string) int64 {
+	sum := sha256.Sum256([]byte(c.base + "\x00" + question))
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+// get returns the answer kept for a question, or fetches a new one. When the server
+// cannot be reached, an answer that is past its time is returned, with a warning.
+// whole says that the answer is a whole expansion: those are shared with other
+// instances; answers about single codes and pages of what somebody types are too
+// many to be.
+func (c *expansionCache) get(ctx context.Context, question string, whole bool, fetch func(context.Context) ([]byte, error)) (a *answer, warning string, err error) {
+	key := c.keyOf(question)
+
+	// 1. What this process knows.
+	if a, ok := c.memory.GetIfPresent(key); ok && c.fresh(a) {
+		return a, "", nil
+	}
+
+	// 2. What the others know, or the server; asked once, however many wait.
+	result := c.flights.DoChan(strconv.FormatInt(key, 16), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
+		defer cancel()
+		// Another flight may have landed since this caller looked.
+		if a := c.kept(ctx, key, whole); a != nil && c.fresh(a) {
+			return a, nil
+		}
+		body, err := fetch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		a := newAnswer(c.now(), body)
+		c.memory.Set(key, a)
+		if whole && c.shared != nil {
+			if err := c.shared.PutTerminologyAnswer(ctx, key, a.packed, a.fetched); err != nil {
+				c.log.WarnContext(ctx, "terminology answer is not shared", "error", err)
+			}
+		}
+		return a, nil
+	})
+	var got singleflight.Result
+	select {
+	case got = <-result:
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	}
+	if got.Err == nil {
+		return got.Val.(*answer), "", nil
+	}
+
+	// 3. What was good once.
+	if !isUnreachable(got.Err) {
+		return nil, "", got.Err
+	}
+	if a := c.kept(ctx, key, whole); a != nil {
+		return a, c.warning(a), nil
+	}
+	return nil, "", got.Err
+}
+
+// warning tells of an answer that is past its time; "" for a fresh one.
+func (c *expansionCache) warning(a *answer) string {
+	if c.fresh(a) {
+		return ""
+	}
+	return "the terminology server does not answer; this is what it said at " + a.fetched.UTC().Format(time.RFC3339)
+}
+
+// fresh reports whether an answer is younger than terminology.cache_ttl_secs.
+func (c *expansionCache) fresh(a *answer) bool { return c.now().Sub(a.fetched) < c.ttl }
+
+// kept returns the answer in memory, else the shared one, of whatever age; nil when
+// there is none. The younger one counts: another instance may have asked since.
+func (c *expansionCache) kept(ctx context.Context, key int64, whole bool) *answer {
+	own, ok := c.memory.GetIfPresent(key)
+	if ok && c.fresh(own) || !whole || c.shared == nil {
+		return own
+	}
+	body, fetched, err := c.shared.TerminologyAnswer(ctx, key)
+	if err != nil {
+		c.log.WarnContext(ctx, "shared terminology answers cannot be read", "error", err)
+		return own
+	}
+	if body == nil || ok && !fetched.After(own.fetched) {
+		return own
+	}
+	a := &answer{fetched: fetched, packed: body}
+	c.memory.Set(key, a)
+	return a
+}
+
+// isUnreachable reports whether an error is the server's and not the question's.
+func isUnreachable(err error) bool {
+	var down unreachable
+	return errors.As(err, &down)
+}
