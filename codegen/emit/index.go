@@ -16,9 +16,9 @@ import (
 )
 
 // convert is the part of the package index that is the same for any definitions:
-// how each datatype is indexed.
+// the source of package convert.
 //
-//go:embed convert.go.txt
+//go:embed convert/convert.go
 var convert string
 
 // Index prints the package index: for each resource type its parameters and its
@@ -35,9 +35,9 @@ func Index(tree Tree, m *ir.Model) error {
 			return fmt.Errorf("%s: %w", s.Type.Name, err)
 		}
 	}
-	body, err := format.Source([]byte("// " + header("codegen/emit/convert.go.txt") + "\n\n" + convert))
+	body, err := format.Source([]byte("// " + header("codegen/emit/convert") + "\n\n" + strings.Replace(convert, "package convert", "package index", 1)))
 	if err != nil {
-		return fmt.Errorf("convert.go.txt: %w", err)
+		return fmt.Errorf("convert.go: %w", err)
 	}
 	tree["index/convert.go"] = body
 	if err := tree.render("index/remarks.go", remarks(m)); err != nil {

@@ -1,4 +1,4 @@
-package index
+package convert
 
 import (
 	"kiln/gen/r4"
@@ -194,10 +194,14 @@ func quantityQuantity(x *fhir.Index, k fhir.Key, v *r4.Quantity) {
 	}
 }
 
-func quantityAge(x *fhir.Index, k fhir.Key, v *r4.Age)           { quantityQuantity(x, k, (*r4.Quantity)(v)) }
-func quantityCount(x *fhir.Index, k fhir.Key, v *r4.Count)       { quantityQuantity(x, k, (*r4.Quantity)(v)) }
-func quantityDistance(x *fhir.Index, k fhir.Key, v *r4.Distance) { quantityQuantity(x, k, (*r4.Quantity)(v)) }
-func quantityDuration(x *fhir.Index, k fhir.Key, v *r4.Duration) { quantityQuantity(x, k, (*r4.Quantity)(v)) }
+func quantityAge(x *fhir.Index, k fhir.Key, v *r4.Age)     { quantityQuantity(x, k, (*r4.Quantity)(v)) }
+func quantityCount(x *fhir.Index, k fhir.Key, v *r4.Count) { quantityQuantity(x, k, (*r4.Quantity)(v)) }
+func quantityDistance(x *fhir.Index, k fhir.Key, v *r4.Distance) {
+	quantityQuantity(x, k, (*r4.Quantity)(v))
+}
+func quantityDuration(x *fhir.Index, k fhir.Key, v *r4.Duration) {
+	quantityQuantity(x, k, (*r4.Quantity)(v))
+}
 
 // quantityMoney indexes the currency as the unit.
 func quantityMoney(x *fhir.Index, k fhir.Key, v *r4.Money) {
