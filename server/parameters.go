@@ -29,7 +29,6 @@ func (s *Server) parameters(ctx context.Context) error {
 	s.Service.Registry = s.Parameters.Current
 	s.Service.CheckParameter = s.Parameters.Check
 	s.Service.WakeReindex = s.Parameters.Wake
-	s.Service.AddIndexOperations()
 	if err := s.Parameters.Open(ctx); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/admin"
 	"kiln/server/interaction"
+	"kiln/server/operation"
 	"kiln/server/postgres"
 	"kiln/server/rest"
 	"kiln/server/searchparam"
@@ -36,6 +37,7 @@ type Server struct {
 	Handler    *rest.Handler
 	Logger     *slog.Logger
 
+	operations      *operation.Set
 	stopTerminology func()
 	stopParameters  func()
 }
@@ -100,8 +102,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Service.Terminology, err = s.terminology(); err != nil {
 		return nil, err
 	}
-	s.Service.AddOwnOperations()
-	s.Service.AddTerminologyOperations()
+	s.operations = operation.New(s.Service)
+	s.Service.Operations = s.operations
 
 	// What content may be.
 	s.validation()

@@ -46,25 +46,7 @@ func (s *Server) validation() {
 	if s.Config.Validation.Mode == "full" {
 		s.Service.Validator = validate.Writes{Validator: v, Options: options}
 	}
-	s.Service.AddOperation("$validate", interaction.Operation{
-		System: true, Type: true, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-validate",
-		Run: func(ctx context.Context, p interaction.OperationParams) (interaction.Response, error) {
-			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: p.Values.Get("mode"), Profiles: p.Values["profile"], Body: p.Body}
-			if p.Read && p.ID != "" && op.Mode != "delete" {
-				stored, err := s.Service.Read(ctx, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
-				if err != nil {
-					return interaction.Response{}, err
-				}
-				op.Body = stored.Version.Body
-			}
-			issues, err := v.Operate(ctx, op, options)
-			if err != nil {
-				return interaction.Response{}, err
-			}
-			return interaction.Response{Status: http.StatusOK, Body: outcome.JSON(issues)}, nil
-		},
-	})
+	s.operations.AddValidate(v, options)
 }
 
 // exists reports whether a reference has a target on this server.

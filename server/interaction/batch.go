@@ -27,7 +27,7 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 			var j *job
 			if j, err = s.job(i, part.entry); err == nil {
 				n := phase(j.method)
-				if j.to.search || j.to.operation != "" && !s.affects(j.to.operation) {
+				if j.to.search || j.to.operation != "" && !s.affects(j.to) {
 					n = 3 // a POST that reads
 				}
 				phases[n] = append(phases[n], j)

@@ -235,7 +235,7 @@ func dropSpace(r rune) rune {
 
 // get carries out an entry that is no write of one resource on from: a GET, an
 // operation, or a search by POST, whose parameters are those of its URL.
-func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) (Response, error) {
+func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	lenient, base := p.Lenient, p.BaseURL
 	q := j.entry.Request
 	values, err := ParseQuery(j.to.query)
@@ -244,7 +244,7 @@ func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) 
 	}
 	var since time.Time
 	if text := q.IfModifiedSince.Text; text != "" {
-		if since, err = instant("ifModifiedSince", text); err != nil {
+		if since, err = Instant("ifModifiedSince", text); err != nil {
 			return Response{}, err
 		}
 	}
@@ -252,12 +252,8 @@ func (s *Service) get(ctx context.Context, from reader, j *job, p BundleParams) 
 	switch {
 	case t.operation == "metadata":
 		return s.Capabilities(ctx, CapabilitiesParams{Values: values, BaseURL: base})
-	case t.operation == "$everything" && t.id != "" && j.method != "POST":
-		return s.everything(ctx, from, EverythingParams{ResourceType: t.typ, ID: t.id, Values: values})
-	case t.operation == "$meta":
-		return s.meta(ctx, from, MetaParams{ResourceType: t.typ, ID: t.id})
 	case t.operation != "":
-		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST"}
+		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST", From: from}
 		if j.entry.Resource != nil {
 			op.Body = j.entry.Resource.Header().Raw
 		}

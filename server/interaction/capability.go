@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -23,6 +22,7 @@ import (
 type metadata struct {
 	mu            sync.Mutex
 	of            *search.Registry
+	operations    int64 // their version
 	before, after []byte
 }
 
@@ -68,12 +68,12 @@ func (s *Service) capabilityBody(base string) ([]byte, error) {
 	}
 	s.metadata.mu.Lock()
 	defer s.metadata.mu.Unlock()
-	if s.metadata.of != reg {
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version {
 		body, err := json.Marshal(s.capabilityStatement(reg, mark))
 		if err != nil {
 			return nil, fmt.Errorf("capability statement: %w", err)
 		}
-		s.metadata.of = reg
+		s.metadata.of, s.metadata.operations = reg, version
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -186,7 +186,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, base string) capabil
 			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code[:1])+code[1:])
 		}
 	}
-	rest.Operation = s.operationsOf(func(o Operation) bool { return o.System }, "")
+	rest.Operation = s.operationsOf("")
 	pointers := pointersTo(reg)
 	var own []string
 	for _, typ := range reg.Types() {
@@ -226,25 +226,18 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []s
 			r.SearchInclude = append(r.SearchInclude, typ+":"+p.Code)
 		}
 	}
-	r.Operation = s.operationsOf(func(o Operation) bool {
-		return (o.Type || o.Instance) && (o.Types == nil || slices.Contains(o.Types, typ))
-	}, typ)
+	r.Operation = s.operationsOf(typ)
 	if profiles := s.Facts.Profiles[typ]; len(profiles) > 0 {
 		r.Profile, r.SupportedProfile = profiles[0], profiles[1:]
 	}
 	return r
 }
 
-// operationsOf lists the operations that serve, by name.
-func (s *Service) operationsOf(serve func(Operation) bool, typ string) []capOperation {
+// operationsOf lists the operations of a type, or with "" of the system, by name.
+func (s *Service) operationsOf(typ string) []capOperation {
 	var out []capOperation
-	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
-		for _, o := range s.operations[name] {
-			if serve(o) {
-				out = append(out, capOperation{name[1:], strings.ReplaceAll(o.Definition, "{type}", typ)})
-				break
-			}
-		}
+	for _, o := range s.listed(typ) {
+		out = append(out, capOperation{o.Name, o.Definition})
 	}
 	return out
 }

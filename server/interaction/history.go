@@ -28,7 +28,7 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Response, error
 	return s.history(ctx, s.Store, p)
 }
 
-func (s *Service) history(ctx context.Context, from reader, p HistoryParams) (Response, error) {
+func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Response, error) {
 	kind := access.History
 	if p.ID != "" {
 		kind = access.Read
@@ -49,7 +49,7 @@ func (s *Service) history(ctx context.Context, from reader, p HistoryParams) (Re
 		value := values[len(values)-1]
 		switch name {
 		case "_since":
-			q.Since, err = instant(name, value)
+			q.Since, err = Instant(name, value)
 		case "_at":
 			q.At, q.AtEnd, err = period(name, value)
 		case "_total":
@@ -93,7 +93,7 @@ func historyBundle(p HistoryParams, q store.HistoryQuery, page store.HistoryPage
 		if cursor != "" {
 			v.Set("_cursor", cursor)
 		}
-		b.Links = append(b.Links, Link{relation, withQuery(path, v)})
+		b.Links = append(b.Links, Link{relation, WithQuery(path, v)})
 	}
 	link("self", q.Cursor)
 	if q.Count > 0 {
@@ -148,19 +148,20 @@ func (s *Service) pageSize(values url.Values) (int, error) {
 	return min(size, most), nil
 }
 
-// instant is the beginning of what a date text means.
-func instant(name, text string) (time.Time, error) {
-	low, _, err := parseDate(name, text)
+// Instant is the beginning of what a date text means.
+func Instant(name, text string) (time.Time, error) {
+	low, _, err := ParseDate(name, text)
 	return time.UnixMicro(low), err
 }
 
 // period is what a date text means, to its end.
 func period(name, text string) (from, to time.Time, err error) {
-	low, high, err := parseDate(name, text)
+	low, high, err := ParseDate(name, text)
 	return time.UnixMicro(low), time.UnixMicro(high), err
 }
 
-func parseDate(name, text string) (low, high int64, err error) {
+// ParseDate is the time that a date text means, [low, high) in microseconds.
+func ParseDate(name, text string) (low, high int64, err error) {
 	// A plus sign of a time zone that was not percent-encoded arrives as a space.
 	if i := strings.LastIndexByte(text, ' '); i > 10 {
 		text = text[:i] + "+" + text[i+1:]
@@ -172,8 +173,8 @@ func parseDate(name, text string) (low, high int64, err error) {
 	return low, high, nil
 }
 
-// withQuery joins a path and a query.
-func withQuery(path string, v url.Values) string {
+// WithQuery joins a path and a query.
+func WithQuery(path string, v url.Values) string {
 	if len(v) == 0 {
 		return path
 	}

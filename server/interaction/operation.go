@@ -2,13 +2,37 @@ package interaction
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"slices"
 
 	"kiln/server/access"
+	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/store"
 )
+
+// Operations carries out the $operations; server/operation has them.
+type Operations interface {
+	// Run carries out one. One that there is not is not-supported, 404; one that
+	// changes something is not to be had by GET, 405.
+	Run(ctx context.Context, p OperationParams) (Response, error)
+	// Affects reports whether an operation can change something where it is called.
+	Affects(p OperationParams) bool
+	// Listed are the operations of a resource type, or with "" of the system, by name.
+	Listed(typ string) []OperationListing
+	// Version differs when Listed does.
+	Version() int64
+	// Accepts are the content types of an operation's body, nil where it is a
+	// resource.
+	Accepts(name string) []string
+}
+
+// OperationListing is an operation as the capability statement lists it.
+type OperationListing struct {
+	Name       string // without $
+	Definition string // canonical of its OperationDefinition
+}
 
 // OperationParams are the inputs of an operation.
 type OperationParams struct {
@@ -17,119 +41,92 @@ type OperationParams struct {
 	Read             bool   // asked by GET
 	Values           url.Values
 	Body             []byte
+	// From is what is read: the transaction that the operation stands in; nil is the
+	// store.
+	From Reader
 }
 
-// Operation is a $operation that the service has.
-type Operation struct {
-	Types                  []string // resource types that have it; nil is every one
-	System, Type, Instance bool     // where it can be called
-	// Definition is the canonical of its OperationDefinition; {type} stands for
-	// the resource type.
-	Definition string
-	Affects    bool // it changes something, and so cannot be a GET
-	// Accepts are the content types of its body where that is no resource.
-	Accepts []string
-	Run     func(ctx context.Context, p OperationParams) (Response, error)
+// affects reports whether the operation of a Bundle entry changes something.
+func (s *Service) affects(t target) bool {
+	return s.Operations != nil && s.Operations.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
 }
 
-// on reports whether the operation can be called where p calls it.
-func (o Operation) on(p OperationParams) bool {
-	switch {
-	case p.ResourceType == "":
-		return o.System
-	case o.Types != nil && !slices.Contains(o.Types, p.ResourceType):
-		return false
-	case p.ID == "":
-		return o.Type
-	}
-	return o.Instance
-}
-
-// affects reports whether the operation called name changes something.
-func (s *Service) affects(name string) bool {
-	return slices.ContainsFunc(s.operations[name], func(o Operation) bool { return o.Affects })
-}
-
-// AddOperation makes an operation known under name, which starts with $. It is
-// called before the service is used; a later one of the same name and types
-// replaces an earlier one.
-func (s *Service) AddOperation(name string, o Operation) {
-	if s.operations == nil {
-		s.operations = make(map[string][]Operation)
-	}
-	s.operations[name] = append([]Operation{o}, s.operations[name]...)
-}
-
-// AddOwnOperations makes known the operations that this package has itself.
-// Spec: https://hl7.org/fhir/R4/operationslist.html.
-func (s *Service) AddOwnOperations() {
-	s.AddOperation("$everything", Operation{
-		Types: []string{"Patient", "Encounter"}, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/{type}-everything",
-		Run: func(ctx context.Context, p OperationParams) (Response, error) {
-			in, err := s.inputs(p, "", "", everythingInputs...)
-			if err != nil {
-				return Response{}, err
-			}
-			return s.Everything(ctx, EverythingParams{ResourceType: p.ResourceType, ID: p.ID, Values: in.text})
-		},
-	})
-	s.AddOperation("$meta", Operation{
-		System: true, Type: true, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta",
-		Run: func(ctx context.Context, p OperationParams) (Response, error) {
-			return s.Meta(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID})
-		},
-	})
-	s.AddOperation("$meta-add", Operation{
-		Instance: true, Affects: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta-add",
-		Run: func(ctx context.Context, p OperationParams) (Response, error) {
-			return s.MetaAdd(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID, Body: p.Body})
-		},
-	})
-	s.AddOperation("$meta-delete", Operation{
-		Instance: true, Affects: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta-delete",
-		Run: func(ctx context.Context, p OperationParams) (Response, error) {
-			return s.MetaDelete(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID, Body: p.Body})
-		},
-	})
-}
-
-// OperationAccepts are the content types of an operation's body, nil where it is a
-// resource.
-func (s *Service) OperationAccepts(name string) []string {
-	for _, o := range s.operations[name] {
-		if o.Accepts != nil {
-			return o.Accepts
-		}
-	}
-	return nil
-}
-
-// Operation runs a $operation. One that does not exist there is not-supported,
-// 404; one that changes something is not to be had by GET, 405.
+// Operation runs a $operation. One that there is not is not-supported, 404; one
+// that changes something is not to be had by GET, 405.
 // Spec: https://hl7.org/fhir/R4/operations.html#executing.
 func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, error) {
 	if err := s.may(ctx, access.Operation, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
-	for _, o := range s.operations[p.Name] {
-		if !o.on(p) {
-			continue
-		}
-		if o.Affects && p.Read {
-			return Response{}, outcome.NotSupported("%s changes something and needs a POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
-		}
-		return o.Run(ctx, p)
+	if s.Operations == nil {
+		return Response{}, outcome.NotSupported("there is no operation %s", clip(p.Name))
 	}
-	where := "here"
-	switch {
-	case p.ResourceType != "" && p.ID == "":
-		where = "on the type " + p.ResourceType
-	case p.ResourceType != "":
-		where = "on a resource of type " + p.ResourceType
+	if p.From == nil {
+		p.From = s.Store
 	}
-	return Response{}, outcome.NotSupported("there is no operation %s %s", clip(p.Name), where)
+	return s.Operations.Run(ctx, p)
+}
+
+// OperationAccepts are the content types of an operation's body, nil where it is a
+// resource.
+func (s *Service) OperationAccepts(name string) []string {
+	if s.Operations == nil {
+		return nil
+	}
+	return s.Operations.Accepts(name)
+}
+
+// listed are the operations of a type, of the system with "".
+func (s *Service) listed(typ string) []OperationListing {
+	if s.Operations == nil {
+		return nil
+	}
+	return s.Operations.Listed(typ)
+}
+
+func (s *Service) operationsVersion() int64 {
+	if s.Operations == nil {
+		return 0
+	}
+	return s.Operations.Version()
+}
+
+// serves reports whether a type has an operation.
+func (s *Service) serves(typ, name string) bool {
+	return slices.ContainsFunc(s.listed(typ), func(o OperationListing) bool { return o.Name == name })
+}
+
+// May asks access about an interaction, after making sure that the type is one of
+// the model's.
+func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string) error {
+	return s.may(ctx, i, typ, id)
+}
+
+// Decode reads a body of the given resource type.
+func (s *Service) Decode(typ string, data []byte) (fhir.Resource, error) { return s.decode(typ, data) }
+
+// Draft fills in body and index of w from r, as it is to be stored.
+func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
+	return s.draft(w, r, edits)
+}
+
+// Check fails with invalid, 422, when the service has a validator and it finds an
+// error in r.
+func (s *Service) Check(ctx context.Context, r fhir.Resource) error { return s.validate(ctx, r) }
+
+// SearchOptions are what the service adds to a query; told gets what the client is
+// to know of the codes that terminology modifiers stand for, and may be nil.
+func (s *Service) SearchOptions(ctx context.Context, lenient bool, told *[]outcome.Issue) search.Options {
+	return s.searchOptions(ctx, lenient, told)
+}
+
+// Page runs q and makes a searchset of the result; self is its URL without what
+// tells one page from another.
+func (s *Service) Page(ctx context.Context, from Reader, q *search.Query, self string) (Response, error) {
+	return s.page(ctx, from, q, self)
+}
+
+// ReadFrom is Read of what from has: the store, or a transaction.
+func (s *Service) ReadFrom(ctx context.Context, from Reader, p ReadParams) (Response, error) {
+	return s.read(ctx, from, p)
 }

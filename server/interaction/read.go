@@ -11,8 +11,8 @@ import (
 	"kiln/server/store"
 )
 
-// reader is what the reading interactions need: the store, or a transaction.
-type reader interface {
+// Reader is what the reading interactions need: the store, or a transaction.
+type Reader interface {
 	Read(ctx context.Context, typ, id string) (fhir.Version, error)
 	VRead(ctx context.Context, typ, id string, versionID int) (fhir.Version, error)
 	History(ctx context.Context, q store.HistoryQuery) (store.HistoryPage, error)
@@ -34,7 +34,7 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Response, error) {
 	return s.read(ctx, s.Store, p)
 }
 
-func (s *Service) read(ctx context.Context, from reader, p ReadParams) (Response, error) {
+func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response, error) {
 	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}

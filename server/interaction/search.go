@@ -72,7 +72,7 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		}
 		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
-	return s.page(ctx, from, q, withQuery(path, q.Applied()))
+	return s.page(ctx, from, q, WithQuery(path, q.Applied()))
 }
 
 // page runs q and makes a searchset of the result; self is its URL without what
@@ -119,7 +119,7 @@ func searchedInside(reg *search.Registry, p SearchParams, asked []string) ([]str
 		return nil, outcome.NotSupported("%s is no compartment: expected Patient, Encounter, Practitioner, RelatedPerson or Device", p.Compartment)
 	}
 	if p.ResourceType == "*" {
-		types := compartmentTypes(def)
+		types := CompartmentTypes(def)
 		for _, typ := range asked {
 			if !slices.Contains(types, typ) {
 				return nil, outcome.Invalid("parameter _type: the %s compartment has no resources of type %s", p.Compartment, typ)
@@ -186,8 +186,8 @@ func pageURL(self string, offset int, cursor string) string {
 	return string(b)
 }
 
-// compartmentTypes are the resource types of a compartment, sorted.
-func compartmentTypes(def *fhir.Compartment) []string {
+// CompartmentTypes are the resource types of a compartment, sorted.
+func CompartmentTypes(def *fhir.Compartment) []string {
 	types := make([]string, 0, len(def.By))
 	for typ, by := range def.By {
 		if len(by) > 0 {

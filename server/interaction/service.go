@@ -49,12 +49,13 @@ type Service struct {
 	// Definition returns one of the definitions that the server is built with, as
 	// JSON; nil has none.
 	Definition func(typ, id string) (body []byte, ok bool, err error)
+	// Operations are the $operations that are served; nil serves none.
+	Operations Operations
 	Facts      Facts
 	Logger     *slog.Logger // nil discards
 
-	operations map[string][]Operation
-	indexes    sync.Pool
-	metadata   metadata
+	indexes  sync.Pool
+	metadata metadata
 }
 
 func (s *Service) logger() *slog.Logger {

@@ -78,7 +78,7 @@ func reduce(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, val
 	out := make([]byte, 0, len(body))
 	out = append(out, '{')
 	marked := false
-	for name, value := range members(body) {
+	for name, value := range Members(body) {
 		switch name {
 		case "resourceType", "id":
 		case "meta":
@@ -105,7 +105,7 @@ func tagged(meta []byte) []byte {
 	if bytes.Contains(meta, []byte(subsetted)) {
 		return meta
 	}
-	for name, value := range members(meta) {
+	for name, value := range Members(meta) {
 		if name == "tag" && len(value) > 2 {
 			// value is a part of meta: cut it open before its last bracket. An equal
 			// list may stand elsewhere in meta, so its place is reckoned from the end.
@@ -116,9 +116,9 @@ func tagged(meta []byte) []byte {
 	return slices.Concat(meta[:len(meta)-1], []byte(`,"tag":[`+subsetted+`]}`))
 }
 
-// members yields the properties of a stored JSON object: compact, well formed,
+// Members yields the properties of a stored JSON object: compact, well formed,
 // without escapes in names.
-func members(object []byte) func(yield func(name string, value []byte) bool) {
+func Members(object []byte) func(yield func(name string, value []byte) bool) {
 	return func(yield func(string, []byte) bool) {
 		for i := 1; i < len(object) && object[i] == '"'; i++ {
 			nameEnd := i + 1 + bytes.IndexByte(object[i+1:], '"')

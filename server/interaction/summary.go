@@ -53,7 +53,7 @@ func (s summarizer) value(t *fhir.Type, value []byte) []byte {
 	out := append(make([]byte, 0, len(value)), value[0])
 	switch value[0] {
 	case '{':
-		for name, v := range members(value) {
+		for name, v := range Members(value) {
 			if f := t.FieldOf(name); f != nil {
 				if left := s.left(f, name, v); left != nil {
 					out = appendMember(out, name, left)

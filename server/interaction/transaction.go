@@ -186,10 +186,8 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 
 // operation refuses an operation that could not be undone with the transaction.
 func (t *plan) operation(j *job) error {
-	for _, o := range t.s.operations[j.to.operation] {
-		if o.Affects {
-			return outcome.NotSupported("%s changes something and is not served inside a transaction; a batch serves it", j.to.operation)
-		}
+	if t.s.affects(j.to) {
+		return outcome.NotSupported("%s changes something and is not served inside a transaction; a batch serves it", j.to.operation)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (s *Service) VRead(ctx context.Context, p VReadParams) (Response, error) {
 	return s.vread(ctx, s.Store, p)
 }
 
-func (s *Service) vread(ctx context.Context, from reader, p VReadParams) (Response, error) {
+func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Response, error) {
 	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}

@@ -1,4 +1,4 @@
-package interaction
+package operation
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"kiln/definitions"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -34,9 +35,9 @@ var errDryRun = errors.New("interaction: dry run")
 // itself, and with invalid, 422, when a definition is not valid: nothing is stored
 // then. The answer is a Parameters resource with a part for each definition.
 // Spec: https://hl7.org/fhir/packages.html.
-func (s *Service) InstallPackage(ctx context.Context, p OperationParams) (Response, error) {
-	if err := s.may(ctx, access.Admin, "", ""); err != nil {
-		return Response{}, err
+func (s *Set) InstallPackage(ctx context.Context, p Request) (interaction.Response, error) {
+	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+		return interaction.Response{}, err
 	}
 	dryRun := false
 	switch v := p.Values.Get("dry-run"); v {
@@ -44,22 +45,22 @@ func (s *Service) InstallPackage(ctx context.Context, p OperationParams) (Respon
 	case "true":
 		dryRun = true
 	default:
-		return Response{}, outcome.Invalid(`parameter dry-run is %q: expected "true" or "false"`, clip(v))
+		return interaction.Response{}, outcome.Invalid(`parameter dry-run is %q: expected "true" or "false"`, clip(v))
 	}
 	if len(p.Body) == 0 {
-		return Response{}, outcome.New(outcome.CodeRequired, "the request has no body; expected a FHIR package as a .tgz (Content-Type: application/gzip)")
+		return interaction.Response{}, outcome.New(outcome.CodeRequired, "the request has no body; expected a FHIR package as a .tgz (Content-Type: application/gzip)")
 	}
 
 	// 1. The archive.
 	a, err := definitions.ReadArchive(p.Body, p.Values.Get("integrity"))
 	if err != nil {
-		return Response{}, outcome.Invalid("the package cannot be installed: %v", err)
+		return interaction.Response{}, outcome.Invalid("the package cannot be installed: %v", err)
 	}
 
 	// 2. Each definition for itself.
 	items, err := s.packageItems(ctx, a)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 
 	// 3. All together.
@@ -79,9 +80,9 @@ func (s *Service) InstallPackage(ctx context.Context, p OperationParams) (Respon
 		return nil
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
-	return Response{Status: http.StatusOK, Body: packageAnswer(a, items, dryRun)}, nil
+	return interaction.Response{Status: http.StatusOK, Body: packageAnswer(a, items, dryRun)}, nil
 }
 
 // packageItem is a definition of a package on its way into the store.
@@ -95,7 +96,7 @@ type packageItem struct {
 }
 
 // packageItems reads and judges the definitions. All that is wrong is told.
-func (s *Service) packageItems(ctx context.Context, a *definitions.Archive) ([]*packageItem, error) {
+func (s *Set) packageItems(ctx context.Context, a *definitions.Archive) ([]*packageItem, error) {
 	const most = 100
 	items := make([]*packageItem, 0, len(a.Files))
 	wrong := &outcome.Error{Status: http.StatusUnprocessableEntity}
@@ -103,7 +104,7 @@ func (s *Service) packageItems(ctx context.Context, a *definitions.Archive) ([]*
 		f := &a.Files[i]
 		r, err := fhir.Decode(s.Model, f.Body)
 		if err == nil {
-			err = s.validate(ctx, r)
+			err = s.Check(ctx, r)
 		}
 		if err == nil {
 			items = append(items, &packageItem{file: f, resource: r})
@@ -130,7 +131,7 @@ func (s *Service) packageItems(ctx context.Context, a *definitions.Archive) ([]*
 }
 
 // planItems decides what becomes of each item, by its URL.
-func (s *Service) planItems(ctx context.Context, tx *store.Tx, items []*packageItem) error {
+func (s *Set) planItems(ctx context.Context, tx *store.Tx, items []*packageItem) error {
 	byType := make(map[string][]*packageItem)
 	for _, it := range items {
 		byType[it.file.Type] = append(byType[it.file.Type], it)
@@ -203,7 +204,7 @@ func (it *packageItem) compare(v fhir.Version) error {
 }
 
 // writeItems writes what is new or differs.
-func (s *Service) writeItems(ctx context.Context, tx *store.Tx, items []*packageItem) error {
+func (s *Set) writeItems(ctx context.Context, tx *store.Tx, items []*packageItem) error {
 	var ws []*store.Write
 	var of []*packageItem
 	for _, it := range items {
@@ -211,7 +212,7 @@ func (s *Service) writeItems(ctx context.Context, tx *store.Tx, items []*package
 			continue
 		}
 		it.w = &store.Write{Method: fhir.PUT, ResourceType: it.file.Type, ID: it.id, IfMatch: it.version, IfNoneMatch: it.version == 0}
-		if err := s.draft(it.w, it.resource, nil); err != nil {
+		if err := s.Draft(it.w, it.resource, nil); err != nil {
 			return inFile(it.file, err)
 		}
 		ws, of = append(ws, it.w), append(of, it)

@@ -1,9 +1,10 @@
-package interaction
+package operation
 
 import (
 	"context"
 	"encoding/json"
 
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
 )
@@ -12,9 +13,9 @@ import (
 // in it, and its display right.
 // Spec: https://hl7.org/fhir/R4/valueset-operation-validate-code.html,
 // codesystem-operation-validate-code.html.
-func (s *Service) ValidateCode(ctx context.Context, p OperationParams) (Response, error) {
+func (s *Set) ValidateCode(ctx context.Context, p Request) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	if p.ResourceType == "CodeSystem" {
 		return s.validateInCodeSystem(ctx, p)
@@ -22,7 +23,7 @@ func (s *Service) ValidateCode(ctx context.Context, p OperationParams) (Response
 	in, err := s.inputs(p, "", "", "url", "valueSet", "valueSetVersion", "system", "systemVersion", "code", "display",
 		"coding", "codeableConcept", "abstract", "displayLanguage")
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	var v terminology.ValidateCodeParams
 	var version string
@@ -37,13 +38,13 @@ func (s *Service) ValidateCode(ctx context.Context, p OperationParams) (Response
 		v.Coding, err = in.codings("system")
 	}
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	switch {
 	case v.ValueSet != nil && v.URL != "":
-		return Response{}, outcome.Invalid("$validate-code takes one of url, valueSet and the instance")
+		return interaction.Response{}, outcome.Invalid("$validate-code takes one of url, valueSet and the instance")
 	case v.ValueSet == nil && v.URL == "":
-		return Response{}, outcome.New(outcome.CodeRequired, "$validate-code needs url or valueSet")
+		return interaction.Response{}, outcome.New(outcome.CodeRequired, "$validate-code needs url or valueSet")
 	}
 	// A code alone is that of a code element, which names no system.
 	v.InferSystem = len(in.text["code"]) == 1
@@ -55,19 +56,19 @@ func (s *Service) ValidateCode(ctx context.Context, p OperationParams) (Response
 	return s.validated(ctx, v)
 }
 
-func (s *Service) validated(ctx context.Context, v terminology.ValidateCodeParams) (Response, error) {
+func (s *Set) validated(ctx context.Context, v terminology.ValidateCodeParams) (interaction.Response, error) {
 	r, err := s.Terminology.ValidateCode(ctx, v)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	return answer(r.JSON())
 }
 
 // validateInCodeSystem is CodeSystem/$validate-code.
-func (s *Service) validateInCodeSystem(ctx context.Context, p OperationParams) (Response, error) {
+func (s *Set) validateInCodeSystem(ctx context.Context, p Request) (interaction.Response, error) {
 	in, err := s.inputs(p, "", "", "url", "version", "code", "display", "coding", "codeableConcept", "abstract", "displayLanguage")
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	var v terminology.ValidateCodeParams
 	var url, version string
@@ -86,7 +87,7 @@ func (s *Service) validateInCodeSystem(ctx context.Context, p OperationParams) (
 		}
 	}
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	for i := range v.Coding {
 		c := &v.Coding[i]
@@ -97,15 +98,15 @@ func (s *Service) validateInCodeSystem(ctx context.Context, p OperationParams) (
 			c.Version = version
 		}
 		if url != "" && c.System != url {
-			return Response{}, outcome.Invalid("$validate-code: the coding is of system %s, the code system asked is %s", clip(c.System), clip(url))
+			return interaction.Response{}, outcome.Invalid("$validate-code: the coding is of system %s, the code system asked is %s", clip(c.System), clip(url))
 		}
 	}
 	return s.validated(ctx, v)
 }
 
 // codeSystemOf returns url and version of the instance that an operation is on.
-func (s *Service) codeSystemOf(ctx context.Context, p OperationParams) (url, version string, err error) {
-	body, err := s.definition(ctx, p.ResourceType, p.ID)
+func (s *Set) codeSystemOf(ctx context.Context, p Request) (url, version string, err error) {
+	body, err := s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID)
 	if err != nil {
 		return "", "", err
 	}

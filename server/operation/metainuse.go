@@ -1,4 +1,4 @@
-package interaction
+package operation
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
 )
@@ -24,9 +25,9 @@ const metaPage = 1000
 // profile, tag and security label that a resource has, once and sorted. Only
 // resources that have one are read, within the time of a search; beyond it fails
 // with timeout, 503. Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
-func (s *Service) metaInUse(ctx context.Context, from searcher, typ string) (Response, error) {
-	if err := s.may(ctx, access.Search, typ, ""); err != nil {
-		return Response{}, err
+func (s *Set) metaInUse(ctx context.Context, from interaction.Reader, typ string) (interaction.Response, error) {
+	if err := s.May(ctx, access.Search, typ, ""); err != nil {
+		return interaction.Response{}, err
 	}
 	if s.SearchTimeout > 0 {
 		bounded, cancel := context.WithTimeout(ctx, s.SearchTimeout)
@@ -37,24 +38,24 @@ func (s *Service) metaInUse(ctx context.Context, from searcher, typ string) (Res
 	for cursor := ""; ; {
 		q, err := s.withMeta(typ, cursor)
 		if err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 		page, err := from.Search(ctx, q)
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return Response{}, outcome.New(outcome.CodeTimeout, "there are more resources with profiles, tags or security labels than can be read in %s (search.timeout_seconds)", s.SearchTimeout).Because(err)
+			return interaction.Response{}, outcome.New(outcome.CodeTimeout, "there are more resources with profiles, tags or security labels than can be read in %s (search.timeout_seconds)", s.SearchTimeout).Because(err)
 		}
 		if err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 		for _, v := range page.Matches {
 			if err := found.add(v.Body); err != nil {
-				return Response{}, fmt.Errorf("meta of %s/%s: %w", v.ResourceType, v.ID, err)
+				return interaction.Response{}, fmt.Errorf("meta of %s/%s: %w", v.ResourceType, v.ID, err)
 			}
 		}
 		if !page.HasNext {
 			if len(found.profiles)+len(found.tags)+len(found.labels) == 0 {
 				// JSON in FHIR has no empty objects.
-				return Response{Status: http.StatusOK, Body: fhir.Encode(nil, new(r4.Parameters))}, nil
+				return interaction.Response{Status: http.StatusOK, Body: fhir.Encode(nil, new(r4.Parameters))}, nil
 			}
 			return metaParameters(found.meta()), nil
 		}
@@ -63,7 +64,7 @@ func (s *Service) metaInUse(ctx context.Context, from searcher, typ string) (Res
 }
 
 // withMeta asks for the next resources that have a profile, a tag or a label.
-func (s *Service) withMeta(typ, cursor string) (*search.Query, error) {
+func (s *Set) withMeta(typ, cursor string) (*search.Query, error) {
 	var all *search.Query
 	var terms []int64
 	for _, name := range []string{"_profile", "_security", "_tag"} {
@@ -92,7 +93,7 @@ type metaUse struct {
 }
 
 func (u *metaUse) add(body []byte) error {
-	for name, value := range members(body) {
+	for name, value := range interaction.Members(body) {
 		if name != "meta" {
 			continue
 		}

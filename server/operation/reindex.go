@@ -1,4 +1,4 @@
-package interaction
+package operation
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -22,20 +23,20 @@ import (
 // type, parameter (URLs), state (waiting for older transactions, running, done),
 // created, reason, started, finished, total, done, changed, failed (resources), rate
 // (resources a second), remainingSeconds and failure.
-func (s *Service) ReindexState(ctx context.Context) (Response, error) {
-	if err := s.may(ctx, access.Admin, "", ""); err != nil {
-		return Response{}, err
+func (s *Set) ReindexState(ctx context.Context) (interaction.Response, error) {
+	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+		return interaction.Response{}, err
 	}
 	jobs, err := s.Store.ReindexJobs(ctx)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	out := parameters{}
 	now := s.Now()
 	for _, j := range slices.Backward(jobs) {
 		out.part("job", jobParts(j, now))
 	}
-	return Response{Status: http.StatusOK, Body: out.json()}, nil
+	return interaction.Response{Status: http.StatusOK, Body: out.json()}, nil
 }
 
 func jobParts(j store.ReindexJob, now time.Time) parameters {
@@ -94,15 +95,15 @@ func jobParts(j store.ReindexJob, now time.Time) parameters {
 // parameter `parameter`, the code or URL of a search parameter, leaves out the
 // types that have none such. The answer is 202 and what ReindexState tells of the
 // new jobs. An unknown type or parameter is invalid, 400.
-func (s *Service) Reindex(ctx context.Context, p OperationParams) (Response, error) {
-	if err := s.may(ctx, access.Admin, "", ""); err != nil {
-		return Response{}, err
+func (s *Set) Reindex(ctx context.Context, p Request) (interaction.Response, error) {
+	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+		return interaction.Response{}, err
 	}
 	types, codes := slices.Clone(p.Values["type"]), slices.Clone(p.Values["parameter"])
 	if len(p.Body) > 0 {
-		r, err := s.decode("Parameters", p.Body)
+		r, err := s.Decode("Parameters", p.Body)
 		if err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 		for _, in := range r.(*r4.Parameters).Parameter {
 			value := fhir.NodeOf(in.Value).Text()
@@ -112,24 +113,24 @@ func (s *Service) Reindex(ctx context.Context, p OperationParams) (Response, err
 			case "parameter":
 				codes = append(codes, value)
 			default:
-				return Response{}, outcome.Invalid("$reindex has no parameter %q: expected type or parameter", clip(in.Name.Text))
+				return interaction.Response{}, outcome.Invalid("$reindex has no parameter %q: expected type or parameter", clip(in.Name.Text))
 			}
 		}
 	}
 	for _, typ := range types {
 		if s.Model.Resources[typ] == nil {
-			return Response{}, outcome.Invalid("parameter type: there is no resource type %q in FHIR R4", clip(typ))
+			return interaction.Response{}, outcome.Invalid("parameter type: there is no resource type %q in FHIR R4", clip(typ))
 		}
 	}
 	if len(types) == 0 {
 		var err error
 		if types, err = s.Store.ResourceTypes(ctx); err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 	}
 	types, err := s.withParameters(types, codes)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	slices.Sort(types)
 	out := parameters{}
@@ -137,18 +138,18 @@ func (s *Service) Reindex(ctx context.Context, p OperationParams) (Response, err
 	for _, typ := range slices.Compact(types) {
 		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Ranges: true, Registry: s.Registry().Version(), Created: now}
 		if err := s.Store.AddReindexJob(ctx, j); err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 		out.part("job", jobParts(j, now))
 	}
 	if s.WakeReindex != nil {
 		s.WakeReindex()
 	}
-	return Response{Status: http.StatusAccepted, Body: out.json()}, nil
+	return interaction.Response{Status: http.StatusAccepted, Body: out.json()}, nil
 }
 
 // withParameters returns the types that have one of the parameters.
-func (s *Service) withParameters(types, codes []string) ([]string, error) {
+func (s *Set) withParameters(types, codes []string) ([]string, error) {
 	if len(codes) == 0 {
 		return types, nil
 	}
@@ -172,19 +173,19 @@ func (s *Service) withParameters(types, codes []string) ([]string, error) {
 	return out, nil
 }
 
-// AddIndexOperations makes the operations on the index and on packages known.
-func (s *Service) AddIndexOperations() {
-	s.AddOperation("$reindex", Operation{
+// addIndex makes the operations on the index and on packages known.
+func (s *Set) addIndex() {
+	s.Add("$reindex", Operation{
 		System:     true,
 		Definition: "http://kiln/fhir/OperationDefinition/reindex",
-		Run: func(ctx context.Context, p OperationParams) (Response, error) {
+		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
 			if p.Read {
 				return s.ReindexState(ctx)
 			}
 			return s.Reindex(ctx, p)
 		},
 	})
-	s.AddOperation("$install-package", Operation{
+	s.Add("$install-package", Operation{
 		System: true, Affects: true,
 		Definition: "http://kiln/fhir/OperationDefinition/install-package",
 		Accepts:    []string{"application/gzip", "application/x-gzip", "application/x-gtar", "application/x-tgz", "application/octet-stream"},

@@ -1,9 +1,10 @@
-package interaction
+package operation
 
 import (
 	"context"
 
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
 )
@@ -11,14 +12,14 @@ import (
 // Expand is ValueSet/$expand: the codes of a value set that is named by url, given
 // in the body, or is the instance.
 // Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
-func (s *Service) Expand(ctx context.Context, p OperationParams) (Response, error) {
+func (s *Set) Expand(ctx context.Context, p Request) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	in, err := s.inputs(p, "ValueSet", "valueSet", "url", "valueSet", "valueSetVersion", "filter", "count", "offset",
 		"activeOnly", "includeDesignations", "includeDefinition", "excludeNested", "displayLanguage")
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	var e terminology.ExpandParams
 	var count, offset string
@@ -32,28 +33,28 @@ func (s *Service) Expand(ctx context.Context, p OperationParams) (Response, erro
 		e.ValueSet, err = s.valueSet(ctx, p, in)
 	}
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	if e.ValueSet != nil && e.URL != "" {
-		return Response{}, outcome.Invalid("$expand takes one of url, valueSet and the instance")
+		return interaction.Response{}, outcome.Invalid("$expand takes one of url, valueSet and the instance")
 	}
 	if count != "" {
 		n, err := terminology.ParseCount("count", count)
 		if err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 		e.Count = &n
 	}
 	if offset != "" {
 		if e.Offset, err = terminology.ParseCount("offset", offset); err != nil {
-			return Response{}, err
+			return interaction.Response{}, err
 		}
 	}
 	return answer(s.Terminology.Expand(ctx, e))
 }
 
 // valueSet returns the value set of the body or the instance, nil for neither.
-func (s *Service) valueSet(ctx context.Context, p OperationParams, in *inputs) (*terminology.ValueSet, error) {
+func (s *Set) valueSet(ctx context.Context, p Request, in *inputs) (*terminology.ValueSet, error) {
 	var body []byte
 	given := in.element["valueSet"]
 	switch {
@@ -67,7 +68,7 @@ func (s *Service) valueSet(ctx context.Context, p OperationParams, in *inputs) (
 		body = r.Header().Raw
 	case p.ID != "":
 		var err error
-		if body, err = s.definition(ctx, p.ResourceType, p.ID); err != nil {
+		if body, err = s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID); err != nil {
 			return nil, err
 		}
 	default:

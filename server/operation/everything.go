@@ -1,4 +1,4 @@
-package interaction
+package operation
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
 )
@@ -32,28 +33,28 @@ var everythingInputs = []string{"_since", "_type", "_count", "start", "end", "_o
 // or after them; what has no date stays. With _type, the types outside the
 // compartment are looked for among the references, and total is left out.
 // Spec: https://hl7.org/fhir/R4/operation-patient-everything.html.
-func (s *Service) Everything(ctx context.Context, p EverythingParams) (Response, error) {
+func (s *Set) Everything(ctx context.Context, p EverythingParams) (interaction.Response, error) {
 	return s.everything(ctx, s.Store, p)
 }
 
-func (s *Service) everything(ctx context.Context, from reader, p EverythingParams) (Response, error) {
-	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
-		return Response{}, err
+func (s *Set) everything(ctx context.Context, from interaction.Reader, p EverythingParams) (interaction.Response, error) {
+	if err := s.May(ctx, access.Read, p.ResourceType, p.ID); err != nil {
+		return interaction.Response{}, err
 	}
 	if !fhir.ValidID(p.ID) {
-		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
 	}
 	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	reg := s.Registry()
 	def, ok := reg.Compartment(p.ResourceType)
 	if !ok {
-		return Response{}, outcome.NotSupported("$everything is served for Patient and Encounter")
+		return interaction.Response{}, outcome.NotSupported("$everything is served for Patient and Encounter")
 	}
 
 	// 1. The search that it is.
-	types := compartmentTypes(def)
+	types := interaction.CompartmentTypes(def)
 	if !slices.Contains(types, p.ResourceType) {
 		types = append(types, p.ResourceType)
 	}
@@ -65,21 +66,21 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 		last := v[len(v)-1]
 		switch name {
 		case "_since":
-			if _, err := instant(name, last); err != nil {
-				return Response{}, err
+			if _, err := interaction.Instant(name, last); err != nil {
+				return interaction.Response{}, err
 			}
 			values.Set("_lastUpdated", "ge"+last)
 		case "_type":
 			asked = strings.Split(strings.Join(v, ","), ",")
 			for _, t := range asked {
 				if s.Model.Resources[t] == nil {
-					return Response{}, outcome.Invalid("_type names %q, which is no resource type", clip(t))
+					return interaction.Response{}, outcome.Invalid("_type names %q, which is no resource type", clip(t))
 				}
 			}
 		case "start", "end":
-			low, high, err := parseDate(name, last)
+			low, high, err := interaction.ParseDate(name, last)
 			if err != nil {
-				return Response{}, err
+				return interaction.Response{}, err
 			}
 			outside := search.Dates{Keys: s.careDates(types), Op: search.EB, Low: low, High: high}
 			if name == "end" {
@@ -91,7 +92,7 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 		case "_format", "_pretty":
 			continue
 		default:
-			return Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", clip(name)).
+			return interaction.Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", clip(name)).
 				WithStatus(http.StatusBadRequest)
 		}
 		if name != "_offset" && name != "_cursor" {
@@ -108,11 +109,11 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	if asked == nil || beside {
 		values.Set("_include", "*")
 	}
-	options := s.searchOptions(ctx, false, nil)
+	options := s.SearchOptions(ctx, false, nil)
 	options.MaxCount = everythingCount
 	q, err := search.Parse(reg, "", values, options)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	q.Inside(reg, types, p.ResourceType, p.ID)
 	for _, c := range dated {
@@ -120,12 +121,12 @@ func (s *Service) everything(ctx context.Context, from reader, p EverythingParam
 	}
 
 	// 2. Its result, with links of its own.
-	answer, err := s.page(ctx, from, q, withQuery(path, kept))
+	answer, err := s.Page(ctx, from, q, interaction.WithQuery(path, kept))
 	if err != nil || !beside {
 		return answer, err
 	}
 	answer.Bundle.Total = -1
-	answer.Bundle.Entries = slices.DeleteFunc(answer.Bundle.Entries, func(e Entry) bool {
+	answer.Bundle.Entries = slices.DeleteFunc(answer.Bundle.Entries, func(e interaction.Entry) bool {
 		return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
 	})
 	return answer, nil
@@ -139,7 +140,7 @@ var careDateCodes = []string{"date", "onset-date", "effective-time", "effective"
 
 // careDates are the keys of the index entries that say when care took place, for
 // the types that have any.
-func (s *Service) careDates(types []string) []fhir.Key {
+func (s *Set) careDates(types []string) []fhir.Key {
 	var keys []fhir.Key
 	for _, t := range types {
 		for _, code := range careDateCodes {

@@ -1,22 +1,23 @@
-package interaction
+package operation
 
 import (
 	"context"
 
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
 )
 
 // Translate is ConceptMap/$translate: what a code is in another system.
 // Spec: https://hl7.org/fhir/R4/conceptmap-operation-translate.html.
-func (s *Service) Translate(ctx context.Context, p OperationParams) (Response, error) {
+func (s *Set) Translate(ctx context.Context, p Request) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	in, err := s.inputs(p, "", "", "url", "conceptMapVersion", "code", "system", "version", "source", "coding",
 		"codeableConcept", "target", "targetsystem", "reverse")
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	var t terminology.TranslateParams
 	err = in.texts(map[string]*string{"url": &t.URL, "conceptMapVersion": &t.Version, "source": &t.Source, "target": &t.Target, "targetsystem": &t.TargetSystem})
@@ -30,15 +31,15 @@ func (s *Service) Translate(ctx context.Context, p OperationParams) (Response, e
 		if t.URL != "" {
 			err = outcome.Invalid("$translate takes one of url and the instance")
 		} else {
-			t.Map, err = s.definition(ctx, p.ResourceType, p.ID)
+			t.Map, err = s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID)
 		}
 	}
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	r, err := s.Terminology.Translate(ctx, t)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	return answer(r.JSON())
 }

@@ -1,4 +1,4 @@
-package interaction
+package operation
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -21,17 +22,17 @@ type MetaParams struct {
 // Meta returns the profiles, tags and security labels of a resource; without ID
 // those that any resource of the type has, without ResourceType any at all.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
-func (s *Service) Meta(ctx context.Context, p MetaParams) (Response, error) {
+func (s *Set) Meta(ctx context.Context, p MetaParams) (interaction.Response, error) {
 	return s.meta(ctx, s.Store, p)
 }
 
-func (s *Service) meta(ctx context.Context, from reader, p MetaParams) (Response, error) {
+func (s *Set) meta(ctx context.Context, from interaction.Reader, p MetaParams) (interaction.Response, error) {
 	if p.ID == "" {
 		return s.metaInUse(ctx, from, p.ResourceType)
 	}
-	answer, err := s.read(ctx, from, ReadParams{ResourceType: p.ResourceType, ID: p.ID})
+	answer, err := s.ReadFrom(ctx, from, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	return s.metaOf(answer.Version)
 }
@@ -39,7 +40,7 @@ func (s *Service) meta(ctx context.Context, from reader, p MetaParams) (Response
 // MetaAdd adds the profiles, tags and security labels of Body to a resource, as
 // a new version; those it has already stay single.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta-add.html.
-func (s *Service) MetaAdd(ctx context.Context, p MetaParams) (Response, error) {
+func (s *Set) MetaAdd(ctx context.Context, p MetaParams) (interaction.Response, error) {
 	return s.changeMeta(ctx, p, func(to, by *r4.Meta) {
 		for _, profile := range by.Profile {
 			if at(to.Profile, func(c *fhir.Canonical) bool { return c.Text == profile.Text }) < 0 {
@@ -54,7 +55,7 @@ func (s *Service) MetaAdd(ctx context.Context, p MetaParams) (Response, error) {
 // MetaDelete takes the profiles, tags and security labels of Body away from a
 // resource, as a new version. Codings are the same when system and code are.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta-delete.html.
-func (s *Service) MetaDelete(ctx context.Context, p MetaParams) (Response, error) {
+func (s *Set) MetaDelete(ctx context.Context, p MetaParams) (interaction.Response, error) {
 	return s.changeMeta(ctx, p, func(to, by *r4.Meta) {
 		for _, profile := range by.Profile {
 			if i := at(to.Profile, func(c *fhir.Canonical) bool { return c.Text == profile.Text }); i >= 0 {
@@ -66,16 +67,16 @@ func (s *Service) MetaDelete(ctx context.Context, p MetaParams) (Response, error
 	})
 }
 
-func (s *Service) changeMeta(ctx context.Context, p MetaParams, change func(to, by *r4.Meta)) (Response, error) {
-	if err := s.may(ctx, access.Update, p.ResourceType, p.ID); err != nil {
-		return Response{}, err
+func (s *Set) changeMeta(ctx context.Context, p MetaParams, change func(to, by *r4.Meta)) (interaction.Response, error) {
+	if err := s.May(ctx, access.Update, p.ResourceType, p.ID); err != nil {
+		return interaction.Response{}, err
 	}
 	by, err := s.metaParameter(p.Body)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	if !fhir.ValidID(p.ID) {
-		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
 	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID, MustExist: true}
 	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
@@ -93,18 +94,18 @@ func (s *Service) changeMeta(ctx context.Context, p MetaParams, change func(to, 
 		if err != nil {
 			return nil, nil, err
 		}
-		x, err := s.index(current.ID, r)
+		x, err := s.Index(current.ID, r)
 		return body, x, err
 	}
 	if err := s.Store.Write(ctx, w); err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	return s.metaOf(w.Result)
 }
 
 // metaParameter reads the parameter meta of a Parameters resource.
-func (s *Service) metaParameter(body []byte) (*r4.Meta, error) {
-	r, err := s.decode("Parameters", body)
+func (s *Set) metaParameter(body []byte) (*r4.Meta, error) {
+	r, err := s.Decode("Parameters", body)
 	if err != nil {
 		return nil, err
 	}
@@ -117,18 +118,18 @@ func (s *Service) metaParameter(body []byte) (*r4.Meta, error) {
 }
 
 // metaOf is the answer to every $meta operation.
-func (s *Service) metaOf(v fhir.Version) (Response, error) {
+func (s *Set) metaOf(v fhir.Version) (interaction.Response, error) {
 	r, err := fhir.Decode(s.Model, v.Body)
 	if err != nil {
-		return Response{}, err
+		return interaction.Response{}, err
 	}
 	return metaParameters(metaAt(r)), nil
 }
 
-func metaParameters(m *r4.Meta) Response {
+func metaParameters(m *r4.Meta) interaction.Response {
 	out := &r4.Parameters{Parameter: []r4.ParametersParameter{{Value: m}}}
 	out.Parameter[0].Name.Text = "return"
-	return Response{Status: http.StatusOK, Body: fhir.Encode(nil, out)}
+	return interaction.Response{Status: http.StatusOK, Body: fhir.Encode(nil, out)}
 }
 
 // metaAt returns the meta of a stored resource, which always has one.
