@@ -75,8 +75,8 @@ const (
 
 var pageBodies = sync.Pool{New: func() any { return new(bodies) }}
 
-// decode is copyBody.
-func (b *bodies) decode(stored []byte) ([]byte, error) {
+// Decode is copyBody.
+func (b *bodies) Decode(stored []byte) ([]byte, error) {
 	size := len(stored)
 	packed := size > 0 && stored[0] == dictionaryNumber
 	if packed {
@@ -124,6 +124,14 @@ func (b *bodies) clear() (size int) {
 	}
 	b.at = 0
 	return size
+}
+
+// Release gives the memory to another page, unless it has grown beyond what is
+// worth keeping.
+func (b *bodies) Release() {
+	if b.clear() <= mostKept {
+		pageBodies.Put(b)
+	}
 }
 
 // decodeBody returns the JSON of the column body. It may share memory with

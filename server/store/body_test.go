@@ -80,7 +80,7 @@ func TestBodiesOfPages(t *testing.T) {
 			if i%3 > 0 {
 				stored = appendBody(nil, stored)
 			}
-			body, err := memory.decode(stored)
+			body, err := memory.Decode(stored)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,7 @@
 //
 // Reads by id that come at the same time share a query (reader.go).
 //
-// A search keeps one connection from its first statement to its last (lease.go). A
+// A search keeps one connection from its first statement to its last (server/search/strategy). A
 // few short ones run at a time, in the order of arrival, which ends each of them
 // sooner than taking turns would. The bodies of its page lie in memory that another
 // page gets once they have been written out (body.go).

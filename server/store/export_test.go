@@ -1,14 +1,18 @@
 package store
 
-import "context"
+import (
+	"context"
+
+	"kiln/server/search/strategy"
+)
 
 // SetSearchLimit bounds what a search takes as candidates, so that a few hundred
 // resources show how many are found, and forgets what was remembered.
-func (s *Store) SetSearchLimit(n int) { s.searches = searches{limit: n} }
+func (s *Store) SetSearchLimit(n int) {
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n})
+}
 
 // HoldConnection holds a connection as a search does that takes long.
 func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) {
-	l := &lease{s: s}
-	_, err = l.get(ctx)
-	return l.release, err
+	return s.searcher.Hold(ctx)
 }

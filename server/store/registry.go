@@ -57,9 +57,6 @@ func outdated(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "22012" // CheckRegistry divides by zero
 }
 
-// errNoIndexer is of what is read from resources, and not from their index.
-var errNoIndexer = errors.New("store: the values of stored resources need an Indexer")
-
 var errOutdated = errors.New("store: the search parameters have changed")
 
 // renew makes the indexes of writes anew, by search parameters that are as new as

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"kiln/gen/db"
+	"kiln/server/search/strategy"
 )
 
 // Config says where the data is. Only URL is needed.
@@ -60,9 +61,7 @@ type Store struct {
 	flush flusher
 	trim  trimmer
 
-	searches searches
-	turns    turns
-	sorting  chan struct{} // has an element for each search that sorts many resources
+	searcher *strategy.Searcher
 }
 
 // querier is what a pool, a connection and a transaction have in common.
@@ -75,7 +74,7 @@ type querier interface {
 
 // Open connects to a migrated database.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{log: c.Logger, now: c.Now, sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+	s := &Store{log: c.Logger, now: c.Now}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -108,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.flush.start(s)
-	s.turns = newTurns(maxConns)
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))

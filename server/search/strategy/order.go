@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"context"
@@ -90,7 +90,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	}
 	// Reading many resources takes a processor for a second: a few at a time, and
 	// who waited, without a connection, may find that somebody else has done it.
-	x.lease.release()
+	x.connection.release()
 	select {
 	case x.s.sorting <- struct{}{}:
 		defer func() { <-x.s.sorting }()
@@ -104,7 +104,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.s.searches.orders.keep(key, o)
+	x.s.memory.orders.keep(key, o)
 	return p, nil
 }
 
@@ -124,10 +124,10 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.s.searches.wantsColumn(key, x.s.now()) {
+	if !x.s.memory.wantsColumn(key, x.s.now()) {
 		return x.gather(ctx)
 	}
-	defer func() { x.s.searches.keepColumn(key, column{}, x.s.now()) }()
+	defer func() { x.s.memory.keepColumn(key, column{}, x.s.now()) }()
 	total, err := x.total(ctx, x.byTotal())
 	if err != nil {
 		return nil, err
@@ -139,13 +139,13 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.s.searches.orders.keep(key, o)
+	x.s.memory.orders.keep(key, o)
 	return p, nil
 }
 
 // byKeptOrder returns nil where there is no order that still holds.
 func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, error) {
-	kept := x.s.searches.orders.find(key, x.s.now())
+	kept := x.s.memory.orders.find(key, x.s.now())
 	if kept == nil {
 		return nil, nil
 	}
@@ -155,16 +155,16 @@ func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, e
 	}
 	p, now, err := x.rowsOf(ctx, rids, kept.snapshot)
 	if err != nil || p == nil {
-		x.s.searches.orders.keep(key, nil)
+		x.s.memory.orders.keep(key, nil)
 		return nil, err
 	}
-	x.s.searches.orders.keep(key, &keptOrder{kept.o, now, x.s.now()})
+	x.s.memory.orders.keep(key, &keptOrder{kept.o, now, x.s.now()})
 	return arrange(p, kept.o, rids, keys), nil
 }
 
 // sortAtOnce sorts all matches and fetches the page in one snapshot.
 func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, err error) {
-	conn, err := x.lease.get(ctx)
+	conn, err := x.connection.get(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -187,8 +187,8 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 
 // sort reads all matches, one body in memory at a time.
 func (x *searching) sort(ctx context.Context) (*search.Order, error) {
-	if x.plan.InMemory() && x.s.Indexer == nil {
-		return nil, errNoIndexer
+	if x.plan.InMemory() && x.s.store.Resources() == nil {
+		return nil, errNoResources
 	}
 	st := x.plan.Unsorted()
 	x.note("all matches, to be sorted", st)
@@ -245,19 +245,19 @@ func (x *searching) sort(ctx context.Context) (*search.Order, error) {
 }
 
 // sortValues finds what a stored resource is sorted by.
-func (s *Store) sortValues(body []byte, sorters []*fhir.Sorter) error {
-	json, err := decodeBody(body)
+func (s *Searcher) sortValues(body []byte, sorters []*fhir.Sorter) error {
+	json, err := s.store.DecodeBody(body)
 	if err != nil {
 		return err
 	}
-	r, err := s.Indexer.Decode(json)
+	r, err := s.store.Resources().Decode(json)
 	if err != nil {
 		return err
 	}
 	for _, o := range sorters {
 		o.Reset()
 	}
-	return s.Indexer.Sort(r, sorters)
+	return s.store.Resources().Sort(r, sorters)
 }
 
 // pageIn fetches the page of a fresh order.

@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"context"
@@ -93,20 +93,20 @@ func (x *searching) those(ctx context.Context, st search.Statement, limit int, o
 }
 
 // canonicalsOf are the canonicals that a resource has under keys.
-func (s *Store) canonicalsOf(v fhir.Version, keys []fhir.Key) ([]string, error) {
+func (s *Searcher) canonicalsOf(v fhir.Version, keys []fhir.Key) ([]string, error) {
 	r, err := s.decode(v)
 	if err != nil {
 		return nil, err
 	}
 	by := &fhir.Sorter{Keys: keys, Every: true}
-	if err := s.Indexer.Sort(r, []*fhir.Sorter{by}); err != nil {
+	if err := s.store.Resources().Sort(r, []*fhir.Sorter{by}); err != nil {
 		return nil, err
 	}
 	return by.Values(), nil
 }
 
 // canonicalOf is the canonical URL of a resource with its version.
-func (s *Store) canonicalOf(v fhir.Version) (url, version string, err error) {
+func (s *Searcher) canonicalOf(v fhir.Version) (url, version string, err error) {
 	r, err := s.decode(v)
 	if err != nil {
 		return "", "", err
@@ -120,9 +120,9 @@ func (s *Store) canonicalOf(v fhir.Version) (url, version string, err error) {
 	return text("url"), text("version"), nil
 }
 
-func (s *Store) decode(v fhir.Version) (fhir.Resource, error) {
-	if s.Indexer == nil {
-		return nil, errNoIndexer
+func (s *Searcher) decode(v fhir.Version) (fhir.Resource, error) {
+	if s.store.Resources() == nil {
+		return nil, errNoResources
 	}
-	return s.Indexer.Decode(v.Body)
+	return s.store.Resources().Decode(v.Body)
 }

@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"context"
@@ -10,38 +10,38 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// lease is the connection of one search: taken when it is first needed, kept from
+// connection is the connection of one search: taken when it is first needed, kept from
 // one statement to the next, so that a search waits once.
-type lease struct {
-	s    *Store
+type connection struct {
+	s    *Searcher
 	conn *pgxpool.Conn
 	end  func()
 }
 
-// turns bounds the searches that run. Each gets both kinds of place in the order of
+// admission bounds the searches that run. Each gets both kinds of place in the order of
 // arrival.
-type turns struct {
+type admission struct {
 	// all has room for fewer searches than there are connections, so that reads and
 	// writes find one while long searches run.
 	all chan struct{}
 	// short has room for a few searches at a time, which keep every processor busy;
-	// more would only take turns and all end late.
+	// more would only take admission and all end late.
 	short chan struct{}
 }
 
-// brief is how long a search counts among the short ones. One that takes longer makes
+// shortFor is how long a search counts among the short ones. One that takes longer makes
 // room for another there.
-const brief = 20 * time.Millisecond
+const shortFor = 20 * time.Millisecond
 
-func newTurns(maxConns int) turns {
-	return turns{
+func newAdmission(maxConns int) admission {
+	return admission{
 		all:   make(chan struct{}, max(1, maxConns-3)),
 		short: make(chan struct{}, max(1, min(maxConns/2, 2*runtime.NumCPU()))),
 	}
 }
 
 // take waits for a turn, and returns how to end it.
-func (t *turns) take(ctx context.Context) (end func(), err error) {
+func (t *admission) take(ctx context.Context) (end func(), err error) {
 	select {
 	case t.all <- struct{}{}:
 	case <-ctx.Done():
@@ -54,7 +54,7 @@ func (t *turns) take(ctx context.Context) (end func(), err error) {
 		return nil, ctx.Err()
 	}
 	leave := sync.OnceFunc(func() { <-t.short })
-	timer := time.AfterFunc(brief, leave)
+	timer := time.AfterFunc(shortFor, leave)
 	return func() {
 		timer.Stop()
 		leave()
@@ -62,15 +62,15 @@ func (t *turns) take(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-func (l *lease) get(ctx context.Context) (*pgxpool.Conn, error) {
+func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
 	if l.conn != nil {
 		return l.conn, nil
 	}
-	end, err := l.s.turns.take(ctx)
+	end, err := l.s.admission.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := l.s.pool.Acquire(ctx)
+	conn, err := l.s.store.Acquire(ctx)
 	if err != nil {
 		end()
 		return nil, err
@@ -79,8 +79,15 @@ func (l *lease) get(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, nil
 }
 
+// Hold takes a connection as a search does, and returns how to give it back.
+func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
+	l := &connection{s: s}
+	_, err = l.get(ctx)
+	return l.release, err
+}
+
 // release gives the connection back; what is asked afterwards takes another.
-func (l *lease) release() {
+func (l *connection) release() {
 	if l.conn != nil {
 		l.conn.Release()
 		l.end()
@@ -88,7 +95,7 @@ func (l *lease) release() {
 	}
 }
 
-func (l *lease) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (l *connection) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	conn, err := l.get(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +103,7 @@ func (l *lease) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 	return conn.Query(ctx, sql, args...)
 }
 
-func (l *lease) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (l *connection) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	conn, err := l.get(ctx)
 	if err != nil {
 		return failedRow{err}

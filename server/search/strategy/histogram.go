@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"context"
@@ -28,28 +28,28 @@ const (
 // that may still hold.
 func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remembered, error) {
 	name := h.Name()
-	g, snapshot := x.s.searches.histogram(name, x.s.now())
+	g, snapshot := x.s.memory.histogram(name, x.s.now())
 	if g == nil {
-		if joint := x.plan.Joint(); joint != nil && joint.Alone() && x.q.Count > 0 && !x.s.searches.refused(keyOf(joint.Build())) {
+		if joint := x.plan.Joint(); joint != nil && joint.Alone() && x.q.Count > 0 && !x.s.memory.refused(keyOf(joint.Build())) {
 			return nil, nil // a column is better, and made sooner
 		}
-		if !x.s.searches.wantsHistogram(name, x.s.now()) {
+		if !x.s.memory.wantsHistogram(name, x.s.now()) {
 			return nil, nil
 		}
 		var err error
 		if g, snapshot, err = x.buildHistogram(ctx, h); err != nil || g == nil {
-			x.s.searches.keepHistogram(name, nil, "", x.s.now())
+			x.s.memory.keepHistogram(name, nil, "", x.s.now())
 			return nil, err
 		}
-		x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
+		x.s.memory.keepHistogram(name, g, snapshot, x.s.now())
 	}
 	st, base := h.Count(x.plan.Env(), g)
 	return &remembered{
 		about: base, exact: st.Then(x.plan.Unchanged(snapshot)), base: base, state: snapshot,
 		keep: func(_ int64, snapshot string) {
-			x.s.searches.keepHistogram(name, g, snapshot, x.s.now())
+			x.s.memory.keepHistogram(name, g, snapshot, x.s.now())
 		},
-		forget: func() { x.s.searches.keepHistogram(name, nil, "", x.s.now()) },
+		forget: func() { x.s.memory.keepHistogram(name, nil, "", x.s.now()) },
 	}, nil
 }
 
@@ -77,7 +77,7 @@ func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*se
 	return &g, snapshot, nil
 }
 
-func (m *searches) histogram(name string, now time.Time) (*search.Histogram, string) {
+func (m *memory) histogram(name string, now time.Time) (*search.Histogram, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.histograms[name]
@@ -88,7 +88,7 @@ func (m *searches) histogram(name string, now time.Time) (*search.Histogram, str
 }
 
 // wantsHistogram reports whether the caller should make it now: one at a time.
-func (m *searches) wantsHistogram(name string, now time.Time) bool {
+func (m *memory) wantsHistogram(name string, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.histograms == nil || len(m.histograms) >= maxHistograms {
@@ -106,7 +106,7 @@ func (m *searches) wantsHistogram(name string, now time.Time) bool {
 	return true
 }
 
-func (m *searches) keepHistogram(name string, g *search.Histogram, snapshot string, now time.Time) {
+func (m *memory) keepHistogram(name string, g *search.Histogram, snapshot string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.histograms[name]

@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // `:iterate` finds something new. A resource comes once, so a cycle ends by
 // itself; what goes over the cap is told.
 // Spec: https://hl7.org/fhir/R4/search.html#include.
-func (x *searching) include(ctx context.Context, r *SearchResult, rids []int64) error {
+func (x *searching) include(ctx context.Context, r *Result, rids []int64) error {
 	seen := slices.Clone(rids)
 	from := r.Matches
 	for round := 0; len(rids) > 0; round++ {
@@ -89,7 +89,7 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 
 // explain adds the query in words, and each statement with PostgreSQL's plan and
 // times: each is run again to measure it.
-func (x *searching) explain(ctx context.Context, r *SearchResult) error {
+func (x *searching) explain(ctx context.Context, r *Result) error {
 	tell := func(format string, args ...any) {
 		r.Issues = append(r.Issues, outcome.Issue{
 			Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: fmt.Sprintf(format, args...),

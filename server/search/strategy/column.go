@@ -1,4 +1,4 @@
-package store
+package strategy
 
 import (
 	"cmp"
@@ -33,15 +33,15 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (
 	key := keyOf(j.Build())
 	var c *search.Column
 	var snapshot string
-	if known, ok := x.s.searches.column(key, x.s.now()); ok {
+	if known, ok := x.s.memory.column(key, x.s.now()); ok {
 		c, snapshot = known.c, known.snapshot
 	} else {
-		if !build || !x.s.searches.wantsColumn(key, x.s.now()) {
+		if !build || !x.s.memory.wantsColumn(key, x.s.now()) {
 			return nil, nil
 		}
 		var err error
 		if c, snapshot, err = x.buildColumn(ctx, j); err != nil || c == nil {
-			x.s.searches.keepColumn(key, column{refused: err == nil}, x.s.now())
+			x.s.memory.keepColumn(key, column{refused: err == nil}, x.s.now())
 			return nil, err
 		}
 	}
@@ -51,10 +51,10 @@ func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (
 	}
 	p, now, err := x.rowsOf(ctx, of, snapshot)
 	if err != nil || p == nil {
-		x.s.searches.keepColumn(key, column{}, x.s.now())
+		x.s.memory.keepColumn(key, column{}, x.s.now())
 		return nil, err
 	}
-	x.s.searches.keepColumn(key, column{c: c, snapshot: now}, x.s.now())
+	x.s.memory.keepColumn(key, column{c: c, snapshot: now}, x.s.now())
 	p.total = int64(total)
 	return p, nil
 }
@@ -103,7 +103,7 @@ func (x *searching) list() (list, bool) {
 // byList answers a search whose matches are remembered; nil where they are not, or
 // do not hold any more.
 func (x *searching) byList(ctx context.Context, key totalKey) (*pageRows, error) {
-	c, ok := x.s.searches.column(key, x.s.now())
+	c, ok := x.s.memory.column(key, x.s.now())
 	if !ok {
 		return nil, nil
 	}
@@ -113,22 +113,22 @@ func (x *searching) byList(ctx context.Context, key totalKey) (*pageRows, error)
 	}
 	p, now, err := x.rowsOf(ctx, of, c.snapshot)
 	if err != nil || p == nil {
-		x.s.searches.keepColumn(key, column{}, x.s.now())
+		x.s.memory.keepColumn(key, column{}, x.s.now())
 		return nil, err
 	}
 	c.snapshot = now
-	x.s.searches.keepColumn(key, c, x.s.now())
+	x.s.memory.keepColumn(key, c, x.s.now())
 	p.total = int64(len(c.rids))
 	return p, nil
 }
 
 // learnList remembers the matches of a search when it is asked for the second time.
 func (x *searching) learnList(ctx context.Context, l list) error {
-	if !x.s.searches.wantsColumn(l.key, x.s.now()) {
+	if !x.s.memory.wantsColumn(l.key, x.s.now()) {
 		return nil
 	}
 	c := column{}
-	defer func() { x.s.searches.keepColumn(l.key, c, x.s.now()) }()
+	defer func() { x.s.memory.keepColumn(l.key, c, x.s.now()) }()
 	x.note("list", l.st)
 	var rids []int64
 	var snapshot string
@@ -177,7 +177,7 @@ func (c *column) len() int {
 	return len(c.rids)
 }
 
-func (m *searches) column(k totalKey, now time.Time) (column, bool) {
+func (m *memory) column(k totalKey, now time.Time) (column, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]
@@ -188,14 +188,14 @@ func (m *searches) column(k totalKey, now time.Time) (column, bool) {
 }
 
 // refused reports whether the column of a search cannot be made.
-func (m *searches) refused(k totalKey) bool {
+func (m *memory) refused(k totalKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]
 	return c != nil && c.refused
 }
 
-func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
+func (m *memory) wantsColumn(k totalKey, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]
@@ -212,7 +212,7 @@ func (m *searches) wantsColumn(k totalKey, now time.Time) bool {
 }
 
 // makeRoom forgets some columns, whichever, where there are too many.
-func (m *searches) makeRoom() {
+func (m *memory) makeRoom() {
 	if m.columns == nil {
 		m.columns = make(map[totalKey]*column)
 	}
@@ -228,7 +228,7 @@ func (m *searches) makeRoom() {
 	}
 }
 
-func (m *searches) keepColumn(k totalKey, of column, now time.Time) {
+func (m *memory) keepColumn(k totalKey, of column, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.columns[k]

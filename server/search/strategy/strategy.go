@@ -1,0 +1,785 @@
+package strategy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Result is one page of a search.
+type Result struct {
+	// Total is the number of matches on all pages, nil where none was asked for.
+	Total   *int
+	Matches []fhir.Version // in the order asked for
+	// Includes are what `_include` and `_revinclude` add, none twice and none
+	// that is a match.
+	Includes []fhir.Version
+
+	// Offset is the place of the first match in the whole result, from 0.
+	Offset int
+	// First is the cursor of the page before this one, Last of the page after
+	// it, End of the last page; EndOffset is where that begins. They are "" where
+	// there is no such page.
+	First, Last, End string
+	EndOffset        int
+	HasNext          bool
+
+	// Issues tell what the client should know of the answer: a cap that was
+	// reached, an explanation that was asked for.
+	Issues []outcome.Issue
+
+	bodies Bodies // of the matches and includes
+}
+
+// Release gives the memory of the bodies to other searches: whoever has copied
+// them calls it, and uses none afterwards. Without it they are collected as usual.
+func (r *Result) Release() {
+	if r.bodies != nil {
+		r.bodies.Release()
+	}
+	r.bodies = nil
+}
+
+// Store keeps the resources that are searched.
+type Store interface {
+	// Acquire takes a connection from the pool; the search gives it back.
+	Acquire(ctx context.Context) (*pgxpool.Conn, error)
+	// KnownType is TypeNumber as far as this server has seen the types.
+	KnownType(typ string) (int16, bool)
+	// TypeNumber returns the number of a resource type, false for one that has never
+	// been stored. It may ask the database.
+	TypeNumber(ctx context.Context, typ string) (int16, bool, error)
+	// TypeName returns the resource type of a number.
+	TypeName(ctx context.Context, number int16) (string, error)
+	// Bodies returns memory for the bodies of one page.
+	Bodies() Bodies
+	// DecodeBody returns the JSON of the column body, which may share its memory.
+	DecodeBody(stored []byte) ([]byte, error)
+	// Resources reads what the index has only hashes of; nil where nothing does.
+	Resources() Resources
+}
+
+// Bodies decodes the bodies of one page into memory that is used again.
+type Bodies interface {
+	Decode(stored []byte) ([]byte, error)
+	// Release ends the use of everything that was decoded.
+	Release()
+}
+
+// Resources reads stored resources.
+type Resources interface {
+	Decode(body []byte) (fhir.Resource, error)
+	// Sort gives the sorters what r is sorted by.
+	Sort(r fhir.Resource, by []*fhir.Sorter) error
+}
+
+// errNoResources is of what is read from resources, and not from their index.
+var errNoResources = errors.New("search: the values of stored resources need Store.Resources")
+
+// Config says what a Searcher works with.
+type Config struct {
+	Store Store
+	// MaxConns is the number of connections of the store's pool.
+	MaxConns int
+	Now      func() time.Time // nil means time.Now
+	// Limit is the number of rows that a driver may find, 0 for the default of
+	// search.Compile.
+	Limit int
+}
+
+// Searcher answers searches, and remembers what helps with the next ones. It is
+// safe for concurrent use.
+type Searcher struct {
+	store     Store
+	now       func() time.Time
+	memory    memory
+	admission admission
+	sorting   chan struct{} // has an element for each search that sorts many resources
+}
+
+// New returns a Searcher that remembers nothing yet.
+func New(c Config) *Searcher {
+	s := &Searcher{store: c.Store, now: c.Now, memory: memory{limit: c.Limit}, admission: newAdmission(c.MaxConns),
+		sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	return s
+}
+
+// Search runs a search on a connection of the pool. The statement is cancelled in
+// PostgreSQL when the context ends.
+// Spec: https://hl7.org/fhir/R4/http.html#search.
+func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error) {
+	l := &connection{s: s}
+	defer l.release()
+	return s.search(ctx, l, l, q)
+}
+
+// SearchIn runs a search inside a transaction, whose writes it sees.
+func (s *Searcher) SearchIn(ctx context.Context, tx pgx.Tx, q *search.Query) (*Result, error) {
+	return s.search(ctx, tx, nil, q)
+}
+
+// Conn is a connection, a connection or a transaction.
+type Conn interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// searching is one search under way.
+type searching struct {
+	s     *Searcher
+	conn  Conn
+	q     *search.Query
+	plan  *search.Plan
+	steps []step // for an explanation
+	// connection is the connection, nil where it is a transaction, which sees more than
+	// others do: what it counts is not kept.
+	connection *connection
+	bodies     Bodies // of the page; nil until a row is there
+
+	first      totalKey // of driver 0, once it is known
+	firstKnown bool
+}
+
+// private reports whether the search sees what others do not.
+func (x *searching) private() bool { return x.connection == nil }
+
+// driving is what driver i is remembered by.
+func (x *searching) driving(i int) totalKey {
+	if i > 0 {
+		return keyOf(x.plan.Driving(i))
+	}
+	if !x.firstKnown {
+		x.first, x.firstKnown = keyOf(x.plan.Driving(0)), true
+	}
+	return x.first
+}
+
+// step is one statement that was run.
+type step struct {
+	name string
+	st   search.Statement
+}
+
+// pageRows is the answer of a page statement.
+type pageRows struct {
+	seen, total int64
+	rows        []match
+}
+
+// match is a row of a page with its place in the order.
+type match struct {
+	rid  int64
+	keys []*string
+	v    fhir.Version
+}
+
+// walkCost is how many resources a walk may test for a page before fetching all
+// matches is cheaper.
+const walkCost = 10_000
+
+// entriesForProbe is how many entries of an index are read in the time of one test;
+// below walkFrom matches reading them all is short anyway.
+const (
+	entriesForProbe = 15
+	walkFrom        = 2_000
+)
+
+func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (*Result, error) {
+	x := &searching{s: s, conn: conn, connection: l, q: q}
+	needsUnits := q.NeedsUnits()
+	seen := s.memory.units.Load()
+	if needsUnits && seen == nil {
+		seen = &unitsSeen{ids: []int64{}}
+	}
+	if err := x.compile(ctx, seen); err != nil {
+		return nil, err
+	}
+	if x.plan.Empty {
+		return x.result(ctx, &pageRows{}, true)
+	}
+	if needsUnits {
+		// A column that holds needs no other units than it was made with.
+		if joint := x.plan.Joint(); joint != nil && joint.Alone() && q.Count > 0 {
+			if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
+				return x.resultOf(ctx, p, true, err)
+			}
+		}
+		now, err := x.unitsInUse(ctx, seen)
+		if err != nil {
+			return nil, err
+		}
+		if now != seen {
+			if err := x.compile(ctx, now); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if x.plan.InMemory() && q.Count > 0 {
+		p, err := x.byOrder(ctx)
+		return x.resultOf(ctx, p, true, err)
+	}
+	p, exact, err := x.run(ctx)
+	return x.resultOf(ctx, p, exact, err)
+}
+
+func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err error) (*Result, error) {
+	if err != nil {
+		return nil, err
+	}
+	return x.result(ctx, p, exact)
+}
+
+// compile plans the query with what the database knows of types, and with units.
+func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
+	var failure error
+	asked := false // the database, for a type that this server has not seen
+	env := &search.Env{Limit: x.s.memory.limit, Type: func(typ string) (int16, bool) {
+		if n, ok := x.s.store.KnownType(typ); ok || asked {
+			return n, ok
+		}
+		asked = true
+		n, ok, err := x.s.store.TypeNumber(ctx, typ)
+		if err != nil && failure == nil {
+			failure = err
+		}
+		return n, ok
+	}}
+	env.Systems = func(code fhir.Key) []string {
+		systems, err := systemsOf(ctx, x.conn, code)
+		if err != nil && failure == nil {
+			failure = err
+		}
+		return systems
+	}
+	if units != nil {
+		env.Units = units.units
+	}
+	x.plan, x.firstKnown = search.Compile(x.q, env), false
+	return failure
+}
+
+// unitsInUse adds those of quantity_unit that this server has not seen: what it
+// returns is as new as the search. Rows never change.
+func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen, error) {
+	rows, err := x.conn.Query(ctx, `SELECT id, system, code, unit FROM quantity_unit WHERE id <> ALL ($1)`, seen.ids)
+	if err != nil {
+		return nil, err
+	}
+	more, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (search.Unit, error) {
+		var id int64
+		var system, code, unit string
+		err := r.Scan(&id, &system, &code, &unit)
+		return search.NewUnit(id, system, code, unit), err
+	})
+	if err != nil || len(more) == 0 {
+		return seen, err
+	}
+	now := &unitsSeen{ids: slices.Clone(seen.ids), units: append(slices.Clone(seen.units), more...)}
+	for _, u := range more {
+		now.ids = append(now.ids, u.ID)
+	}
+	x.s.memory.units.Store(now)
+	return now, nil
+}
+
+// unitsSeen are units that are committed.
+type unitsSeen struct {
+	ids   []int64
+	units []search.Unit
+}
+
+// systemsOf reads the systems of a code that a joint composite has rows of.
+func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(code))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// run finds the page, and the total unless the query wants none. exact is false
+// where the total is not known.
+func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
+	// 1. What memory says, and only the total.
+	joint := x.plan.Joint()
+	if joint != nil && joint.Alone() && x.q.Count > 0 {
+		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
+			return p, true, err
+		}
+	}
+	known, err := x.known(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if x.q.Count == 0 {
+		total, err := x.total(ctx, known)
+		return &pageRows{total: total}, true, err
+	}
+
+	// 2. Many matches need no candidates.
+	many := known != nil && (known.about >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0)
+	if !many && known != nil && known.about > walkFrom {
+		ofType, err := x.totalOfType(ctx, known.about)
+		if err != nil {
+			return nil, false, err
+		}
+		many = x.plan.Walkable() && x.probes(known.about, ofType)*entriesForProbe < known.about
+	}
+	if many {
+		p, err := x.common(ctx, known.about, known)
+		return p, true, err
+	}
+
+	// 3. Candidates, through the drivers that have not overflowed before.
+	list, listed := x.list()
+	if listed {
+		if p, err := x.byList(ctx, list.key); p != nil || err != nil {
+			return p, true, err
+		}
+	}
+	memory := &x.s.memory
+	for i := range x.plan.Drivers {
+		driving := x.driving(i)
+		if memory.overflows(driving, x.s.now()) {
+			continue
+		}
+		st, err := x.plan.Candidates(i)
+		if err != nil {
+			return nil, false, err
+		}
+		p, err := x.page(ctx, "candidates by "+x.plan.Drivers[i].Name, st)
+		if err != nil {
+			return nil, false, err
+		}
+		if p.seen < int64(x.plan.Limit) {
+			if listed && p.seen >= listFrom {
+				err = x.learnList(ctx, list)
+			}
+			return p, true, err
+		}
+		memory.overflowed(driving, x.s.now())
+	}
+
+	// 4. A common search.
+	if joint != nil && !joint.Alone() {
+		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
+			return p, true, err
+		}
+	}
+	if !x.plan.Walkable() {
+		p, err := x.sorted(ctx)
+		return p, true, err
+	}
+	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
+		p, _, err := x.walk(ctx, nil)
+		return p, false, err
+	}
+	total, err := x.total(ctx, known)
+	if err != nil {
+		return nil, false, err
+	}
+	p, err = x.common(ctx, total, nil)
+	return p, true, err
+}
+
+// common finds the page of a search whose total is known: along the order where
+// matches are common enough, else among all of them. The total is exact, or known
+// makes it so.
+func (x *searching) common(ctx context.Context, total int64, known *remembered) (*pageRows, error) {
+	if total == 0 {
+		return &pageRows{}, nil
+	}
+	ofType, err := x.totalOfType(ctx, total)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !x.plan.Walkable():
+		return x.sorted(ctx)
+	case x.probes(total, ofType) > walkCost && total < ofType:
+		return x.gather(ctx)
+	}
+	p, unchanged, err := x.walk(ctx, known)
+	switch {
+	case err != nil:
+		return nil, err
+	case known == nil:
+		p.total = total
+	case !unchanged:
+		p.total, err = x.total(ctx, known)
+	}
+	return p, err
+}
+
+// probes is about how many resources a walk tests for the page, in tests of the usual
+// price.
+func (x *searching) probes(total, ofType int64) int64 {
+	far := int64(x.q.Count + 1)
+	if x.q.Cursor == nil {
+		far += int64(x.q.Offset)
+	}
+	return min(far, total) * ofType / total * x.plan.ProbeCost()
+}
+
+func (x *searching) gather(ctx context.Context) (*pageRows, error) {
+	st, err := x.plan.Gather()
+	if err != nil {
+		return nil, err
+	}
+	return x.page(ctx, "gather", st)
+}
+
+// walk goes along the order, phase by phase, until the page is full. The total is
+// that of known, where nothing has changed.
+func (x *searching) walk(ctx context.Context, known *remembered) (all *pageRows, unchanged bool, err error) {
+	all = &pageRows{}
+	skipped := 0 // by the phases before, of a hand-written offset
+	for phase := range x.plan.Phases() {
+		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped)
+		if err != nil {
+			return nil, false, err
+		}
+		if !ok {
+			continue
+		}
+		var p *pageRows
+		name := fmt.Sprintf("walk %d", phase+1)
+		if known != nil {
+			// The rows and the proof of the total come from one snapshot.
+			p, all.total, unchanged, err = x.pageKnowing(ctx, name, st, known)
+			known = nil
+		} else {
+			p, err = x.page(ctx, name, st)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		all.rows = append(all.rows, p.rows...)
+		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
+			// The offset may lie among the matches without a value: count those
+			// with one.
+			var n int64
+			if err := x.one(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
+				return nil, false, err
+			}
+			skipped = int(n)
+		}
+	}
+	return all, unchanged, nil
+}
+
+// remembered is what memory has of a total: what it is about, and the statement that
+// makes it exact as long as nothing has changed.
+type remembered struct {
+	about int64
+	// exact is three expressions: a number to which base is added, and those of
+	// Plan.Unchanged.
+	exact search.Statement
+	base  int64
+	// keep is told when it held, and the state in which it did; forget when not.
+	keep   func(n int64, snapshot string)
+	forget func()
+
+	state string // that memory is of
+	since string // state, where base is the total in it
+	stale bool   // something has changed
+}
+
+// known looks into memory for the total, exact or about.
+func (x *searching) known(ctx context.Context) (*remembered, error) {
+	if x.private() {
+		return nil, nil
+	}
+	if h := x.plan.HalfAxis(); h != nil {
+		return x.byHistogram(ctx, h)
+	}
+	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
+		return nil, nil // candidates tell
+	}
+	return x.byTotal(), nil
+}
+
+// byTotal is the total of the same search before, nil where there is none.
+func (x *searching) byTotal() *remembered {
+	key := keyOf(x.plan.Count())
+	t, ok := x.s.memory.total(key, x.s.now())
+	if !ok || x.private() {
+		return nil
+	}
+	return &remembered{
+		about: t.n, exact: search.Statement{SQL: "SELECT 0::bigint"}.Then(x.plan.Unchanged(t.snapshot)), base: t.n,
+		keep: func(n int64, snapshot string) {
+			x.s.memory.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
+		},
+		forget: func() {}, state: t.snapshot, since: t.snapshot,
+	}
+}
+
+// settle takes the answer of exact.
+func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
+	if !unchanged || !search.SameIndex(r.state, snapshot) {
+		r.stale = true
+		r.forget()
+		return 0, false
+	}
+	r.keep(r.base+n, snapshot)
+	return r.base + n, true
+}
+
+// pageKnowing runs a page statement with the total that memory knows.
+func (x *searching) pageKnowing(ctx context.Context, name string, st search.Statement, known *remembered) (p *pageRows, total int64, unchanged bool, err error) {
+	var n int64
+	var snapshot string
+	st = st.Beside(known.exact)
+	x.note(name, st)
+	if p, err = x.rows(ctx, st, &n, &unchanged, &snapshot); err != nil {
+		return nil, 0, false, err
+	}
+	total, unchanged = known.settle(n, unchanged, snapshot)
+	return p, total, unchanged, nil
+}
+
+// total counts the matches, from memory where nothing has changed since.
+func (x *searching) total(ctx context.Context, known *remembered) (n int64, err error) {
+	if known != nil && !known.stale {
+		var unchanged bool
+		var snapshot string
+		st := known.exact
+		st.SQL = "SELECT " + st.SQL
+		if err := x.one(ctx, "total", st, &n, &unchanged, &snapshot); err != nil {
+			return 0, err
+		}
+		if n, ok := known.settle(n, unchanged, snapshot); ok {
+			return n, nil
+		}
+	}
+	if known != nil && known.since != "" {
+		if n, ok, err := x.added(ctx, known); ok || err != nil {
+			return n, err
+		}
+	}
+	count := x.plan.Count()
+	return x.count(ctx, count, keyOf(count))
+}
+
+// added is the total where nothing but a few new resources has come since: counting
+// again would read every match.
+func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok bool, err error) {
+	st, ok := x.plan.Added(known.since)
+	if !ok {
+		return 0, false, nil
+	}
+	var snapshot string
+	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !search.SameIndex(known.since, snapshot) {
+		return 0, false, err
+	}
+	known.keep(known.base+n, snapshot)
+	return known.base + n, true, nil
+}
+
+// count counts and remembers, but for what only a transaction sees.
+func (x *searching) count(ctx context.Context, st search.Statement, key totalKey) (int64, error) {
+	t := total{at: x.s.now()}
+	st.SQL = "SELECT (" + st.SQL + "), " + search.Now
+	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
+		return 0, err
+	}
+	if !x.private() {
+		x.s.memory.keep(key, t)
+	}
+	return t.n, nil
+}
+
+// totalOfType is about how many resources of the types searched there are. Being
+// an estimate, it may be old.
+func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, error) {
+	st := x.plan.CountType()
+	key := keyOf(st)
+	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+		return max(t.n, atLeast), nil
+	}
+	n, err := x.count(ctx, st, key)
+	return max(n, atLeast), err
+}
+
+func (x *searching) one(ctx context.Context, name string, st search.Statement, into ...any) error {
+	x.note(name, st)
+	return x.conn.QueryRow(ctx, st.SQL, st.Args...).Scan(into...)
+}
+
+func (x *searching) note(name string, st search.Statement) {
+	if x.q.Explain {
+		x.steps = append(x.steps, step{name, st})
+	}
+}
+
+// page runs a page statement.
+func (x *searching) page(ctx context.Context, name string, st search.Statement) (*pageRows, error) {
+	x.note(name, st)
+	return x.rows(ctx, st)
+}
+
+// rows reads the rows of a page statement, after those columns that go to before.
+func (x *searching) rows(ctx context.Context, st search.Statement, before ...any) (*pageRows, error) {
+	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	p := &pageRows{}
+	nkeys := len(x.q.Sort)
+	for first := true; rows.Next(); first = false {
+		v := rows.RawValues()
+		if first {
+			if err := binaryColumns(rows, len(before)+3, 6); err != nil {
+				return nil, err
+			}
+			if len(before) > 0 { // the same in every row
+				if err := rows.Scan(append(before, make([]any, len(v)-len(before))...)...); err != nil {
+					return nil, err
+				}
+			}
+		}
+		v = v[len(before):]
+		if count := v[1]; count != nil {
+			p.seen, p.total = rawInt8(v[0]), rawInt8(count)
+		}
+		rid := v[2]
+		if rid == nil {
+			continue
+		}
+		if p.rows == nil {
+			p.rows = make([]match, 0, min(x.q.Count+1, 256))
+		}
+		m := match{rid: rawInt8(rid)}
+		for _, k := range v[3 : 3+nkeys] {
+			var key *string
+			if k != nil {
+				key = new(string(k))
+			}
+			m.keys = append(m.keys, key)
+		}
+		if m.v, err = x.version(ctx, v[3+nkeys:]); err != nil {
+			return nil, err
+		}
+		p.rows = append(p.rows, m)
+	}
+	return p, rows.Err()
+}
+
+// binaryColumns refuses an answer whose first numbers and last columns, those of
+// search.rowColumns, are not in PostgreSQL's binary format, as they are read here:
+// reading them one by one through the driver takes longer than finding them.
+func binaryColumns(rows pgx.Rows, numbers, last int) error {
+	columns := rows.FieldDescriptions()
+	for i, c := range columns {
+		text := c.DataTypeOID == pgtype.TextOID // the same in both formats
+		if (i < numbers || i >= len(columns)-last) && c.Format != pgx.BinaryFormatCode && !text {
+			return fmt.Errorf("search: column %s is not in binary format", c.Name)
+		}
+	}
+	return nil
+}
+
+func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
+
+// rawTime reads a timestamptz: microseconds since 2000.
+func rawTime(b []byte) time.Time { return time.UnixMicro(rawInt8(b) + 946684800*1e6).UTC() }
+
+// version reads search.rowColumns.
+func (x *searching) version(ctx context.Context, v [][]byte) (fhir.Version, error) {
+	name, err := x.s.store.TypeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
+	if err != nil {
+		return fhir.Version{}, err
+	}
+	if x.bodies == nil {
+		x.bodies = x.s.store.Bodies()
+	}
+	body, err := x.bodies.Decode(v[5])
+	if err != nil {
+		return fhir.Version{}, err
+	}
+	return fhir.Version{
+		ResourceType: name, ID: string(v[0]), VersionID: int(int32(binary.BigEndian.Uint32(v[1]))),
+		LastUpdated: rawTime(v[2]), Method: fhir.Method(v[3][0]), Body: body,
+	}, nil
+}
+
+// result makes the page that the client sees: the row too many becomes HasNext,
+// cursors and includes are added.
+func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Result, error) {
+	q := x.q
+	r := &Result{Offset: q.Offset, bodies: x.bodies}
+	total := int(p.total)
+	if exact && q.Total != search.TotalNone {
+		r.Total = &total
+	}
+	size := q.Count
+	backwards := q.Cursor != nil && q.Cursor.Before
+	if q.Cursor != nil && q.Cursor.Size > 0 {
+		size = min(q.Cursor.Size, q.Count)
+	}
+	more := len(p.rows) > size
+	if more {
+		p.rows = p.rows[:size]
+	}
+	if backwards {
+		slices.Reverse(p.rows)
+	}
+	r.Matches = make([]fhir.Version, len(p.rows))
+	for i := range p.rows {
+		r.Matches[i] = p.rows[i].v
+	}
+	atEnd := backwards && q.Cursor.RID == 0
+	r.HasNext = more
+	if backwards {
+		r.HasNext = !atEnd && len(p.rows) > 0
+		if !more {
+			r.Offset = 0
+		} else if atEnd && exact {
+			r.Offset = max(0, total-len(p.rows))
+		}
+	}
+	if n := len(p.rows); n > 0 {
+		if r.HasNext {
+			r.Last = (&search.Cursor{Keys: p.rows[n-1].keys, RID: p.rows[n-1].rid}).String()
+		}
+		if backwards && more || !backwards && (q.Offset > 0 || q.Cursor != nil) {
+			r.First = (&search.Cursor{Keys: p.rows[0].keys, RID: p.rows[0].rid, Before: true}).String()
+		}
+	}
+	if exact && q.Count > 0 && total > q.Count {
+		r.EndOffset = (total - 1) / q.Count * q.Count
+		r.End = (&search.Cursor{Before: true, Size: total - r.EndOffset}).String()
+	}
+	if len(p.rows) > 0 && len(q.Includes)+len(q.RevIncludes) > 0 {
+		rids := make([]int64, len(p.rows))
+		for i := range p.rows {
+			rids[i] = p.rows[i].rid
+		}
+		if err := x.include(ctx, r, rids); err != nil {
+			return nil, err
+		}
+	}
+	if q.Explain {
+		if err := x.explain(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
