@@ -25,7 +25,7 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		err := part.err
 		if err == nil {
 			var j *job
-			if j, err = s.job(i, part.entry); err == nil {
+			if j, err = s.job(i, part.entry, p.BaseURL); err == nil {
 				n := phase(j.method)
 				if j.to.search || j.to.operation != "" && !s.affects(j.to) {
 					n = 3 // a POST that reads
@@ -86,7 +86,7 @@ func bySubject(jobs []*job) [][]*job {
 		case j.to.id != "":
 			subject = j.to.typ + "/" + j.to.id
 		case j.entry.Request.IfNoneExist.Text != "":
-			subject = j.to.typ + "?" + j.ifNoneExist()
+			subject = j.to.typ + "?" + j.ifNoneExist
 		case j.to.hasQuery:
 			subject = j.to.typ + "?" + j.to.query
 		}
@@ -113,7 +113,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 	}
 	switch j.method {
 	case "POST":
-		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: q.IfNoneExist.Text}
+		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: q.IfNoneExist.Text, BaseURL: p.BaseURL}
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
 		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,

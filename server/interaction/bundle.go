@@ -33,7 +33,7 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 	}
 	r, err := fhir.Decode(s.Model, p.Body)
 	if err != nil {
-		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnprocessableEntity {
+		if _, ok := outcome.From(err); ok {
 			if parts, ok := s.batchParts(p.Body); ok {
 				return s.batch(ctx, p, parts)
 			}
@@ -152,6 +152,8 @@ type job struct {
 	method  string
 	to      target
 	ifMatch string
+	// ifNoneExist is the search of a conditional create.
+	ifNoneExist string
 
 	// Of a write in a transaction.
 	w        *store.Write
@@ -159,10 +161,12 @@ type job struct {
 	existing *fhir.Version // what If-None-Exist matched
 	twin     *job          // the entry before with the same If-None-Exist, which creates
 	gone     bool          // a conditional delete that matched nothing
+	late     []string      // its conditional references that wait for other writes
 }
 
-// job reads entry.request and checks that it makes sense.
-func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
+// job reads entry.request and checks that it makes sense. base is the service's URL
+// as the client sees it.
+func (s *Service) job(i int, e *r4.BundleEntry, base string) (*job, error) {
 	if e.Request == nil {
 		return nil, outcome.New(outcome.CodeRequired, "the entry has no request").At(entryPath(i) + ".request")
 	}
@@ -171,7 +175,7 @@ func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
 		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no url").At(entryPath(i) + ".request.url")
 	}
 	var err error
-	if j.to, err = s.parseTarget(e.Request.URL.Text); err != nil {
+	if j.to, err = s.parseTarget(e.Request.URL.Text, base); err != nil {
 		if o, ok := outcome.From(err); ok {
 			return nil, o.At(entryPath(i) + ".request.url")
 		}
@@ -186,6 +190,12 @@ func (s *Service) job(i int, e *r4.BundleEntry) (*job, error) {
 			return j, nil
 		}
 		plain = plain && j.to.typ != "" && j.to.id == ""
+		if plain && j.to.hasQuery {
+			if err := NoCreateQuery(j.to.query); err != nil {
+				return nil, inEntry(i, err)
+			}
+		}
+		j.ifNoneExist = s.criteria(base, j.to.typ, e.Request.IfNoneExist.Text)
 	case "PUT", "PATCH", "DELETE":
 		plain = plain && j.to.typ != "" && (j.to.id != "" || j.to.hasQuery)
 	case "":
@@ -319,6 +329,3 @@ func Told(r Response) []outcome.Issue {
 	}
 	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
 }
-
-// ifNoneExist is the search of a conditional create, "" for a plain one.
-func (j *job) ifNoneExist() string { return criteria(j.to.typ, j.entry.Request.IfNoneExist.Text) }

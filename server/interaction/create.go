@@ -2,10 +2,13 @@ package interaction
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/store"
 )
 
@@ -13,9 +16,12 @@ import (
 type CreateParams struct {
 	ResourceType string
 	Body         []byte // must not change until Create returns
-	// IfNoneExist is the search of a conditional create; `?` or `Patient?` may
-	// stand before it. "" is for a plain one.
+	// IfNoneExist is the search of a conditional create; `?`, `Patient?` or that
+	// below the service's base URL may stand before it. "" is for a plain one.
 	IfNoneExist string
+	// BaseURL is the service's as the client sees it, without a trailing slash; ""
+	// leaves those of the Service.
+	BaseURL string
 }
 
 // Create stores a new resource under an id of the service's choice; an id in the
@@ -50,8 +56,29 @@ func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (
 	return made(w.Result, true), nil
 }
 
+// NoCreateQuery refuses a query on the URL of a create: which resource exists is
+// asked by If-None-Exist, and whoever asks here would get a second one. What is
+// about the answer may stand. Spec: https://hl7.org/fhir/R4/http.html#ccreate.
+func NoCreateQuery(query string) error {
+	if query == "" {
+		return nil
+	}
+	values, err := ParseQuery(query)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		switch name {
+		case "_format", "_pretty":
+		default:
+			return outcome.Invalid("a create has no parameter %q; the search of a conditional create stands in If-None-Exist, a search by POST goes to _search", clip(name))
+		}
+	}
+	return nil
+}
+
 func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *store.Write) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, criteria(p.ResourceType, p.IfNoneExist), "If-None-Exist")
+	c, err := s.condition(ctx, p.ResourceType, s.criteria(p.BaseURL, p.ResourceType, p.IfNoneExist), "If-None-Exist")
 	if err != nil {
 		return Response{}, err
 	}
@@ -75,7 +102,30 @@ func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *stor
 }
 
 // criteria is the search in the text of an If-None-Exist on typ: people write it
-// with and without the URL that it belongs to.
-func criteria(typ, text string) string {
+// with and without the URL that it belongs to. base is as for CreateParams.BaseURL.
+func (s *Service) criteria(base, typ, text string) string {
+	text = s.relative(base, text)
 	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(text, "/"), typ+"?"), "?")
+}
+
+// relative is what stands in text after a base URL of this service, text itself
+// where none does. base is one that the request was sent to, or "": it is served
+// with and without /fhir.
+func (s *Service) relative(base, text string) string {
+	if !strings.HasPrefix(text, "http") {
+		return text
+	}
+	below := func(base string) bool {
+		rest, ok := strings.CutPrefix(text, base)
+		if ok = ok && base != "" && (rest == "" || rest[0] == '/'); ok {
+			text = strings.TrimPrefix(rest, "/")
+		}
+		return ok
+	}
+	if slices.ContainsFunc(s.BaseURLs, below) {
+		return text
+	}
+	base = strings.TrimSuffix(base, "/fhir")
+	_ = below(base+"/fhir") || below(base)
+	return text
 }

@@ -20,7 +20,8 @@ type linker struct {
 	versions func() map[string]int
 	// conditional: a conditional reference -> "Patient/123".
 	conditional map[string]string
-	isType      func(name string) bool
+	// search reads a conditional reference; ok is false for any other text.
+	search func(text string) (typ, criteria string, ok bool)
 
 	base  string // of the resource at hand: what stands before Type/id in its fullUrl
 	nodes []fhir.Node
@@ -130,7 +131,7 @@ func (l *linker) reference(text string) string {
 	if to := l.target(text); to != "" {
 		return to
 	}
-	if isConditional(text, l.isType) {
+	if l.isConditional(text) {
 		return l.conditional[text]
 	}
 	head, version, ok := strings.Cut(text, "/_history/")
@@ -161,10 +162,13 @@ func (l *linker) target(text string) string {
 }
 
 // isConditional reports whether text is a search that stands in the place of a
-// reference: "Patient?identifier=…".
-func isConditional(text string, isType func(string) bool) bool {
-	typ, _, ok := strings.Cut(text, "?")
-	return ok && isType(typ)
+// reference: "Patient?identifier=…", also below the service's own base URL.
+func (l *linker) isConditional(text string) bool {
+	if strings.IndexByte(text, '?') < 0 {
+		return false
+	}
+	_, _, ok := l.search(text)
+	return ok
 }
 
 // narrative replaces the targets of href and src attributes.
@@ -225,7 +229,7 @@ func (l *linker) conditionalReferences(dst []string, r fhir.Resource) []string {
 		return dst
 	}
 	l.walk(fhir.NodeOf(r), func(n fhir.Node, reference bool) {
-		if reference && isConditional(n.Text(), l.isType) {
+		if reference && l.isConditional(n.Text()) {
 			dst = append(dst, n.Text())
 		}
 	})

@@ -24,7 +24,10 @@ func testLinker() *linker {
 		},
 		versions:    func() map[string]int { return map[string]int{"Patient/1": 1} },
 		conditional: map[string]string{"Patient?identifier=7": "Patient/3"},
-		isType:      func(name string) bool { return r4.Model.Resources[name] != nil },
+		search: func(text string) (typ, criteria string, ok bool) {
+			typ, criteria, ok = strings.Cut(text, "?")
+			return typ, criteria, ok && r4.Model.Resources[typ] != nil
+		},
 	}
 }
 
@@ -145,7 +148,7 @@ func TestParseTarget(t *testing.T) {
 		{"Patient/_search", target{typ: "Patient", search: true}},
 		{"Patient/a%2Eb", target{typ: "Patient", id: "a.b"}},
 	} {
-		got, err := s.parseTarget(tt.in)
+		got, err := s.parseTarget(tt.in, "")
 		if err != nil {
 			t.Errorf("%s: %v", tt.in, err)
 			continue
@@ -155,7 +158,7 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"Patent/1", "http://elsewhere.test/Patient/1", "Patient/1/_history/2/3", "Patient/1/Nothing", "Patient/%zz"} {
-		if got, err := s.parseTarget(in); err == nil {
+		if got, err := s.parseTarget(in, ""); err == nil {
 			t.Errorf("%s: %+v, want an error", in, got)
 		}
 	}

@@ -21,18 +21,13 @@ type target struct {
 }
 
 // parseTarget reads entry.request.url: relative to the base, or absolute below
-// one of the service's own base URLs.
+// one of the service's own base URLs, base among them.
 // Spec: https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.request.url.
-func (s *Service) parseTarget(text string) (target, error) {
+func (s *Service) parseTarget(text, base string) (target, error) {
 	var t target
 	path, query, hasQuery := strings.Cut(text, "?")
 	t.query, t.hasQuery = query, hasQuery
-	for _, base := range s.BaseURLs {
-		if rest, ok := strings.CutPrefix(path, base); ok && (rest == "" || rest[0] == '/') {
-			path = rest
-			break
-		}
-	}
+	path = s.relative(base, path)
 	if strings.Contains(path, "://") {
 		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", clip(text))
 	}

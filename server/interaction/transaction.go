@@ -24,13 +24,13 @@ import (
 //
 // Spec: https://hl7.org/fhir/R4/http.html#trules.
 func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle) (Response, error) {
-	t, err := s.plan(ctx, b)
+	t, err := s.plan(ctx, b, p.BaseURL)
 	if err != nil {
 		return Response{}, err
 	}
 	// 4. Without conditions everything can be made ready before BEGIN.
 	if !t.conditional {
-		if err := t.ready(ctx); err != nil {
+		if err := t.ready(ctx, t.writes); err != nil {
 			return Response{}, err
 		}
 	}
@@ -52,7 +52,7 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 			if err != nil {
 				return err
 			}
-			if t, err = s.plan(ctx, fresh.(*r4.Bundle)); err != nil {
+			if t, err = s.plan(ctx, fresh.(*r4.Bundle), p.BaseURL); err != nil {
 				return err
 			}
 		}
@@ -80,17 +80,23 @@ type plan struct {
 	about map[int64]*job
 	// pending: a conditional reference -> the entry with the same condition.
 	pending map[string]*job
+	// late: a conditional reference -> its search, of a type that the transaction
+	// writes, so that it is answered when those writes are done.
+	late map[string]*condition
 }
 
 // plan is steps 1 to 3.
-func (s *Service) plan(ctx context.Context, b *r4.Bundle) (*plan, error) {
+func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, error) {
 	t := &plan{s: s, jobs: make([]*job, len(b.Entry))}
-	t.linker.isType = func(name string) bool { return s.Model.Resources[name] != nil }
+	t.linker.search = func(text string) (typ, criteria string, ok bool) {
+		typ, criteria, ok = strings.Cut(s.relative(base, text), "?")
+		return typ, criteria, ok && s.Model.Resources[typ] != nil
+	}
 	// 1. Read and check each entry.
 	named := make(map[string]int, len(b.Entry))
 	for i := range b.Entry {
 		e := &b.Entry[i]
-		j, err := s.job(i, e)
+		j, err := s.job(i, e, base)
 		if err != nil {
 			return nil, inEntry(i, err)
 		}
@@ -121,7 +127,8 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle) (*plan, error) {
 	if err := t.distinct(); err != nil {
 		return nil, err
 	}
-	// 3. Answer conditional references, each once. They only read.
+	// 3. Answer conditional references, each once, as far as the transaction's own
+	// writes cannot make a difference. They only read.
 	return t, t.resolveReferences(ctx)
 }
 
@@ -139,7 +146,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	var what, criteria string
 	switch j.method {
 	case "POST":
-		kind, what, criteria = access.Create, "ifNoneExist", j.ifNoneExist()
+		kind, what, criteria = access.Create, "ifNoneExist", j.ifNoneExist
 		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.typ, ID: s.NewID()}
 	case "PUT":
 		kind, what, criteria = access.Update, "a conditional update", j.to.query
@@ -210,7 +217,9 @@ func (t *plan) distinct() error {
 }
 
 // resolveReferences answers the conditional references of all resources. One that
-// asks what an entry asks of its own resource means that entry.
+// asks what an entry asks of its own resource means that entry; one about a type
+// that the transaction writes waits for the writes.
+// Spec: https://hl7.org/fhir/R4/http.html#trules (conditional references come last).
 func (t *plan) resolveReferences(ctx context.Context) error {
 	entries := make(map[int64]*job)
 	for _, j := range t.writes {
@@ -219,6 +228,10 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 		}
 	}
 	t.pending = make(map[string]*job)
+	written := make(map[string]bool)
+	for _, j := range t.writes {
+		written[j.w.ResourceType] = true
+	}
 	var texts []string
 	for _, j := range t.writes {
 		if !j.links() {
@@ -229,7 +242,11 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 			if _, done := t.linker.conditional[text]; done {
 				continue
 			}
-			typ, criteria, _ := strings.Cut(text, "?")
+			if t.late[text] != nil {
+				j.late = append(j.late, strings.Clone(text))
+				continue
+			}
+			typ, criteria, _ := t.linker.search(text)
 			c, err := t.s.condition(ctx, typ, criteria, "a conditional reference")
 			if err != nil {
 				return inEntry(j.i, err)
@@ -238,17 +255,93 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 				t.pending[strings.Clone(text)] = entry
 				continue
 			}
-			match, err := c.match(ctx, t.s.Store)
+			text = strings.Clone(text)
+			if written[typ] {
+				if t.late == nil {
+					t.late = make(map[string]*condition)
+				}
+				t.late[text], t.conditional = c, true
+				j.late = append(j.late, text)
+				continue
+			}
+			target, err := t.referent(ctx, t.s.Store, text, c)
 			if err != nil {
 				return inEntry(j.i, err)
 			}
-			if match == nil {
-				return inEntry(j.i, outcome.Precondition(outcome.CodeNotFound, "the conditional reference %s matches no resource", clip(text)))
+			t.link(text, target)
+		}
+	}
+	return nil
+}
+
+// referent is what a conditional reference means: the one match, "Patient/123".
+func (t *plan) referent(ctx context.Context, from searcher, text string, c *condition) (string, error) {
+	match, err := c.match(ctx, from)
+	if err != nil {
+		return "", err
+	}
+	if match == nil {
+		return "", outcome.Precondition(outcome.CodeNotFound, "the conditional reference %s matches no resource", clip(text))
+	}
+	return match.ResourceType + "/" + match.ID, nil
+}
+
+// link makes target what stands in the place of a conditional reference.
+func (t *plan) link(text, target string) {
+	if t.linker.conditional == nil {
+		t.linker.conditional = make(map[string]string)
+	}
+	t.linker.conditional[text] = target
+}
+
+// writeLate writes the entries that wait for the answer to a conditional reference:
+// those first whose references are answered by what is written. Once all are
+// written each reference is asked again: a resource written last may match as well.
+// Two that wait for each other match nothing, 412.
+func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) error {
+	for len(waiting) > 0 {
+		var found, still []*job
+		var failure error
+		for _, j := range waiting {
+			missing := false
+			for _, text := range j.late {
+				if t.linker.conditional[text] != "" {
+					continue
+				}
+				target, err := t.referent(ctx, tx, text, t.late[text])
+				if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeNotFound {
+					missing, failure = true, inEntry(j.i, err)
+					continue
+				}
+				if err != nil {
+					return inEntry(j.i, err)
+				}
+				t.link(text, target)
 			}
-			if t.linker.conditional == nil {
-				t.linker.conditional = make(map[string]string)
+			if missing {
+				still = append(still, j)
+			} else {
+				found = append(found, j)
 			}
-			t.linker.conditional[strings.Clone(text)] = match.ResourceType + "/" + match.ID
+		}
+		if len(found) == 0 {
+			return failure
+		}
+		if err := t.ready(ctx, found); err != nil {
+			return err
+		}
+		if err := t.write(ctx, tx.Write, found); err != nil {
+			return err
+		}
+		waiting = still
+	}
+	for text, c := range t.late {
+		target, err := t.referent(ctx, tx, text, c)
+		if err == nil && target != t.linker.conditional[text] {
+			err = outcome.Precondition(outcome.CodeMultiple, "the conditional reference %s matches what the transaction changes", clip(text))
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -268,7 +361,7 @@ func (j *job) links() bool {
 
 // ready writes the links into the resources and makes body and index of each.
 // From here on every subject is known.
-func (t *plan) ready(ctx context.Context) error {
+func (t *plan) ready(ctx context.Context, jobs []*job) error {
 	targets := make(map[string]string, len(t.writes))
 	for _, j := range t.writes {
 		if url := j.entry.FullURL.Text; url != "" && j.entry.Resource != nil && j.method != "PATCH" {
@@ -277,13 +370,10 @@ func (t *plan) ready(ctx context.Context) error {
 	}
 	t.linker.targets, t.linker.versions = targets, sync.OnceValue(t.versions)
 	for text, j := range t.pending {
-		if t.linker.conditional == nil {
-			t.linker.conditional = make(map[string]string)
-		}
-		t.linker.conditional[text] = j.target()
+		t.link(text, j.target())
 	}
 	ctx = t.promise(ctx)
-	for _, j := range t.writes {
+	for _, j := range jobs {
 		if j.w.Method == fhir.PATCH {
 			if err := t.patch(ctx, j); err != nil {
 				return inEntry(j.i, err)
@@ -367,6 +457,7 @@ func Promised(ctx context.Context, typ, id string) (exists, known bool) {
 // run is everything between BEGIN and COMMIT.
 func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, error) {
 	writes := t.writes
+	var late []*job
 	if t.conditional {
 		// 5. Conditions see what the transaction deletes.
 		if err := t.lock(ctx, tx); err != nil {
@@ -392,13 +483,27 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		if err := t.distinct(); err != nil {
 			return nil, err
 		}
-		if err := t.ready(ctx); err != nil {
+		var now []*job
+		for _, j := range writes {
+			if j.late == nil || j.existing != nil || j.twin != nil {
+				now = append(now, j)
+			} else {
+				late = append(late, j)
+			}
+		}
+		writes = now
+		if err := t.ready(ctx, writes); err != nil {
 			return nil, err
 		}
 	}
-	// 6. Write.
+	// 6. Write, last what refers to something by a search.
 	if err := t.write(ctx, tx.Write, writes); err != nil {
 		return nil, err
+	}
+	if len(late) > 0 {
+		if err := t.writeLate(ctx, tx, late); err != nil {
+			return nil, err
+		}
 	}
 	// 7. Read, and tell.
 	out := t.told(p)

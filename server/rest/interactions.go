@@ -56,9 +56,16 @@ func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
 // Create serves POST /{type}.
 func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "create")
+	if err := interaction.NoCreateQuery(r.URL.RawQuery); err != nil {
+		c.fail(r, err)
+		return
+	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body,
-			IfNoneExist: r.Header.Get("If-None-Exist")})
+		p := interaction.CreateParams{ResourceType: typ, Body: body, IfNoneExist: r.Header.Get("If-None-Exist")}
+		if p.IfNoneExist != "" {
+			p.BaseURL = c.base(r)
+		}
+		return h.Service.Create(c.ctx, p)
 	})
 }
 
