@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"kiln/server/outcome"
 )
@@ -29,8 +30,16 @@ type expansion struct {
 	// foreign says that some of it came from the server, whose answers have a
 	// lifetime of their own.
 	foreign bool
-	// total is the number of codes where the entries are one page of them, else 0.
+	// page says that the entries are one page; total is then the number of all
+	// codes, -1 where the server does not tell.
+	page  bool
 	total int
+	// unclosed says that the value set has more codes than the entries: a code that
+	// is not among them may be in it.
+	unclosed bool
+	// expires is when the first of the server's answers in it is past its time; zero
+	// where there is none.
+	expires time.Time
 }
 
 // entry is one code of an expansion.
@@ -60,9 +69,12 @@ type evaluation struct {
 	*generation
 	// lenient notes gaps instead of asking the server or failing.
 	lenient bool
-	path    []string // of value sets that are being expanded, outermost first
-	done    map[string]*expansion
-	work    int // concepts looked at so far
+	// keptOnly takes the server's expansions from the cache, of whatever age, and
+	// does not ask.
+	keptOnly bool
+	path     []string // of value sets that are being expanded, outermost first
+	done     map[string]*expansion
+	work     int // concepts looked at so far
 }
 
 // looks counts n concepts that are about to be looked at.
@@ -126,11 +138,19 @@ func (e *evaluation) foreign(ctx context.Context, c canonical) (*expansion, erro
 	if e.server == nil {
 		return nil, notFoundValueSet(c)
 	}
-	x, err := e.server.expand(ctx, question{URL: c.String()})
+	x, err := e.ask(ctx, question{URL: c.String()})
 	if notKnown(err) {
 		return nil, notFoundValueSet(c).Because(err)
 	}
 	return x, err
+}
+
+// ask returns the server's expansion.
+func (e *evaluation) ask(ctx context.Context, q question) (*expansion, error) {
+	if e.keptOnly {
+		return e.server.keptExpansion(ctx, q)
+	}
+	return e.server.expand(ctx, q)
 }
 
 func notFoundValueSet(c canonical) *outcome.Error {
@@ -156,7 +176,10 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 			return &expansion{}, nil
 		}
 		x := new(expansion)
-		return x, x.contain(vs.Expansion.Contains, -1)
+		err := x.contain(vs.Expansion.Contains, -1)
+		total := vs.Expansion.Total
+		x.unclosed = vs.Expansion.marked(unclosedURL) || vs.Expansion.limited() || total != nil && *total > len(x.entries)
+		return x, err
 	}
 	out := &expansion{}
 	b := builder{expansion: out, seen: make(map[code]bool)}
@@ -201,6 +224,10 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 // also takes over what is to be said of a part.
 func (x *expansion) also(part *expansion) {
 	x.foreign = x.foreign || part.foreign
+	x.unclosed = x.unclosed || part.unclosed
+	if x.expires.IsZero() || !part.expires.IsZero() && part.expires.Before(x.expires) {
+		x.expires = part.expires
+	}
 	for _, c := range part.supplements {
 		if !slices.Contains(x.supplements, c) {
 			x.supplements = append(x.supplements, c)
@@ -461,7 +488,7 @@ func (e *evaluation) foreignSystem(ctx context.Context, inc *Include, cs *codeSy
 		return x, nil
 	case e.server != nil:
 		only := Include{System: inc.System, Version: inc.Version, Filter: inc.Filter}
-		x, err := e.server.expand(ctx, question{Compose: &Compose{Include: []Include{only}}})
+		x, err := e.ask(ctx, question{Compose: &Compose{Include: []Include{only}}})
 		if notKnown(err) && cs.partial() {
 			return e.partial(inc, cs)
 		}

@@ -5,6 +5,7 @@ import "testing"
 // TestForgetSeesAChange writes a value set between two questions: without Forget
 // the change would be seen only after stampPause.
 func TestForgetSeesAChange(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals)
 	const valueSet = "http://x/vs/later"
 	if in, known := s.Contains(valueSet, "http://x/animals", "dog"); in || known {

@@ -45,13 +45,21 @@
 //
 // # The external server
 //
-// Answers are kept in memory, whole expansions in PostgreSQL too, under a hash of
-// server and question, shared by all instances and fresh for
-// terminology.cache_ttl_secs. Later they are asked for again, and kept for when that
-// fails. Five failures in a row open the circuit breaker: then the server is left
-// alone for some seconds, and what has no kept answer fails at once. Large
-// expansions are fetched in pages; what is larger than 64 MiB or 250,000 codes is
-// too-costly, and nothing of it is kept.
+// Answers are kept in memory, whole expansions in PostgreSQL too (expansioncache.go),
+// under a hash of server and question, shared by all instances and fresh for
+// terminology.cache_ttl_secs.
+// Later they are asked for again, and kept for when that fails; $validate-code is then
+// answered by the kept expansion, with a warning. Five failures in a row open the
+// circuit breaker: then the server is left alone for some seconds, and what has no
+// kept answer fails at once.
+//
+// Large expansions are fetched in pages, until the total is reached, or without a
+// total until a page has nothing new. What ends before, or is said to be cut, is an
+// error; so is what is larger than 64 MiB or 250,000 codes (too-costly). Nothing of
+// it is kept. An expansion with the extension valueset-unclosed has codes that it does
+// not list: $expand passes the extension on, a search by it is refused (incomplete,
+// 422). A 404 without an OperationOutcome is a wrong terminology.server_url, 503, and
+// no unknown value set.
 //
 // # Search
 //

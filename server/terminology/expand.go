@@ -58,9 +58,7 @@ func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 	total := len(x.entries)
 	entries := x.entries
 	flat := p.ExcludeNested || p.Filter != "" || p.Count != nil || p.Offset > 0
-	if asked && p.Count != nil {
-		total = max(x.total, total)
-	} else {
+	if !x.page {
 		if !asked && (p.ActiveOnly || p.Filter != "") {
 			x = narrow(x, &p)
 			entries, total = x.entries, len(x.entries)
@@ -75,8 +73,16 @@ func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 	out := &Expansion{
 		Identifier: "urn:uuid:" + uuid.NewString(),
 		Timestamp:  s.config.Now().UTC().Format(time.RFC3339),
-		Total:      &total,
 		Parameter:  p.told(x),
+	}
+	if x.page {
+		total = x.total
+	}
+	if x.unclosed {
+		yes := true
+		out.Extension = []Extension{{URL: unclosedURL, ValueBoolean: &yes}}
+	} else if total >= 0 {
+		out.Total = &total
 	}
 	if p.Count != nil || p.Offset > 0 {
 		out.Offset = &p.Offset
@@ -241,7 +247,7 @@ func (p *ExpandParams) nested(entries []entry) []Contained {
 // every word of the filter.
 func narrow(x *expansion, p *ExpandParams) *expansion {
 	words := strings.Fields(fhir.FoldText(p.Filter))
-	out := &expansion{systems: x.systems, supplements: x.supplements, warnings: x.warnings}
+	out := &expansion{systems: x.systems, supplements: x.supplements, warnings: x.warnings, unclosed: x.unclosed}
 	b := builder{expansion: out, seen: make(map[code]bool)}
 	// No error: what is left is not more than there was.
 	_ = b.add(x, func(e *entry) bool {

@@ -60,6 +60,7 @@ func filter(property, op, value string) string {
 
 // Spec: https://hl7.org/fhir/R4/valueset.html#compositions.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals,
 		vs("http://x/vs/mammals", filter("concept", "is-a", "mammal")),
 		vs("http://x/vs/swimmers", filter("concept", "is-a", "swimmer")))
@@ -110,6 +111,7 @@ func TestCompose(t *testing.T) {
 }
 
 func TestComposeRefuses(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals,
 		vs("http://x/vs/self", `{"include":[{"valueSet":["http://x/vs/self"]}]}`),
 		vs("http://x/vs/a", `{"include":[{"valueSet":["http://x/vs/b"]}]}`),
@@ -159,6 +161,7 @@ func refused(t testing.TB, err error, status int, code outcome.Code, want string
 
 // Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
 func TestExpandParameters(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, animals)
 	two, many, none := 2, 100, 0
 	for _, tt := range []struct {
@@ -194,6 +197,7 @@ func TestExpandParameters(t *testing.T) {
 }
 
 func TestExpandDetails(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals, vs("http://x/vs/one", `{"include":[{"system":"http://x/animals","concept":[{"code":"dog","display":"A good dog"},{"code":"animal"},{"code":"dodo-dog"}]}]}`))
 	got := expand(t, s, ExpandParams{URL: "http://x/vs/one", IncludeDesignations: true, DisplayLanguage: "de", IncludeDefinition: true})
 	dog, animal, dodo := got.Expansion.Contains[0], got.Expansion.Contains[1], got.Expansion.Contains[2]
@@ -227,6 +231,7 @@ func TestExpandDetails(t *testing.T) {
 }
 
 func TestExpandGiven(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, animals)
 	given, err := ParseValueSet([]byte(`{"resourceType":"ValueSet","url":"http://x/vs/given","contained":[
 		{"resourceType":"ValueSet","id":"legs","compose":{"include":[{"system":"http://x/animals","filter":[{"property":"legs","op":"exists","value":"true"}]}]}},
@@ -253,6 +258,7 @@ func TestExpandGiven(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	version := func(id, v, code string) string {
 		return fmt.Sprintf(`{"resourceType":"ValueSet","id":%q,"url":"http://x/vs/v","version":%q,"compose":{"include":[{"system":"http://x/animals","concept":[{"code":%q}]}]}}`, id, v, code)
 	}
@@ -275,6 +281,7 @@ func TestVersions(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	b.WriteString(`{"resourceType":"CodeSystem","id":"big","url":"http://x/big","content":"complete","concept":[`)
 	for i := range maxCodes + 1 {
@@ -290,6 +297,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 func TestDisabled(t *testing.T) {
+	t.Parallel()
 	s, err := New(Config{Disabled: true, Packages: r4})
 	if err != nil {
 		t.Fatal(err)
@@ -304,6 +312,7 @@ func TestDisabled(t *testing.T) {
 
 // Value sets that are small to write and endless to expand.
 func TestTooComplex(t *testing.T) {
+	t.Parallel()
 	var codes strings.Builder
 	for i := range 20_000 {
 		fmt.Fprintf(&codes, `,{"code":"c%d"}`, i)

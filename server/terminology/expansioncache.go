@@ -146,6 +146,10 @@ func (c *expansionCache) warning(a *answer) string {
 	if c.fresh(a) {
 		return ""
 	}
+	return staleWarning(a)
+}
+
+func staleWarning(a *answer) string {
 	return "the terminology server does not answer; this is what it said at " + a.fetched.UTC().Format(time.RFC3339)
 }
 

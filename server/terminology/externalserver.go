@@ -81,17 +81,48 @@ func newExternalServer(c Config) (*externalServer, error) {
 
 // expand returns the expansion that the server gives for q: all of it, or the
 // page that q asks for. It fails with not-found, too-costly, invalid or exception
-// (503).
+// (503), the last also for pages that end before the total is reached.
 func (s *externalServer) expand(ctx context.Context, q question) (*expansion, error) {
-	name, err := json.Marshal(q)
-	if err != nil {
-		return nil, fmt.Errorf("terminology question: %w", err)
-	}
-	whole := q.Count == nil && q.Filter == ""
-	a, stale, err := s.cache.get(ctx, "expand "+string(name), whole, func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
+	name, err := q.name()
 	if err != nil {
 		return nil, err
 	}
+	a, stale, err := s.cache.get(ctx, name, q.whole(), func(ctx context.Context) ([]byte, error) { return s.fetchExpansion(ctx, q) })
+	if err != nil {
+		return nil, err
+	}
+	return a.expanded(q, s.config.CacheTTL, stale)
+}
+
+// keptExpansion returns the expansion that the cache has for q, of whatever age,
+// with a warning that says so. It fails with exception (503) when there is none.
+func (s *externalServer) keptExpansion(ctx context.Context, q question) (*expansion, error) {
+	name, err := q.name()
+	if err != nil {
+		return nil, err
+	}
+	a := s.cache.kept(ctx, s.cache.keyOf(name), q.whole())
+	if a == nil {
+		return nil, s.unavailable(errors.New("it has not answered this before"))
+	}
+	return a.expanded(q, s.config.CacheTTL, staleWarning(a))
+}
+
+// name is what the answer to q is kept under.
+func (q question) name() (string, error) {
+	name, err := json.Marshal(q)
+	if err != nil {
+		return "", fmt.Errorf("terminology question: %w", err)
+	}
+	return "expansion " + string(name), nil
+}
+
+// whole reports whether q asks for all codes.
+func (q question) whole() bool { return q.Count == nil && q.Filter == "" }
+
+// expanded is the answer to q, read once. stale is a warning to go with it, "" for
+// none.
+func (a *answer) expanded(q question, ttl time.Duration, stale string) (*expansion, error) {
 	a.once.Do(func() {
 		var x Expansion
 		body, err := a.body()
@@ -102,7 +133,7 @@ func (s *externalServer) expand(ctx context.Context, q question) (*expansion, er
 			a.err = fmt.Errorf("read kept expansion: %w", err)
 			return
 		}
-		a.expansion = &expansion{foreign: true}
+		a.expansion = &expansion{foreign: true, page: q.Count != nil, total: -1, unclosed: x.marked(unclosedURL), expires: a.fetched.Add(ttl)}
 		if x.Total != nil {
 			a.expansion.total = *x.Total
 		}
@@ -124,37 +155,81 @@ func (s *externalServer) expand(ctx context.Context, q question) (*expansion, er
 	return &x, nil
 }
 
-// fetchExpansion asks for an expansion, page by page, and returns it as one.
+// fetchExpansion asks for an expansion, page by page, and returns it as one: with
+// every code, or with valueset-unclosed where the server says that there are more
+// than it can list. What the server has cut is an error.
 func (s *externalServer) fetchExpansion(ctx context.Context, q question) ([]byte, error) {
-	all := Expansion{}
 	budget := int64(maxAnswer)
-	count, offset := pageSize, 0
 	if q.Count != nil {
-		count, offset = *q.Count, q.Offset
-	}
-	for {
-		page, err := s.page(ctx, q, count, offset, &budget)
+		page, err := s.page(ctx, q, *q.Count, q.Offset, &budget)
 		if err != nil {
 			return nil, err
 		}
-		n := countOf(page.Contains)
-		all.Contains = append(all.Contains, page.Contains...)
-		if q.Count != nil {
-			all.Total = page.Total
-			break
-		}
-		offset += n
-		switch {
-		case offset > maxCodes || page.Total != nil && *page.Total > maxCodes:
-			return nil, tooCostly("by the terminology server's count")
-		case n == 0, page.Total != nil && offset >= *page.Total, page.Total == nil && n != count:
-			// An answer that is longer than a page comes from a server without pages.
-			total := offset
-			all.Total = &total
-			return json.Marshal(all)
-		}
+		return json.Marshal(Expansion{Extension: page.Extension, Total: page.Total, Contains: page.Contains})
 	}
-	return json.Marshal(all)
+	all := Expansion{}
+	seen := make(map[Coding]bool) // with version, without display
+	for offset := 0; ; {
+		page, err := s.page(ctx, q, pageSize, offset, &budget)
+		switch {
+		case err != nil && offset > 0 && !isUnreachable(err):
+			return nil, s.cut("it refuses the page from code %d on: %v", offset, err)
+		case err != nil:
+			return nil, err
+		case page.limited():
+			return nil, tooCostly("the terminology server has cut it")
+		case page.Total != nil && *page.Total > maxCodes:
+			return nil, tooCostly("by the terminology server's count")
+		}
+		n := countOf(page.Contains)
+		fresh := addNew(seen, page.Contains)
+		if fresh > 0 || n == 0 {
+			all.Contains = append(all.Contains, page.Contains...)
+			all.Extension = append(all.Extension, page.Extension...)
+		}
+		unclosed := all.marked(unclosedURL)
+		if offset += n; offset > maxCodes {
+			return nil, tooCostly("by the terminology server's count")
+		}
+		switch {
+		case page.Total != nil && offset >= *page.Total && (fresh > 0 || n == 0):
+			// Every code that the server counts.
+		case n > 0 && fresh > 0 && (!unclosed || n >= pageSize):
+			continue // Without a total only the page after the last one tells that it was.
+		case page.Total != nil && !unclosed:
+			return nil, s.cut("%d of %d codes came", len(seen), *page.Total)
+		case n > 0 && !unclosed && (n == pageSize || page.cutAt(n)):
+			// The server minds count and not offset.
+			return nil, s.cut("its second page is the first one again")
+		}
+		// An empty page is the end; one that repeats comes from a server without pages,
+		// which has sent everything the first time.
+		total := len(seen)
+		all.Total = &total
+		return json.Marshal(all)
+	}
+}
+
+// cut is the failure of a server that leaves out a part of an expansion.
+func (s *externalServer) cut(format string, args ...any) error {
+	return s.unavailable(incompleteError(fmt.Sprintf(format, args...)))
+}
+
+// incompleteError says how an expansion falls short.
+type incompleteError string
+
+func (e incompleteError) Error() string { return "its expansion is incomplete: " + string(e) }
+
+// addNew adds the codes of list to seen, and returns how many were new.
+func addNew(seen map[Coding]bool, list []Contained) int {
+	before := len(seen)
+	for i := range list {
+		if c := &list[i]; c.Code != "" {
+			seen[Coding{System: c.System, Version: c.Version, Code: c.Code}] = true
+		}
+		addNew(seen, list[i].Contains)
+	}
+	return len(seen) - before
 }
 
 func countOf(list []Contained) int {
@@ -241,9 +316,12 @@ func (s *externalServer) unavailable(cause error) error {
 func reason(err error) string {
 	var timeout interface{ Timeout() bool }
 	var status statusError
+	var cut incompleteError
 	switch {
 	case errors.As(err, &status):
 		return status.Error()
+	case errors.As(err, &cut):
+		return cut.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "it took too long"
 	case strings.Contains(err.Error(), "connection refused"):
@@ -256,11 +334,15 @@ func reason(err error) string {
 	return "the connection failed"
 }
 
-// statusError is an HTTP status that says the server cannot serve now.
-type statusError int
+// statusError is an HTTP status that says the server cannot serve now, or that
+// there is no terminology server at that address.
+type statusError struct {
+	status int
+	hint   string // what to look at, "" for nothing
+}
 
 func (e statusError) Error() string {
-	return fmt.Sprintf("it answered %d %s", int(e), http.StatusText(int(e)))
+	return fmt.Sprintf("it answered %d %s%s", e.status, http.StatusText(e.status), e.hint)
 }
 
 // call makes one request and returns the body of a good answer, whose size is
@@ -272,7 +354,10 @@ func (s *externalServer) call(ctx context.Context, path string, in parametersIn,
 	body, status, err := s.send(ctx, path, in, *budget)
 	if err == nil && (status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests ||
 		status == http.StatusUnauthorized || status == http.StatusForbidden) {
-		err = statusError(status)
+		err = statusError{status: status}
+	}
+	if err == nil && missesOperation(status, body) {
+		err = statusError{status, " to " + path + "; terminology.server_url has to be the base of a FHIR R4 terminology server"}
 	}
 	var large tooLarge
 	if errors.As(err, &large) {
@@ -288,6 +373,27 @@ func (s *externalServer) call(ctx context.Context, path string, in parametersIn,
 		return nil, refusal(path, status, body)
 	}
 	return body, nil
+}
+
+// missesOperation reports whether an answer says that the address is wrong, and not
+// that a resource is unknown: a 404, 405 or 410 without an OperationOutcome, or with
+// one that says not-supported.
+func missesOperation(status int, body []byte) bool {
+	switch status {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone:
+	default:
+		return false
+	}
+	var o struct {
+		ResourceType string `json:"resourceType"`
+		Issue        []struct {
+			Code outcome.Code `json:"code"`
+		} `json:"issue"`
+	}
+	if err := json.Unmarshal(body, &o); err != nil || o.ResourceType != "OperationOutcome" {
+		return true
+	}
+	return len(o.Issue) > 0 && o.Issue[0].Code == outcome.CodeNotSupported
 }
 
 // refusal is what a 4xx of the server means to our client.

@@ -162,6 +162,7 @@ func want(t testing.TB, r *remote, asked ...string) {
 }
 
 func TestServerExpand(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	r.codes["http://far/vs"] = []string{"http://far|a", "http://far|b", "http://far|c"}
 	s, at := external(t, r)
@@ -200,6 +201,7 @@ func TestServerExpand(t *testing.T) {
 }
 
 func TestServerPages(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	for i := range pageSize*2 + 5 {
 		r.codes["http://far/vs"] = append(r.codes["http://far/vs"], fmt.Sprintf("http://far|c%05d", i))
@@ -219,13 +221,14 @@ func TestServerPages(t *testing.T) {
 	if got := tree(expand(t, s, ExpandParams{URL: "http://far/other"}).Expansion.Contains); got != "a (b)" {
 		t.Errorf("got %q", got)
 	}
-	if n := len(r.takes()); n != 1 {
-		t.Errorf("asked %d times for an answer without pages", n)
+	if n := len(r.takes()); n != 2 {
+		t.Errorf("asked %d times for an answer without pages, want 2: the second one shows that there are none", n)
 	}
 }
 
 // A local value set with codes from a system that only the server has.
 func TestServerSystem(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	r.codes["body"] = []string{"http://loinc.org|8480-6", "http://loinc.org|8462-4"}
 	s, _ := external(t, r, animals, vs("http://x/vs/both", `{"include":[{"system":"http://x/animals","concept":[{"code":"dog"}]},
@@ -237,6 +240,7 @@ func TestServerSystem(t *testing.T) {
 }
 
 func TestServerOperations(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	s, _ := external(t, r, vs("http://x/vs/sct", `{"include":[{"system":"http://snomed.info/sct","filter":[{"property":"concept","op":"is-a","value":"73211009"}]}]}`))
 	r.answers(func(w http.ResponseWriter, _ *http.Request) {
@@ -276,6 +280,7 @@ func TestServerOperations(t *testing.T) {
 }
 
 func TestServerCredentials(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		config ServerConfig
@@ -308,6 +313,7 @@ func TestServerCredentials(t *testing.T) {
 }
 
 func TestServerFailures(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		answer http.HandlerFunc
@@ -371,6 +377,7 @@ func TestServerFailures(t *testing.T) {
 }
 
 func TestServerStale(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	r.codes["http://far/vs"] = []string{"http://far|a"}
 	s, at := external(t, r)
@@ -398,6 +405,7 @@ func TestServerStale(t *testing.T) {
 }
 
 func TestBreaker(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	r.answers(status(500, ""))
 	s, at := external(t, r)
@@ -436,12 +444,13 @@ func TestBreaker(t *testing.T) {
 
 // Many who ask at once make one request.
 func TestServerAskedOnce(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	begun, release := make(chan struct{}, 100), make(chan struct{})
 	r.answers(func(w http.ResponseWriter, _ *http.Request) {
 		begun <- struct{}{}
 		<-release
-		io.WriteString(w, `{"resourceType":"ValueSet","expansion":{"contains":[{"system":"s","code":"a"}]}}`)
+		io.WriteString(w, `{"resourceType":"ValueSet","expansion":{"total":1,"contains":[{"system":"s","code":"a"}]}}`)
 	})
 	s, _ := external(t, r)
 	var done sync.WaitGroup

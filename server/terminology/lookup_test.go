@@ -42,6 +42,7 @@ func sayAll(list []Parameter, between string) string {
 
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-lookup.html.
 func TestLookup(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, animals)
 	for _, tt := range []struct {
 		name   string
@@ -90,6 +91,7 @@ func TestLookup(t *testing.T) {
 
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-subsumes.html.
 func TestSubsumes(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, animals,
 		`{"resourceType":"CodeSystem","id":"ring","url":"http://x/ring","content":"complete","concept":[
 			{"code":"a","property":[{"code":"parent","valueCode":"b"}]},{"code":"b","property":[{"code":"parent","valueCode":"a"}]}]}`)
@@ -132,6 +134,7 @@ func TestSubsumes(t *testing.T) {
 
 // Spec: https://hl7.org/fhir/R4/conceptmap-operation-translate.html.
 func TestTranslate(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, `{"resourceType":"ConceptMap","id":"m","url":"http://x/map","sourceUri":"http://x/vs/from","targetUri":"http://x/vs/to","group":[
 		{"source":"http://x/animals","target":"http://x/de","element":[
 			{"code":"dog","target":[{"code":"Hund","equivalence":"equivalent"},{"code":"Tier","equivalence":"wider","product":[{"property":"http://x/p","system":"http://x/q","value":"v"}]}]},

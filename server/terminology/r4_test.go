@@ -14,6 +14,7 @@ var needed = regexp.MustCompile(`^CodeSystem (http://(snomed\.info/sct|loinc\.or
 
 // TestAllOfR4 expands every value set of R4.
 func TestAllOfR4(t *testing.T) {
+	t.Parallel()
 	lib, err := r4()
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +66,7 @@ func agree(t *testing.T, s *Service, url string, body []byte) {
 }
 
 func TestExpandR4(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t)
 	for _, tt := range []struct{ name, url, want string }{
 		{"a code system as a whole", "http://hl7.org/fhir/ValueSet/administrative-gender", "male female other unknown"},
@@ -86,6 +88,7 @@ func TestExpandR4(t *testing.T) {
 }
 
 func TestTopStrings(t *testing.T) {
+	t.Parallel()
 	lib, err := r4()
 	if err != nil {
 		t.Fatal(err)

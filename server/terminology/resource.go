@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -80,12 +81,50 @@ type Filter struct {
 
 // Expansion is ValueSet.expansion.
 type Expansion struct {
+	Extension  []Extension `json:"extension,omitempty"`
 	Identifier string      `json:"identifier,omitempty"`
 	Timestamp  string      `json:"timestamp,omitempty"`
 	Total      *int        `json:"total,omitempty"`
 	Offset     *int        `json:"offset,omitempty"`
 	Parameter  []Parameter `json:"parameter,omitempty"`
 	Contains   []Contained `json:"contains,omitempty"`
+}
+
+// Extension is an extension with a simple value.
+type Extension struct {
+	URL          string `json:"url"`
+	ValueBoolean *bool  `json:"valueBoolean,omitempty"`
+}
+
+// unclosedURL marks an expansion that does not list all codes of its value set,
+// costlyURL one that was cut because it would be too large.
+// Spec: https://hl7.org/fhir/R4/extension-valueset-unclosed.html,
+// extension-valueset-toocostly.html.
+const (
+	unclosedURL = "http://hl7.org/fhir/StructureDefinition/valueset-unclosed"
+	costlyURL   = "http://hl7.org/fhir/StructureDefinition/valueset-toocostly"
+)
+
+// marked reports whether the expansion has an extension that is not false.
+func (x *Expansion) marked(url string) bool {
+	return slices.ContainsFunc(x.Extension, func(e Extension) bool {
+		return e.URL == url && (e.ValueBoolean == nil || *e.ValueBoolean)
+	})
+}
+
+// limited reports whether the server says that it has left codes out to keep the
+// expansion small.
+func (x *Expansion) limited() bool {
+	return x.marked(costlyURL) || slices.ContainsFunc(x.Parameter, func(p Parameter) bool {
+		return p.Name == "limitedExpansion" && p.ValueBoolean != nil && *p.ValueBoolean
+	})
+}
+
+// cutAt reports whether the expansion names n as the most codes that it may have.
+func (x *Expansion) cutAt(n int) bool {
+	return slices.ContainsFunc(x.Parameter, func(p Parameter) bool {
+		return p.Name == "count" && p.ValueInteger != nil && p.ValueInteger.String() == strconv.Itoa(n)
+	})
 }
 
 // Contained is one concept of an expansion, with those below it.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -26,7 +27,7 @@ const (
 )
 
 // foreignLife is how long values made of the server's answers are used before the
-// kept answer is looked at again.
+// kept answer is looked at again, if that is not past its time before.
 const foreignLife = time.Minute
 
 const setBytes = 4 << 20
@@ -58,7 +59,8 @@ type set struct {
 // that the index holds: a list below 500 codes, else a set in PostgreSQL that stays
 // for an hour after its last use. Warnings are to be shown to the client. It fails
 // with not-supported (501) where terminology is disabled, not-found where the value
-// set or code system is not known, too-costly, and exception (503).
+// set or code system is not known, too-costly, incomplete (422) where the expansion
+// does not list all codes, and exception (503).
 // Spec: https://hl7.org/fhir/R4/search.html#token.
 func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search.Codes, warnings []string, err error) {
 	if err := s.enabled(); err != nil {
@@ -83,6 +85,10 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 	x, err := g.codesOf(ctx, q)
 	if err != nil {
 		return search.Codes{}, nil, err
+	}
+	if x.unclosed {
+		return search.Codes{}, nil, outcome.New(outcome.CodeIncomplete, "the expansion for :%s is not complete (valueset-unclosed): "+
+			"matches could be missing, so the search is refused", q.Modifier).WithStatus(http.StatusUnprocessableEntity)
 	}
 	values := make([]fhir.Value, 0, len(x.entries))
 	for i := range x.entries {
@@ -112,6 +118,9 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 	}
 	if x.foreign {
 		made.until = now.Add(foreignLife)
+		if !x.expires.IsZero() && x.expires.Before(made.until) {
+			made.until = x.expires
+		}
 	}
 	if len(x.warnings) == 0 {
 		s.sets.Set(key, made)

@@ -11,6 +11,7 @@ import (
 
 // Spec: https://hl7.org/fhir/R4/search.html#token.
 func TestSearchCodes(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	r.codes["http://snomed.info/sct?fhir_vs=ecl/<<73211009"] = []string{"http://snomed.info/sct|73211009", "http://snomed.info/sct|44054006"}
 	r.codes["http://snomed.info/sct?fhir_vs=ecl/>>73211009"] = []string{"http://snomed.info/sct|73211009"}

@@ -83,6 +83,7 @@ func large(t testing.TB, n int) (url string, requests *atomic.Int64) {
 }
 
 func TestInstancesShareAnswers(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	server, requests := large(t, 40_000)
 	now := time.Now()
@@ -151,6 +152,7 @@ func TestInstancesShareAnswers(t *testing.T) {
 }
 
 func TestThreshold(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	for _, tt := range []struct {
 		codes int
@@ -167,6 +169,7 @@ func TestThreshold(t *testing.T) {
 
 // What one instance stores, the other one knows with its next answer.
 func TestInstancesShareResources(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	a, data := instance(t, url, "", nil)
 	b, _ := instance(t, url, "", nil)

@@ -20,6 +20,7 @@ const (
 // TestSupplements asks about a code system with a supplement.
 // Spec: https://hl7.org/fhir/R4/codesystem.html#supplements.
 func TestSupplements(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals, german, otherVersion,
 		`{"resourceType":"ValueSet","id":"all","url":"http://x/vs/all","status":"active","compose":{"include":[{"system":"http://x/animals"}]}}`,
 		`{"resourceType":"ValueSet","id":"paws","url":"http://x/vs/paws","status":"active","compose":{"include":[{"system":"http://x/animals","filter":[{"property":"paws","op":"=","value":"4"}]}]}}`,

@@ -175,7 +175,7 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 			open = true
 		}
 		if open && g.server != nil {
-			return g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *parametersIn) {
+			r, err := g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *parametersIn) {
 				if vs == nil {
 					in.text("url", "valueUri", at.url)
 					in.text("valueSetVersion", "valueString", at.version)
@@ -186,6 +186,12 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 					ValueSet
 				}{"ValueSet", ValueSet{URL: vs.URL, Version: vs.Version, Status: "active", Compose: vs.Compose}})
 			})
+			if isUnreachable(err) {
+				if kept, ok := g.inKept(ctx, p, vs, at, c); ok {
+					return kept, nil
+				}
+			}
+			return r, err
 		}
 		message := fmt.Sprintf("code %q of %s is not in %s", clip(c.Code), systemName(c.System), name)
 		if open {
@@ -194,6 +200,36 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 		}
 		return ValidateCodeResult{Message: message}, nil
 	}, nil
+}
+
+// inKept checks a code against the expansion that is kept of a value set which the
+// server has to be asked for: when that does not answer. ok is false where nothing
+// is kept, or where that does not tell.
+func (g *generation) inKept(ctx context.Context, p *ValidateCodeParams, vs *ValueSet, at canonical, c Coding) (_ ValidateCodeResult, ok bool) {
+	e := g.evaluate(false)
+	e.keptOnly = true
+	var x *expansion
+	var err error
+	if vs != nil {
+		x, err = e.valueSetOf(ctx, vs)
+	} else {
+		x, err = e.canonical(ctx, at)
+	}
+	if err != nil {
+		return ValidateCodeResult{}, false
+	}
+	y, _, err := g.lookFor(ctx, x, c)
+	if err != nil || y == nil && x.unclosed {
+		return ValidateCodeResult{}, false
+	}
+	name := "ValueSet " + clip(at.String())
+	r := ValidateCodeResult{Message: fmt.Sprintf("code %q of %s is not in %s", clip(c.Code), systemName(c.System), name)}
+	if y != nil {
+		known := Coding{System: y.system, Version: y.version, Code: y.code, Display: y.displayIn(p.DisplayLanguage)}
+		r = p.judge(c, known, y.abstract, y.designation, name)
+	}
+	r.Warning = strings.Join(x.warnings, "; ")
+	return r, true
 }
 
 func systemName(system string) string {

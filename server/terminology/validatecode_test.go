@@ -9,6 +9,7 @@ import (
 
 // Spec: https://hl7.org/fhir/R4/valueset-operation-validate-code.html.
 func TestValidateCode(t *testing.T) {
+	t.Parallel()
 	s, _ := local(t, animals,
 		`{"resourceType":"CodeSystem","id":"loose","url":"http://x/loose","content":"complete","caseSensitive":false,"concept":[{"code":"Ab","display":"Äb"}]}`,
 		`{"resourceType":"CodeSystem","id":"part","url":"http://x/part","content":"fragment","concept":[{"code":"p"}]}`,
@@ -71,6 +72,7 @@ func TestValidateCode(t *testing.T) {
 }
 
 func TestContains(t *testing.T) {
+	t.Parallel()
 	s, have := local(t, animals,
 		vs("http://x/vs/most", `{"include":[{"system":"http://x/animals"}],"exclude":[{"system":"http://x/animals","concept":[{"code":"stone"}]}]}`),
 		vs("http://x/vs/clinical", `{"include":[{"system":"http://snomed.info/sct"},{"system":"http://x/animals","concept":[{"code":"dog"}]}]}`),
