@@ -30,21 +30,28 @@ type Step struct {
 	Text  string
 }
 
-// String is the step as it stands in the canonical text of a path.
-func (s Step) String() string {
+// on is the expression of the step behind left.
+func (s Step) on(left fhirpath.Node) fhirpath.Node {
+	text := &fhirpath.Literal{Kind: fhirpath.StringLiteral, Text: s.Text}
+	call := func(name string, arg fhirpath.Node) fhirpath.Node {
+		return &fhirpath.Call{Left: left, Name: name, Args: []fhirpath.Node{arg}}
+	}
 	switch s.Kind {
 	case StepFirst:
-		return "." + s.Field.Name + "[0]"
+		return &fhirpath.Indexer{
+			Left:  &fhirpath.Member{Left: left, Name: s.Field.Name},
+			Index: &fhirpath.Literal{Kind: fhirpath.IntegerLiteral, Text: "0"},
+		}
 	case StepCast:
-		return ".ofType(" + s.To.Name + ")"
+		return call("ofType", &fhirpath.Member{Name: s.To.Name})
 	case StepWhere:
-		return ".where(" + s.Field.Name + "='" + s.Text + "')"
+		return call("where", &fhirpath.Binary{Op: "=", Left: &fhirpath.Member{Name: s.Field.Name}, Right: text})
 	case StepExtension:
-		return ".extension('" + s.Text + "')"
+		return call("extension", text)
 	case StepHasExtension:
-		return ".where(hasExtension('" + s.Text + "'))"
+		return call("where", &fhirpath.Call{Name: "hasExtension", Args: []fhirpath.Node{text}})
 	}
-	return "." + s.Field.Name
+	return &fhirpath.Member{Left: left, Name: s.Field.Name}
 }
 
 // Path is a compiled expression: from a resource type down to values of one
@@ -61,20 +68,24 @@ type Path struct {
 
 // String is the canonical text of the steps: what follows the resource type.
 func (p Path) String() string {
-	var b strings.Builder
-	for _, s := range p.Steps {
-		b.WriteString(s.String())
-	}
-	return b.String()
+	p.NotFalse = false
+	return strings.TrimPrefix(p.text("Resource"), "Resource")
 }
 
-// from is the canonical text of the path from the resource type root.
-func (p Path) from(root string) string {
-	s := root + p.String()
-	if p.NotFalse {
-		s += ".exists() and " + s + " != false"
+// text is the canonical text of the path from the resource type root.
+func (p Path) text(root string) string {
+	var n fhirpath.Node = &fhirpath.Member{Name: root}
+	for _, s := range p.Steps {
+		n = s.on(n)
 	}
-	return s
+	if p.NotFalse {
+		n = &fhirpath.Binary{
+			Op:    "and",
+			Left:  &fhirpath.Call{Left: n, Name: "exists"},
+			Right: &fhirpath.Binary{Op: "!=", Left: n, Right: &fhirpath.Literal{Kind: fhirpath.BooleanLiteral, Text: "false"}},
+		}
+	}
+	return fhirpath.CanonicalPath(n)
 }
 
 // Repeats reports whether the path can give several values.

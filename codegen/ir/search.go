@@ -213,7 +213,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	for _, n := range branches {
 		b, err := s.branch(c, p.Type, n)
 		if err != nil {
-			key := fhir.KeyOf(p.Type, qualified(n, t))
+			key := fhir.KeyOf(p.Type, fhirpath.CanonicalPathFrom(t.Name, n))
 			p.Keys = appendNew(p.Keys, key)
 			p.Single = false
 			r := remark
@@ -282,14 +282,6 @@ func union(branches []fhirpath.Node) string {
 	return strings.Join(b, " | ")
 }
 
-// qualified is the text of a branch that starts at the resource type.
-func qualified(n fhirpath.Node, t *Type) string {
-	if fhirpath.RootOf(n) == t.Name {
-		return n.String()
-	}
-	return t.Name + "." + n.String()
-}
-
 // branch compiles one branch. It is nil where no value has a form as typ.
 func (s *searcher) branch(c *compiler, typ fhir.SearchType, n fhirpath.Node) (*Branch, error) {
 	start := []Path{{At: Ref{Name: c.root.Name, Go: c.root.Go}}}
@@ -308,7 +300,7 @@ func makeBranch(root *Type, typ fhir.SearchType, paths []Path) *Branch {
 	b := &Branch{Type: typ, Paths: paths}
 	var texts []string
 	for i, p := range paths {
-		texts = append(texts, p.from(root.Name))
+		texts = append(texts, p.text(root.Name))
 		sys := ""
 		if last := len(p.Steps) - 1; typ == fhir.SearchToken && p.At.Name == "code" && last >= 0 && p.Steps[last].Kind == StepChild {
 			sys = p.Steps[last].Field.Binding.System

@@ -2,7 +2,6 @@ package fhir
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -170,20 +169,15 @@ func lineColumn(data []byte, at int) (line, column int) {
 	return line, column
 }
 
+// expression is the path to the value that is being decoded.
 func (d *decoder) expression() string {
-	var b strings.Builder
-	for i, s := range d.path {
-		if i > 0 {
-			b.WriteByte('.')
+	return Expression(func(yield func(string, int) bool) {
+		for _, s := range d.path {
+			if !yield(s.name, s.index) {
+				return
+			}
 		}
-		b.WriteString(s.name)
-		if s.index >= 0 {
-			b.WriteByte('[')
-			b.WriteString(strconv.Itoa(s.index))
-			b.WriteByte(']')
-		}
-	}
-	return b.String()
+	})
 }
 
 func (d *decoder) push(name string) {

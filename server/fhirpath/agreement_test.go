@@ -202,7 +202,7 @@ func newInterpreter(t *testing.T, p *fhir.Parameter, components map[string][]str
 // keyOf finds the key of a branch: by its canonical path, or where the parameter
 // has as many keys as branches by its position.
 func keyOf(p *fhir.Parameter, b fhirpath.Node, i, branches int) (fhir.Key, bool) {
-	path := strings.ReplaceAll(canonical(b), ".where(resolve() is", "\x00")
+	path := strings.ReplaceAll(fhirpath.CanonicalPath(b), ".where(resolve() is", "\x00")
 	path, _, _ = strings.Cut(path, "\x00")
 	if key := fhir.KeyOf(p.Type, path); slices.Contains(p.Keys, key) {
 		return key, true
@@ -214,30 +214,6 @@ func keyOf(p *fhir.Parameter, b fhirpath.Node, i, branches int) (fhir.Key, bool)
 		return p.Keys[0], true
 	}
 	return 0, false
-}
-
-// canonical writes `x as T` and x.as(T) as x.ofType(T).
-func canonical(n fhirpath.Node) string {
-	switch n := n.(type) {
-	case *fhirpath.TypeOp:
-		if n.Op == "as" {
-			return canonical(n.X) + ".ofType(" + n.Type.String() + ")"
-		}
-	case *fhirpath.Member:
-		if n.Left != nil {
-			return canonical(n.Left) + "." + n.Name
-		}
-	case *fhirpath.Call:
-		c := *n
-		c.Left = nil
-		if n.Name == "as" {
-			c.Name = "ofType"
-		}
-		if n.Left != nil {
-			return canonical(n.Left) + "." + strings.ReplaceAll(c.String(), " = ", "=")
-		}
-	}
-	return n.String()
 }
 
 // system is the implicit system of a branch.

@@ -265,7 +265,7 @@ func (c *Compiler) branch(out *Custom, p *fhir.Parameter, source string, n fhirp
 			return expressionError(err, "SearchParameter.expression")
 		}
 	}
-	path := qualified(n, typ)
+	path := fhirpath.CanonicalPathFrom(typ, n)
 	e := &extractor{url: p.URL, typ: p.Type, program: program}
 	if p.Type == fhir.SearchComposite {
 		return c.composite(out, p, e, n, typ, path)
@@ -335,7 +335,7 @@ func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (keys
 	if resolve, ok := is.X.(*fhirpath.Call); !ok || resolve.Name != "resolve" || resolve.Left != nil {
 		return nil, nil, false
 	}
-	k = fhir.KeyOf(p.Type, qualified(call.Left, p.Base))
+	k = fhir.KeyOf(p.Type, fhirpath.CanonicalPathFrom(p.Base, call.Left))
 	_, typed := c.Base.narrowed[k] // its entries say what they refer to
 	return []fhir.Key{k}, []string{is.Type.Name}, typed && compiled(k)
 }
@@ -387,7 +387,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 		if i > 0 {
 			text += " &"
 		}
-		text += " " + string(partType) + " " + canonical(expr.Root)
+		text += " " + string(partType) + " " + fhirpath.CanonicalPath(expr.Root)
 		if self {
 			// The component is a parameter of its own, of one branch or several.
 			sub := &fhir.Parameter{Code: code, Base: typ, URL: p.URL, Type: partType}
@@ -487,59 +487,6 @@ func converts(p *fhirpath.Program, t fhir.SearchType) error {
 		}
 	}
 	return fmt.Errorf("it gives %s, which cannot be searched as %s; expected %s", strings.Join(types, " or "), t, strings.Join(forms[t], ", "))
-}
-
-// qualified is the canonical text of a branch, starting at the resource type.
-func qualified(n fhirpath.Node, typ string) string {
-	text := canonical(n)
-	switch root := fhirpath.RootOf(n); root {
-	case typ:
-		return text
-	case "Resource", "DomainResource":
-		return typ + strings.TrimPrefix(text, root)
-	}
-	if strings.HasPrefix(text, "%") || strings.HasPrefix(text, "$") {
-		return text
-	}
-	return typ + "." + text
-}
-
-// canonical writes `x as T` and x.as(T) as x.ofType(T), and conditions without
-// blanks, as the keys of compiled parameters are written.
-func canonical(n fhirpath.Node) string {
-	switch n := n.(type) {
-	case *fhirpath.TypeOp:
-		if n.Op == "as" {
-			return canonical(n.X) + ".ofType(" + n.Type.String() + ")"
-		}
-	case *fhirpath.Member:
-		if n.Left != nil {
-			return canonical(n.Left) + "." + n.Name
-		}
-	case *fhirpath.Call:
-		c := *n
-		c.Left = nil
-		if n.Name == "as" {
-			c.Name = "ofType"
-		}
-		if n.Left != nil {
-			text := c.String()
-			if m, ok := condition(n); ok {
-				text = "where(" + m.Left.String() + "=" + m.Right.String() + ")"
-			}
-			return canonical(n.Left) + "." + text
-		}
-	}
-	return n.String()
-}
-
-// condition is the comparison that where() consists of.
-func condition(n *fhirpath.Call) (*fhirpath.Binary, bool) {
-	if n.Name != "where" || len(n.Args) != 1 {
-		return nil, false
-	}
-	b, ok := n.Args[0].(*fhirpath.Binary)
-	return b, ok && b.Op == "="
 }
 
 // terminal follows a path of plain names through the model: the field that it
