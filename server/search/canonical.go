@@ -87,7 +87,9 @@ func (p *Plan) withTerms(terms, seen []int64, limit int) (Statement, bool) {
 	w.terms(slices.Compact(terms))
 	w.s(" AND r.rid <> ALL (")
 	w.terms(seen)
-	w.s(")) SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
+	w.s(")")
+	p.readable(w, "r")
+	w.s(") SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
 	w.p(int64(limit))
 	w.s("::bigint) f CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = f.rid OFFSET 0) r ORDER BY r.rid")
 	return w.statement(), true

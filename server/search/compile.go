@@ -316,7 +316,7 @@ func (p *pred) isHas() bool {
 }
 
 // isOrdered reports whether the clause drives by surrogates.
-func (p *pred) isOrdered() bool { return !p.not && !p.isChain() && !p.isHas() }
+func (p *pred) isOrdered() bool { return !p.not && !p.isChain() && !p.isHas() && !p.isTypes() }
 
 func (p *pred) wide() bool {
 	for _, m := range p.any {
@@ -602,6 +602,8 @@ func (w *writer) probe(r string, any []Match) {
 			w.s("(", r, ".ref = ANY (")
 			w.terms(m.Refs)
 			w.s(")) IS TRUE")
+		case OfTypes:
+			w.probeTypes(r, &m)
 		case Updated:
 			w.updated(r, &m)
 		case Dates:

@@ -33,7 +33,9 @@ func (p *Plan) Following(rids, seen []int64, iterate bool, limit int) []Statemen
 		w.terms(rids)
 		w.s(") AND k.typ IN (0, t.typ)) AND r.rid <> ALL (")
 		w.terms(seen)
-		w.s(")) SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
+		w.s(")")
+		p.readable(w, "r")
+		w.s(") SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
 		w.p(int64(limit))
 		w.s("::bigint) f CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = f.rid OFFSET 0) r ORDER BY r.rid")
 		out = append(out, w.statement())
@@ -74,6 +76,7 @@ func (p *Plan) included(rids, seen, keys []int64, types []int16, iterate bool, l
 	if typed && !every {
 		w.s(" AND u.typ IN (0, t.typ)")
 	}
+	p.readable(w, "t")
 	w.s(" ORDER BY t.rid LIMIT ")
 	w.p(int64(limit))
 	w.s("::bigint) f CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = f.rid OFFSET 0) r ORDER BY r.rid")

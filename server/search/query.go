@@ -27,6 +27,8 @@ type Query struct {
 
 	Includes    []Include
 	RevIncludes []Include
+	// Readable is what must hold of a resource that an include adds.
+	Readable []Clause
 
 	Summary  Summary
 	Elements []string // top-level element names, nil for all
