@@ -339,7 +339,7 @@ func TestTerminologyServer(t *testing.T) {
 		case down:
 			w.WriteHeader(http.StatusBadGateway)
 		case strings.HasPrefix(asked[len(asked)-1], "http://snomed.info/sct?fhir_vs=ecl/<<73211009"):
-			fmt.Fprint(w, `{"resourceType":"ValueSet","expansion":{"contains":[{"system":"http://snomed.info/sct","code":"73211009"},{"system":"http://snomed.info/sct","code":"44054006"}]}}`)
+			fmt.Fprint(w, `{"resourceType":"ValueSet","expansion":{"total":2,"contains":[{"system":"http://snomed.info/sct","code":"73211009"},{"system":"http://snomed.info/sct","code":"44054006"}]}}`)
 		default:
 			w.WriteHeader(http.StatusNotFound)
 		}
