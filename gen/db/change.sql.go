@@ -12,6 +12,51 @@ import (
 	"kiln/server/fhir"
 )
 
+const AddReader = `-- name: AddReader :exec
+INSERT INTO change_reader (name, xid, rid, version)
+VALUES ($1, pg_snapshot_xmin(pg_current_snapshot()), 0, 0)
+ON CONFLICT DO NOTHING
+`
+
+// AddReader makes a reader that begins with what is written from now on.
+func (q *Queries) AddReader(ctx context.Context, name string) error {
+	_, err := q.db.Exec(ctx, AddReader, name)
+	return err
+}
+
+const ChangeEnds = `-- name: ChangeEnds :many
+SELECT o.xid::text::bigint AS oldest, n.xid::text::bigint AS newest
+FROM (SELECT c.xid FROM change c ORDER BY c.xid LIMIT 1) o
+CROSS JOIN (SELECT c.xid FROM change c ORDER BY c.xid DESC LIMIT 1) n
+`
+
+type ChangeEndsRow struct {
+	Oldest int64
+	Newest int64
+}
+
+// ChangeEnds are the transaction ids of the oldest and of the newest row; none where
+// the log is empty.
+func (q *Queries) ChangeEnds(ctx context.Context) ([]ChangeEndsRow, error) {
+	rows, err := q.db.Query(ctx, ChangeEnds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ChangeEndsRow
+	for rows.Next() {
+		var i ChangeEndsRow
+		if err := rows.Scan(&i.Oldest, &i.Newest); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ChangeHorizon = `-- name: ChangeHorizon :one
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid
 `
@@ -22,6 +67,73 @@ func (q *Queries) ChangeHorizon(ctx context.Context) (int64, error) {
 	var xid int64
 	err := row.Scan(&xid)
 	return xid, err
+}
+
+const ChangeWritten = `-- name: ChangeWritten :one
+SELECT c.written
+FROM change c
+WHERE c.xid >= $1::text::xid8
+ORDER BY c.xid
+LIMIT 1
+`
+
+func (q *Queries) ChangeWritten(ctx context.Context, xid string) (time.Time, error) {
+	row := q.db.QueryRow(ctx, ChangeWritten, xid)
+	var written time.Time
+	err := row.Scan(&written)
+	return written, err
+}
+
+const ChangedVersions = `-- name: ChangedVersions :many
+SELECT r.ref, r.version, r.id, r.last_updated, r.method, r.body
+FROM (SELECT unnest($1::bigint[]) AS ref, unnest($2::integer[]) AS version) u
+JOIN resource r ON r.ref = u.ref AND r.shard = (u.ref & 255)::smallint AND r.version = u.version
+UNION ALL
+SELECT h.ref, h.version, h.id, h.last_updated, h.method, h.body
+FROM (SELECT unnest($1::bigint[]) AS ref, unnest($2::integer[]) AS version) u
+JOIN resource_history h ON h.ref = u.ref AND h.shard = (u.ref & 255)::smallint AND h.version = u.version
+`
+
+type ChangedVersionsParams struct {
+	Refs     []int64
+	Versions []int32
+}
+
+type ChangedVersionsRow struct {
+	Ref         int64
+	Version     int32
+	ID          string
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+}
+
+// ChangedVersions reads versions, superseded ones and deletions too.
+func (q *Queries) ChangedVersions(ctx context.Context, arg ChangedVersionsParams) ([]ChangedVersionsRow, error) {
+	rows, err := q.db.Query(ctx, ChangedVersions, arg.Refs, arg.Versions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ChangedVersionsRow
+	for rows.Next() {
+		var i ChangedVersionsRow
+		if err := rows.Scan(
+			&i.Ref,
+			&i.Version,
+			&i.ID,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const Changes = `-- name: Changes :many
@@ -88,27 +200,219 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 	return items, nil
 }
 
-const TrimChanges = `-- name: TrimChanges :execrows
-DELETE FROM change c
-WHERE c.written < $1 AND c.ctid = ANY (ARRAY(
-    SELECT o.ctid
-    FROM change o
-    ORDER BY o.xid
-    LIMIT $2
-))
+const ChangesHeld = `-- name: ChangesHeld :one
+SELECT EXISTS (
+    SELECT FROM change c
+    WHERE c.xid >= pg_snapshot_xmin(pg_current_snapshot())
+)
 `
 
-type TrimChangesParams struct {
-	Before time.Time
-	Count  int32
+// ChangesHeld reports whether there are committed changes that cannot be read yet,
+// for an older transaction is still running.
+func (q *Queries) ChangesHeld(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, ChangesHeld)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
-// TrimChanges deletes the oldest rows, a limited number at a time so that no
-// transaction is long.
-func (q *Queries) TrimChanges(ctx context.Context, arg TrimChangesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, TrimChanges, arg.Before, arg.Count)
+const LeaseReader = `-- name: LeaseReader :many
+UPDATE change_reader r
+SET holder = $1, leased_until = now() + $2::bigint * interval '1 millisecond'
+WHERE r.name = $3 AND (r.holder = $1 OR r.leased_until < now())
+RETURNING r.xid::text::bigint AS xid, r.rid, r.version
+`
+
+type LeaseReaderParams struct {
+	Holder  string
+	LeaseMs int64
+	Name    string
+}
+
+type LeaseReaderRow struct {
+	Xid     int64
+	Rid     int64
+	Version int32
+}
+
+// LeaseReader gives a reader to a server, unless another one has it.
+func (q *Queries) LeaseReader(ctx context.Context, arg LeaseReaderParams) ([]LeaseReaderRow, error) {
+	rows, err := q.db.Query(ctx, LeaseReader, arg.Holder, arg.LeaseMs, arg.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeaseReaderRow
+	for rows.Next() {
+		var i LeaseReaderRow
+		if err := rows.Scan(&i.Xid, &i.Rid, &i.Version); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const MoveReader = `-- name: MoveReader :execrows
+UPDATE change_reader r
+SET xid = $1::text::xid8, rid = $2, version = $3,
+    leased_until = now() + $4::bigint * interval '1 millisecond'
+WHERE r.name = $5 AND r.holder = $6
+    AND r.xid = $7::text::xid8 AND r.rid = $8 AND r.version = $9
+`
+
+type MoveReaderParams struct {
+	Xid         string
+	Rid         int64
+	Version     int32
+	LeaseMs     int64
+	Name        string
+	Holder      string
+	FromXid     string
+	FromRid     int64
+	FromVersion int32
+}
+
+// MoveReader moves a reader on from where its holder found it.
+func (q *Queries) MoveReader(ctx context.Context, arg MoveReaderParams) (int64, error) {
+	result, err := q.db.Exec(ctx, MoveReader,
+		arg.Xid,
+		arg.Rid,
+		arg.Version,
+		arg.LeaseMs,
+		arg.Name,
+		arg.Holder,
+		arg.FromXid,
+		arg.FromRid,
+		arg.FromVersion,
+	)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const Readers = `-- name: Readers :many
+SELECT r.name, r.xid::text::bigint AS xid, r.rid, r.version, r.holder, r.leased_until
+FROM change_reader r
+ORDER BY r.name
+`
+
+type ReadersRow struct {
+	Name        string
+	Xid         int64
+	Rid         int64
+	Version     int32
+	Holder      string
+	LeasedUntil time.Time
+}
+
+func (q *Queries) Readers(ctx context.Context) ([]ReadersRow, error) {
+	rows, err := q.db.Query(ctx, Readers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadersRow
+	for rows.Next() {
+		var i ReadersRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Xid,
+			&i.Rid,
+			&i.Version,
+			&i.Holder,
+			&i.LeasedUntil,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ReleaseReader = `-- name: ReleaseReader :exec
+UPDATE change_reader r
+SET holder = '', leased_until = 'epoch'
+WHERE r.name = $1 AND r.holder = $2
+`
+
+type ReleaseReaderParams struct {
+	Name   string
+	Holder string
+}
+
+func (q *Queries) ReleaseReader(ctx context.Context, arg ReleaseReaderParams) error {
+	_, err := q.db.Exec(ctx, ReleaseReader, arg.Name, arg.Holder)
+	return err
+}
+
+const RemoveReader = `-- name: RemoveReader :exec
+DELETE FROM change_reader r
+WHERE r.name = $1
+`
+
+func (q *Queries) RemoveReader(ctx context.Context, name string) error {
+	_, err := q.db.Exec(ctx, RemoveReader, name)
+	return err
+}
+
+const TrimChanges = `-- name: TrimChanges :one
+WITH gone AS (
+    DELETE FROM change c
+    WHERE c.written < $1
+        AND (c.written < $2 OR NOT EXISTS (SELECT FROM change_reader r WHERE r.xid <= c.xid))
+        AND c.ctid = ANY (ARRAY(
+            SELECT o.ctid
+            FROM change o
+            ORDER BY o.xid
+            LIMIT $3
+        ))
+    RETURNING c.xid, c.written
+), noted AS (
+    UPDATE change_trim t
+    SET xid = greatest(t.xid, g.xid), written = greatest(t.written, g.written)
+    FROM (SELECT o.xid, o.written FROM gone o ORDER BY o.xid DESC LIMIT 1) g
+)
+SELECT count(*) FROM gone
+`
+
+type TrimChangesParams struct {
+	Before       time.Time
+	UnreadBefore time.Time
+	Count        int32
+}
+
+// TrimChanges deletes the oldest rows, a limited number at a time so that no
+// transaction is long: those written before an instant that every reader has
+// passed, and those written before the other, earlier instant whoever has.
+func (q *Queries) TrimChanges(ctx context.Context, arg TrimChangesParams) (int64, error) {
+	row := q.db.QueryRow(ctx, TrimChanges, arg.Before, arg.UnreadBefore, arg.Count)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const TrimmedChanges = `-- name: TrimmedChanges :one
+SELECT t.xid::text::bigint AS xid, t.written
+FROM change_trim t
+WHERE t.xid > '0'
+`
+
+type TrimmedChangesRow struct {
+	Xid     int64
+	Written time.Time
+}
+
+func (q *Queries) TrimmedChanges(ctx context.Context) (TrimmedChangesRow, error) {
+	row := q.db.QueryRow(ctx, TrimmedChanges)
+	var i TrimmedChangesRow
+	err := row.Scan(&i.Xid, &i.Written)
+	return i, err
 }

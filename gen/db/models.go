@@ -26,6 +26,21 @@ type Change struct {
 	Methods  string
 }
 
+type ChangeReader struct {
+	Name        string
+	Xid         pgtype.Uint64
+	Rid         int64
+	Version     int32
+	Holder      string
+	LeasedUntil time.Time
+}
+
+type ChangeTrim struct {
+	One     bool
+	Xid     pgtype.Uint64
+	Written time.Time
+}
+
 type IndexDate struct {
 	Key  int64
 	Low  int64

@@ -11,6 +11,8 @@ const (
 	PUT    Method = 'U'
 	PATCH  Method = 'P'
 	DELETE Method = 'D'
+	// VREAD makes no version: it is in the change log where reading one is an event.
+	VREAD Method = 'V'
 )
 
 // String returns the HTTP method.

@@ -1,10 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -17,6 +20,11 @@ type ChangePosition struct {
 	Version int
 }
 
+// Compare orders positions as the change log does: -1, 0 or 1.
+func (p ChangePosition) Compare(q ChangePosition) int {
+	return cmp.Or(cmp.Compare(p.XID, q.XID), cmp.Compare(p.RID, q.RID), cmp.Compare(p.Version, q.Version))
+}
+
 // Change is one version in the order of the change log: by transaction, then by
 // resource. A transaction's id is given when it begins to write, so the order is
 // not that of the commits.
@@ -25,8 +33,10 @@ type Change struct {
 	ResourceType string
 	Ref          int64 // fhir.ValueReference(type, id)
 	VersionID    int
-	Method       fhir.Method
-	Written      time.Time // when its transaction began, by PostgreSQL's clock
+	// Method is fhir.POST for whatever made a resource that was not there: a PUT that
+	// creates, after a deletion too.
+	Method  fhir.Method
+	Written time.Time // when its transaction began, by PostgreSQL's clock
 }
 
 // Changes returns up to count changes behind a position. It stops before the
@@ -61,46 +71,128 @@ func (s *Store) ChangeHorizon(ctx context.Context) (ChangePosition, error) {
 	return ChangePosition{XID: xid}, translate(err)
 }
 
-// TrimChanges deletes the changes that were written before an instant and returns
-// the number of their transactions.
-func (s *Store) TrimChanges(ctx context.Context, before time.Time) (int, error) {
+// clockSlack is how far the clocks of servers and of PostgreSQL may be apart, and how
+// long a transaction may run before it writes, for ChangesSince to miss nothing.
+const clockSlack = time.Minute
+
+// ChangesSince is a position before every change whose version was made at or after
+// an instant; some older changes lie behind it too. It fails with a *TrimmedError
+// where the change log does not go back that far.
+func (s *Store) ChangesSince(ctx context.Context, since time.Time) (ChangePosition, error) {
+	trim, err := s.trimmed(ctx)
+	if err != nil {
+		return ChangePosition{}, err
+	}
+	if trim.XID > 0 && !since.After(trim.Written) {
+		return ChangePosition{}, &TrimmedError{Since: trim.Written}
+	}
+	since = since.Add(-clockSlack)
+	q := db.New(s.pool)
+	ends, err := q.ChangeEnds(ctx)
+	if err != nil || len(ends) == 0 {
+		return ChangePosition{}, translate(err)
+	}
+	low, high := ends[0].Oldest, ends[0].Newest+1 // transactions ascend with time
+	for low < high {
+		middle := low + (high-low)/2
+		written, err := q.ChangeWritten(ctx, strconv.FormatInt(middle, 10))
+		switch {
+		case errors.Is(err, pgx.ErrNoRows), err == nil && !written.Before(since):
+			high = middle
+		case err != nil:
+			return ChangePosition{}, translate(err)
+		default:
+			low = middle + 1
+		}
+	}
+	return ChangePosition{XID: low}, nil
+}
+
+// TrimmedError is of a position that the change log no longer reaches back to.
+type TrimmedError struct {
+	Since time.Time // changes written after this instant are still there
+}
+
+func (e *TrimmedError) Error() string {
+	return "the change log goes back to " + e.Since.UTC().Format(time.RFC3339Nano)
+}
+
+// CheckPosition fails with a *TrimmedError when changes behind p have been trimmed.
+func (s *Store) CheckPosition(ctx context.Context, p ChangePosition) error {
+	trim, err := s.trimmed(ctx)
+	if err == nil && p.XID < trim.XID {
+		return &TrimmedError{Since: trim.Written}
+	}
+	return err
+}
+
+type changeTrim struct {
+	XID     int64 // 0 where nothing has been trimmed
+	Written time.Time
+}
+
+func (s *Store) trimmed(ctx context.Context) (changeTrim, error) {
+	r, err := db.New(s.pool).TrimmedChanges(ctx)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return changeTrim{}, nil
+	}
+	return changeTrim{XID: r.Xid, Written: r.Written.UTC()}, translate(err)
+}
+
+// VersionKey names a version in the change log.
+type VersionKey struct {
+	Ref       int64
+	VersionID int
+}
+
+// Key names the version that the change made.
+func (c Change) Key() VersionKey { return VersionKey{c.Ref, c.VersionID} }
+
+// Previous names the version before, whose VersionID is 0 where there was none.
+func (c Change) Previous() VersionKey { return VersionKey{c.Ref, c.VersionID - 1} }
+
+// ChangedVersions reads versions that changes name, superseded ones too; a deletion
+// has no Body. A version that is not stored is missing in the result. types are the
+// resource types by Ref.
+func (s *Store) ChangedVersions(ctx context.Context, keys []VersionKey, types map[int64]string) (map[VersionKey]fhir.Version, error) {
+	p := db.ChangedVersionsParams{}
+	for _, k := range keys {
+		if k.VersionID > 0 {
+			p.Refs = append(p.Refs, k.Ref)
+			p.Versions = append(p.Versions, int32(k.VersionID))
+		}
+	}
+	if len(p.Refs) == 0 {
+		return nil, nil
+	}
+	rows, err := db.New(s.pool).ChangedVersions(ctx, p)
+	if err != nil {
+		return nil, translate(err)
+	}
+	versions := make(map[VersionKey]fhir.Version, len(rows))
+	for _, r := range rows {
+		body, err := decodeBody(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		versions[VersionKey{r.Ref, int(r.Version)}] = fhir.Version{
+			ResourceType: types[r.Ref], ID: r.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(),
+			Method: r.Method, Body: body,
+		}
+	}
+	return versions, nil
+}
+
+// TrimChanges deletes the changes that were written before an instant and that every
+// named reader has passed, and those that were written before unread whoever has
+// passed them. It returns the number of their transactions.
+func (s *Store) TrimChanges(ctx context.Context, before, unread time.Time) (int, error) {
 	const chunk = 5000
 	for total := 0; ; {
-		n, err := db.New(s.pool).TrimChanges(ctx, db.TrimChangesParams{Before: before, Count: chunk})
+		n, err := db.New(s.pool).TrimChanges(ctx, db.TrimChangesParams{Before: before, UnreadBefore: unread, Count: chunk})
 		total += int(n)
 		if err != nil || n < chunk {
 			return total, translate(err)
 		}
 	}
-}
-
-// trimmer deletes old changes every hour. Any number of servers may do so.
-type trimmer struct {
-	quit chan struct{}
-	done sync.WaitGroup
-}
-
-func (t *trimmer) start(s *Store, keep time.Duration) {
-	t.quit = make(chan struct{})
-	t.done.Go(func() {
-		tick := time.NewTicker(time.Hour)
-		defer tick.Stop()
-		for {
-			select {
-			case <-t.quit:
-				return
-			case <-tick.C:
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-			if _, err := s.TrimChanges(ctx, s.now().Add(-keep)); err != nil {
-				s.log.Warn("delete old changes", "error", err)
-			}
-			cancel()
-		}
-	})
-}
-
-func (t *trimmer) stop() {
-	close(t.quit)
-	t.done.Wait()
 }

@@ -32,6 +32,15 @@
 // its own: numbers for surrogates (surrogate.go), units and display texts
 // (dictionary.go). New terms are sorted into the index by the way (flush.go).
 //
+// # The change log and its feed
+//
+// Every transaction leaves a row in the change log. Readers take what is older than the
+// oldest transaction that still runs (change.go), and so skip none that commits late.
+// After commits a Feed wakes them, on all servers (feed.go); polling alone is enough. A
+// reader with a name keeps its position in the database and moves it in the transaction
+// of its own results; one server at a time works as the reader of a name. What every
+// reader has passed is trimmed when it is old enough (trim.go).
+//
 // # The tables
 //
 // Version 1 of a Patient and of an Observation about her:

@@ -409,17 +409,29 @@ func (g *group) add(e *entry) {
 		c[3].int32(int32(e.version))
 		c[4].text(e.w.ID)
 	}
-	c := g.change.cols
-	c[0].int64(e.ref)
-	c[1].int64(e.rid)
-	c[2].int32(int32(e.version))
-	c[3].char(method)
+	g.logChange(e)
 	if e.fhirIndex != nil && e.action != deleted {
 		g.checkIndex(e.fhirIndex)
 		if !unchanged {
 			g.addIndex(e.rid, e.fhirIndex)
 		}
 	}
+}
+
+// logChange puts an entry into the change log.
+func (g *group) logChange(e *entry) {
+	if e.w.Unlogged {
+		return
+	}
+	method := e.w.Method
+	if e.action == claimed {
+		method = fhir.POST // a PUT that makes what was not there
+	}
+	c := g.change.cols
+	c[0].int64(e.ref)
+	c[1].int64(e.rid)
+	c[2].int32(int32(e.version))
+	c[3].char(byte(method))
 }
 
 // addSlice appends one row's array to the flat one and returns where it lies,

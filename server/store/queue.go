@@ -315,5 +315,6 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 		}
 	}
 	s.flush.add(terms)
+	s.changed()
 	return nil
 }

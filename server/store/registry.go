@@ -38,6 +38,10 @@ type Indexer interface {
 
 // Hook follows the writes of resources that the service itself depends on.
 type Hook struct {
+	// Before runs inside the transaction, before the writes, and may change what they
+	// store; its error, that of a write where it is a *WriteError, refuses them. It may
+	// run several times before the transaction commits. May be nil.
+	Before func(ctx context.Context, t *Tx, ws []*Write) error
 	// InTx runs inside the transaction, after the writes; its error undoes them.
 	// What it is given has been written, and DELETE of nothing is left out. It
 	// may run several times before the transaction commits, and says whether
@@ -140,6 +144,9 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	}
 	for typ, ws := range of {
 		h := t.store.Hooks[typ]
+		if h.InTx == nil {
+			continue
+		}
 		changed, err := h.InTx(ctx, t, ws)
 		if err != nil {
 			return err
@@ -152,10 +159,40 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	return nil
 }
 
+// prepareHooks runs Before of the hooks of what is to be written. Their WriteErrors count
+// in all of ws.
+func (t *Tx) prepareHooks(ctx context.Context, ws []*Write) error {
+	for typ, h := range t.store.Hooks {
+		if h.Before == nil {
+			continue
+		}
+		var own []*Write
+		var at []int
+		for i, w := range ws {
+			if w.ResourceType == typ {
+				own, at = append(own, w), append(at, i)
+			}
+		}
+		if len(own) == 0 {
+			continue
+		}
+		if err := h.Before(ctx, t, own); err != nil {
+			var w *WriteError
+			if errors.As(err, &w) {
+				return &WriteError{at[w.Index], w.Err}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
 // committed tells the hooks of a transaction that it is.
 func (t *Tx) committed(ctx context.Context) {
 	for typ, changed := range t.hooks {
-		t.store.Hooks[typ].Committed(ctx, changed)
+		if h := t.store.Hooks[typ]; h.Committed != nil {
+			h.Committed(ctx, changed)
+		}
 	}
 }
 

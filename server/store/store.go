@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,8 @@ type Config struct {
 	// StatementTimeout ends a statement that takes longer, in PostgreSQL; 0 means
 	// two minutes, negative none.
 	StatementTimeout time.Duration
-	// KeepChanges is how long the change log goes back; 0 means 30 days.
+	// KeepChanges is how long the change log goes back; 0 means 30 days. What a named
+	// reader of the feed has not passed is kept up to three times as long.
 	KeepChanges time.Duration
 	Logger      *slog.Logger     // nil discards
 	Now         func() time.Time // nil means time.Now
@@ -59,7 +61,8 @@ type Store struct {
 	queue queue
 	reads reader
 	flush flusher
-	trim  trimmer
+	trim  changeTrimmer
+	feed  atomic.Pointer[Feed] // nil until NewFeed
 
 	searcher *strategy.Searcher
 }

@@ -754,7 +754,7 @@ func TestTrimChanges(t *testing.T) {
 	if err != nil || len(before) != 2 || time.Since(before[0].Written).Abs() > time.Minute {
 		t.Fatalf("changes %+v, %v", before, err)
 	}
-	if n, err := s.TrimChanges(ctx, before[1].Written); err != nil || n != 1 {
+	if n, err := s.TrimChanges(ctx, before[1].Written, time.Time{}); err != nil || n != 1 {
 		t.Errorf("trimmed %d, %v; want the first of two", n, err)
 	}
 	after, err := s.Changes(ctx, store.ChangePosition{}, 10)

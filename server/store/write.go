@@ -36,6 +36,8 @@ type Write struct {
 	// Index. It runs while the resource is locked, and again when the
 	// transaction is.
 	Modify func(current fhir.Version) (*fhir.Body, *fhir.Index, error)
+	// Unlogged leaves the write out of the change log: it raises no event.
+	Unlogged bool
 
 	// Result is the version made. DELETE of what is deleted already has that
 	// deletion here, DELETE of what never existed a VersionID of 0.
@@ -93,6 +95,7 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	terms int // written so far
+	wrote bool
 	// registry is the version that the transaction has raised the search
 	// parameters to, 0 when it has not.
 	registry int64
@@ -116,6 +119,9 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 		})
 		if err == nil {
 			s.flush.add(t.terms)
+			if t.wrote {
+				s.changed()
+			}
 			t.committed(ctx)
 		}
 		if err == nil || attempt == maxAttempts || !retryable(err) || ctx.Err() != nil {
@@ -169,6 +175,11 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 			return err
 		}
 	}
+	if len(t.store.Hooks) > 0 {
+		if err := t.prepareHooks(ctx, ws); err != nil {
+			return err
+		}
+	}
 	entries, err := t.store.prepare(ctx, ws)
 	if err != nil {
 		return err
@@ -196,6 +207,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 		g.add(e)
 	}
 	t.terms += g.terms()
+	t.wrote = true
 	if t.registry != 0 {
 		if err := t.checkOwn(g); err != nil {
 			return err
@@ -216,6 +228,10 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 func writtenTwice(e *entry, first int) error {
 	return outcome.Invalid("%s/%s is written twice, by entries %d and %d", e.w.ResourceType, e.w.ID, first, e.index)
 }
+
+// Conn is the transaction itself, for parts that keep tables of their own beside the
+// resources.
+func (t *Tx) Conn() pgx.Tx { return t.tx }
 
 // Lock takes transaction locks on arbitrary numbers, in ascending order, and
 // waits for them. Call it once, first: then transactions with several locks

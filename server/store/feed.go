@@ -1,0 +1,421 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+)
+
+// Feed tells readers of the change log that there is something new. A server whose
+// transaction has committed wakes its own readers at once and those of other servers by
+// one NOTIFY for all commits of a few milliseconds, sent on a connection of its own:
+// inside the transactions NOTIFY makes commits wait for each other. A wake-up is only a
+// hint. Readers look again after Poll without one, so everything is also right where no
+// NOTIFY arrives.
+type Feed struct {
+	store *Store
+	poll  time.Duration
+	log   *slog.Logger
+
+	committed chan struct{} // has an element when this server has committed since the last NOTIFY
+	stop      context.CancelFunc
+	done      sync.WaitGroup
+
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+}
+
+const (
+	feedChannel = "kiln_change"
+	// notifyInterval is the least time between two NOTIFYs of a server.
+	notifyInterval = 5 * time.Millisecond
+	// heldRetry is how soon a reader looks again that was stopped by a transaction
+	// which is still running: nobody tells when that ends without a change.
+	heldRetry = 3 * time.Millisecond
+	// readerLease is how long a server has a named reader after its last sign of life.
+	readerLease = 10 * time.Second
+)
+
+// NewFeed starts the wake-ups of a Store; poll is the longest that a reader sleeps,
+// 0 means a second. A Store has one Feed.
+func NewFeed(s *Store, poll time.Duration) *Feed {
+	if poll <= 0 {
+		poll = time.Second
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	f := &Feed{store: s, poll: poll, log: s.log, committed: make(chan struct{}, 1), stop: stop, watchers: make(map[chan struct{}]struct{})}
+	f.done.Go(func() { f.notify(ctx) })
+	f.done.Go(func() { f.listen(ctx) })
+	s.feed.Store(f)
+	return f
+}
+
+// Close ends the wake-ups. Readers still poll.
+func (f *Feed) Close() {
+	f.store.feed.CompareAndSwap(f, nil)
+	f.stop()
+	f.done.Wait()
+}
+
+// changed notes that a transaction of this server has committed changes.
+func (s *Store) changed() {
+	if f := s.feed.Load(); f != nil {
+		select {
+		case f.committed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wake lets every reader of this server look.
+func (f *Feed) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for w := range f.watchers {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// notify passes on the commits of this server.
+func (f *Feed) notify(ctx context.Context) {
+	var conn *pgx.Conn
+	defer func() { closeQuietly(conn) }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.committed:
+		}
+		f.wake()
+		var err error
+		if conn == nil {
+			conn, err = f.connect(ctx)
+		}
+		if err == nil {
+			_, err = conn.Exec(ctx, "NOTIFY "+feedChannel)
+		}
+		if err != nil && ctx.Err() == nil {
+			f.log.Warn("other servers are not told of changes and find them by polling", "error", err)
+			closeQuietly(conn)
+			conn = nil
+			if !sleep(ctx, time.Second) {
+				return
+			}
+		}
+		if !sleep(ctx, notifyInterval) {
+			return
+		}
+	}
+}
+
+// listen wakes readers when other servers have committed.
+func (f *Feed) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := f.connect(ctx)
+		if err == nil {
+			_, err = conn.Exec(ctx, "LISTEN "+feedChannel)
+			f.wake() // what was committed while nobody listened
+			for err == nil {
+				if _, err = conn.WaitForNotification(ctx); err == nil {
+					f.wake()
+				}
+			}
+		}
+		closeQuietly(conn)
+		if ctx.Err() == nil {
+			f.log.Warn("wake-ups by NOTIFY are interrupted; changes are found by polling", "error", err)
+		}
+		if !sleep(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, f.store.side.Config().ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+		closeQuietly(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func closeQuietly(conn *pgx.Conn) {
+	if conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		conn.Close(ctx)
+	}
+}
+
+// sleep returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Follower reads the change log from a position that it keeps in memory. It is not
+// safe for concurrent use.
+type Follower struct {
+	Position ChangePosition // of the last change returned
+
+	feed  *Feed
+	woken chan struct{}
+}
+
+// Follow returns a Follower that begins behind a position.
+func (f *Feed) Follow(after ChangePosition) *Follower {
+	r := &Follower{Position: after, feed: f, woken: make(chan struct{}, 1)}
+	f.mu.Lock()
+	f.watchers[r.woken] = struct{}{}
+	f.mu.Unlock()
+	return r
+}
+
+// Close takes the Follower off the Feed.
+func (r *Follower) Close() {
+	r.feed.mu.Lock()
+	delete(r.feed.watchers, r.woken)
+	r.feed.mu.Unlock()
+}
+
+// Next returns up to count changes, after waiting until there is one. With a wait
+// above 0 it returns none when that has passed.
+func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]Change, error) {
+	var end <-chan time.Time
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		end = t.C
+	}
+	for {
+		changes, err := r.feed.store.Changes(ctx, r.Position, count)
+		if err != nil {
+			return nil, err
+		}
+		if n := len(changes); n > 0 {
+			r.Position = changes[n-1].Position
+			return changes, nil
+		}
+		held, err := db.New(r.feed.store.pool).ChangesHeld(ctx)
+		if err != nil {
+			return nil, translate(err)
+		}
+		pause := r.feed.poll
+		if held {
+			pause = heldRetry
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-r.woken:
+		case <-end:
+			t.Stop()
+			return nil, nil
+		case <-ctx.Done():
+			t.Stop()
+			return nil, ctx.Err()
+		}
+		t.Stop()
+	}
+}
+
+// Handler is what a named reader does.
+type Handler struct {
+	// Begin is called when this server has got the reader, before any change. An error
+	// gives it back.
+	Begin func(ctx context.Context) error
+	// Handle works on changes. Whatever it stores it stores in the transaction of
+	// commit, which moves the reader: both happen or neither. A nil commit stores
+	// nothing. After an error the same changes come again.
+	Handle func(ctx context.Context, changes []Change) (commit func(ctx context.Context, tx pgx.Tx) error, err error)
+	// Committed is called after the transaction of a batch, to wake who waits for
+	// the results. May be nil.
+	Committed func()
+	// Ended is called when this server no longer has the reader. May be nil.
+	Ended func()
+	// Batch is the most changes handled at a time; 0 means 500.
+	Batch int
+}
+
+// Run works as the reader of a name until ctx ends. Of all servers that run one of a name
+// a single one works at a time; when it dies another takes over within ten seconds. A new
+// name begins with what is written from now on.
+func (f *Feed) Run(ctx context.Context, name string, h Handler) error {
+	q := db.New(f.store.side)
+	if err := q.AddReader(ctx, name); err != nil {
+		return translate(err)
+	}
+	r := &namedReader{feed: f, name: name, holder: uuid.NewString(), handler: h}
+	for ctx.Err() == nil {
+		from, ok, err := r.lease(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			f.log.Warn("lease a reader of the change log", "reader", name, "error", err)
+		case ok:
+			if err := r.work(ctx, from); err != nil && ctx.Err() == nil && !errors.Is(err, errLeaseLost) {
+				f.log.Error("work on the change log failed; it is tried again", "reader", name, "error", err)
+			}
+			if h.Ended != nil {
+				h.Ended()
+			}
+			r.release()
+		}
+		sleep(ctx, readerLease/10)
+	}
+	return ctx.Err()
+}
+
+type namedReader struct {
+	feed         *Feed
+	name, holder string
+	handler      Handler
+	renewed      time.Time // when the lease was, at the latest
+}
+
+var errLeaseLost = errors.New("store: another server has the reader")
+
+// lease takes or renews the lease.
+func (r *namedReader) lease(ctx context.Context) (at ChangePosition, ok bool, err error) {
+	start := time.Now()
+	rows, err := db.New(r.feed.store.side).LeaseReader(ctx, db.LeaseReaderParams{
+		Holder: r.holder, LeaseMs: readerLease.Milliseconds(), Name: r.name,
+	})
+	if err != nil || len(rows) == 0 {
+		return ChangePosition{}, false, translate(err)
+	}
+	r.renewed = start
+	return ChangePosition{XID: rows[0].Xid, RID: rows[0].Rid, Version: int(rows[0].Version)}, true, nil
+}
+
+func (r *namedReader) release() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	// An error leaves the lease to run out.
+	_ = db.New(r.feed.store.side).ReleaseReader(ctx, db.ReleaseReaderParams{Name: r.name, Holder: r.holder})
+}
+
+// work handles changes until ctx ends, the lease is lost or something fails.
+func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
+	// The lease is renewed beside the work, which may take long, and the work ends with it.
+	ctx, cancel := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	defer cancel(nil)
+	renewing.Go(func() {
+		for lastSeen := time.Now(); sleep(ctx, readerLease/4); {
+			_, ok, err := r.lease(ctx)
+			switch {
+			case ok:
+				lastSeen = time.Now()
+			case err == nil, time.Since(lastSeen) > readerLease*3/4:
+				cancel(errLeaseLost)
+				return
+			}
+		}
+	})
+	var trimmed *TrimmedError
+	if err := r.feed.store.CheckPosition(ctx, from); errors.As(err, &trimmed) {
+		r.feed.log.Error("a reader of the change log was away for too long and has missed changes", "reader", r.name, "since", trimmed.Since)
+	}
+	if r.handler.Begin != nil {
+		if err := r.handler.Begin(ctx); err != nil {
+			return err
+		}
+	}
+	batch := r.handler.Batch
+	if batch == 0 {
+		batch = 500
+	}
+	follower := r.feed.Follow(from)
+	defer follower.Close()
+	for {
+		from := follower.Position
+		changes, err := follower.Next(ctx, batch, 0)
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		commit, err := r.handler.Handle(ctx, changes)
+		if err == nil {
+			err = r.move(ctx, from, follower.Position, commit)
+		}
+		if err != nil {
+			return err
+		}
+		if r.handler.Committed != nil {
+			r.handler.Committed()
+		}
+	}
+}
+
+// move commits the results of a batch with the reader's new position.
+func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit func(context.Context, pgx.Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		err := r.feed.store.begin(ctx, func(tx pgx.Tx) error {
+			if commit != nil {
+				if err := commit(ctx, tx); err != nil {
+					return err
+				}
+			}
+			n, err := db.New(tx).MoveReader(ctx, db.MoveReaderParams{
+				Xid: strconv.FormatInt(to.XID, 10), Rid: to.RID, Version: int32(to.Version), LeaseMs: readerLease.Milliseconds(),
+				Name: r.name, Holder: r.holder,
+				FromXid: strconv.FormatInt(from.XID, 10), FromRid: from.RID, FromVersion: int32(from.Version),
+			})
+			if err == nil && n == 0 {
+				err = errLeaseLost
+			}
+			return err
+		})
+		if err == nil || attempt == maxAttempts || !retryable(err) {
+			return translate(err)
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// ReaderState is what a named reader is at.
+type ReaderState struct {
+	Name        string
+	Position    ChangePosition
+	LeasedUntil time.Time // before now where no server works as the reader
+}
+
+// Readers lists the named readers.
+func (s *Store) Readers(ctx context.Context) ([]ReaderState, error) {
+	rows, err := db.New(s.pool).Readers(ctx)
+	states := make([]ReaderState, len(rows))
+	for i, r := range rows {
+		states[i] = ReaderState{Name: r.Name, Position: ChangePosition{XID: r.Xid, RID: r.Rid, Version: int(r.Version)}, LeasedUntil: r.LeasedUntil}
+	}
+	return states, translate(err)
+}
+
+// RemoveReader forgets a reader that nobody runs any more, so that it holds nothing back.
+func (s *Store) RemoveReader(ctx context.Context, name string) error {
+	return translate(db.New(s.pool).RemoveReader(ctx, name))
+}
