@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -164,9 +163,6 @@ func (c Config) Check() error {
 func (c Config) CheckServe() error {
 	if err := c.Check(); err != nil {
 		return err
-	}
-	if c.Auth.Enabled {
-		return errors.New("auth.enabled is true: this server has no authorization server; set it to false and listen on a loopback address")
 	}
 	return access.CheckListen(c.Server.Listen, c.Auth.Enabled)
 }

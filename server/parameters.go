@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"kiln/gen/index"
@@ -12,32 +11,27 @@ import (
 	"kiln/server/searchparam"
 )
 
-// parameters makes the registry of search parameters, the compiled ones and those
-// that arrive at run time, and starts the work on the index that they ask for.
-func (s *Server) parameters(ctx context.Context) error {
+// parameters makes the search parameters in force, the compiled ones and those that
+// arrive at run time, and starts the work on the index that they ask for.
+func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 	base := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 	for _, r := range index.Interpreted {
 		var err error
 		if base, err = base.Interpret(r.Base, r.URL, r.Expression, r.Type, r.Key, index.Value); err != nil {
-			return fmt.Errorf("search parameters: %w", err)
+			return nil, fmt.Errorf("search parameters: %w", err)
 		}
 	}
-	s.Parameters = &searchparam.Service{
-		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, MakeIndex: s.Service.Index, FindSort: s.Service.Sort,
+	p := &searchparam.Service{
+		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract, BaseURLs: s.Config.baseURLs(),
 		NewID: newID, Now: time.Now, Logger: s.Logger,
+		Forget: func() {
+			s.Validator.Forget()
+			s.Terminology.Forget()
+		},
 	}
-	s.Service.Registry = s.Parameters.Current
-	s.Service.CheckParameter = s.Parameters.Check
-	s.Service.WakeReindex = s.Parameters.Wake
-	if err := s.Parameters.Open(ctx); err != nil {
-		return err
+	if err := p.Open(ctx); err != nil {
+		return nil, err
 	}
-	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var done sync.WaitGroup
-	done.Go(func() { s.Parameters.Run(working) })
-	s.stopParameters = func() {
-		stop()
-		done.Wait()
-	}
-	return nil
+	s.background(p.Run)
+	return p, nil
 }

@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"kiln/definitions"
 	"kiln/gen/index"
 	"kiln/gen/r4"
+	"kiln/server/access"
 	"kiln/server/admin"
 	"kiln/server/interaction"
 	"kiln/server/operation"
@@ -24,64 +28,157 @@ import (
 	"kiln/server/rest"
 	"kiln/server/searchparam"
 	"kiln/server/store"
+	"kiln/server/terminology"
+	"kiln/server/validate"
+	"kiln/server/web"
 )
 
 // Server is the service with all its parts.
 type Server struct {
-	Config   Config
-	Database *postgres.Server // the private PostgreSQL; nil with database.url
-	Store    *store.Store
-	Service  *interaction.Service
-	// Parameters are the search parameters in force.
-	Parameters *searchparam.Service
-	Handler    *rest.Handler
-	Logger     *slog.Logger
+	Config      Config
+	Logger      *slog.Logger
+	Database    *postgres.Server // the private PostgreSQL; nil with database.url
+	Store       *store.Store
+	Terminology *terminology.Service
+	Validator   *validate.Validator
+	Parameters  *searchparam.Service // the search parameters in force
+	Service     *interaction.Service
+	Metrics     *prometheus.Registry
+	Streams     *web.StreamRegistry
+	Handler     http.Handler // every path
 
-	operations      *operation.Set
-	stopTerminology func()
-	stopParameters  func()
+	closers []func() // in the order of building; Close runs them backwards
 }
 
 // Options are what a Server gets beside its configuration.
 type Options struct {
 	Version string // of the software
 	Logger  *slog.Logger
+	// Authorization builds the authorization server on the parts that there are
+	// already: database, store and interactions. It is called with auth.enabled.
+	Authorization func(ctx context.Context, s *Server) (Authorization, error)
 	// Listening is called with the address as soon as requests are taken, Ready
 	// when they are served. Both may be nil.
 	Listening func(address string)
 	Ready     func(*Server)
 }
 
-// New builds every part of the service; what it starts, Close stops.
+// Authorization is the authorization server: it has paths of its own, and knows the
+// tokens that it gave out.
+type Authorization interface {
+	web.Part
+	access.Verifier
+	Close()
+}
+
+// New builds the parts of the service, each complete, from the bottom up; what they
+// start, Close stops.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
-	s := &Server{Config: c, Logger: o.Logger}
+	s := &Server{Config: c, Logger: o.Logger, Streams: new(web.StreamRegistry), Metrics: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	proxies, err := c.trustedProxies()
+	if s.Store, err = s.openStore(ctx); err != nil {
+		return nil, err
+	}
+	if s.Terminology, err = s.terminology(); err != nil { // what codes mean
+		return nil, err
+	}
+	s.Validator = s.validator() // what content may be
+	if s.Parameters, err = s.parameters(ctx); err != nil {
+		return nil, err
+	}
+	s.Service = s.interactions(o) // what FHIR means
+
+	// The paths, each part its own; FHIR has all that is left.
+	mux, err := s.mux()
 	if err != nil {
 		return nil, err
 	}
+	parts := []web.Part{s.administration()}
+	if c.Auth.Enabled {
+		authorization, err := s.authorization(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		mux.Verifier = authorization
+		parts = append(parts, authorization)
+	}
+	parts = append(parts, s.fhir(mux.Proxies))
+	for _, p := range parts {
+		p.Mount(mux)
+	}
+	s.Handler = mux
+	s.onClose(s.endStreams)
+	return s, nil
+}
 
-	// The database, with its schema up to date.
-	var url string
-	if s.Database, url, err = StartDatabase(ctx, c); err != nil {
+// onClose makes Close run f, before what was built earlier is closed.
+func (s *Server) onClose(f func()) { s.closers = append(s.closers, f) }
+
+// background runs a part's own work until Close.
+func (s *Server) background(run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { run(ctx) })
+	s.onClose(func() {
+		cancel()
+		done.Wait()
+	})
+}
+
+// Close stops what New started, last things first.
+func (s *Server) Close() {
+	for _, f := range slices.Backward(s.closers) {
+		f()
+	}
+	s.closers = nil
+}
+
+// endStreams tells WebSockets and event streams to end, and waits for them.
+func (s *Server) endStreams() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Config.drain())
+	defer cancel()
+	if err := s.Streams.End(ctx); err != nil {
+		s.Logger.Warn("streams did not end in time", slog.Int("streams", s.Streams.Len()))
+	}
+}
+
+// openStore starts the private PostgreSQL where that is wanted, brings the schema up
+// to date, and opens the store.
+func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
+	c := s.Config.Database
+	database, url, err := StartDatabase(ctx, s.Config)
+	if err != nil {
 		return nil, err
+	}
+	if s.Database = database; database != nil {
+		s.onClose(func() {
+			if err := database.Stop(); err != nil {
+				s.Logger.Error("stop the private PostgreSQL", slog.Any("error", err))
+			}
+		})
 	}
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
-	if s.Store, err = store.Open(ctx, store.Config{URL: url, MaxConns: c.Database.MaxConnections, Logger: o.Logger}); err != nil {
+	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, Logger: s.Logger})
+	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
+	s.onClose(st.Close)
+	return st, nil
+}
 
-	// What FHIR means.
-	s.Service = &interaction.Service{
+// interactions builds the FHIR interactions and operations.
+func (s *Server) interactions(o Options) *interaction.Service {
+	c := s.Config
+	i := &interaction.Service{
 		Model:              r4.Model,
-		Extract:            index.Extract,
 		Store:              s.Store,
+		Parameters:         s.Parameters,
 		Now:                time.Now,
 		NewID:              newID,
 		DefaultCount:       c.Search.DefaultCount,
@@ -90,41 +187,63 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		BaseURLs:           c.baseURLs(),
 		Explain:            c.Search.Explain,
 		SearchTimeout:      time.Duration(c.Search.TimeoutSeconds) * time.Second,
+		Validator:          s.writesValidator(),
+		Terminology:        s.Terminology,
+		Definition:         definition,
 		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
-		Logger:             o.Logger,
+		Logger:             s.Logger,
 	}
+	operations := operation.New(i)
+	operations.AddValidate(s.Validator, s.validation())
+	i.Operations = operations
+	return i
+}
 
-	if err := s.parameters(ctx); err != nil {
+// mux is the root of all paths, with what they have in common.
+func (s *Server) mux() (*web.Mux, error) {
+	proxies, err := s.Config.trustedProxies()
+	if err != nil {
 		return nil, err
 	}
+	return &web.Mux{
+		CORS:      web.CORS{Origins: s.Config.Server.AllowedOrigins},
+		Proxies:   proxies,
+		LogAccess: web.LogAccess(s.Config.Log.Access),
+		Metrics:   web.NewMetrics(s.Metrics),
+		Logger:    s.Logger,
+	}, nil
+}
 
-	// What codes mean.
-	if s.Service.Terminology, err = s.terminology(); err != nil {
-		return nil, err
+// administration answers for the state of this server.
+func (s *Server) administration() *admin.Part {
+	admin.RegisterProcess(s.Metrics)
+	admin.RegisterPools(s.Metrics, s.Store.Pools)
+	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: s.Config.Server.Pprof}
+}
+
+// authorization builds the authorization server.
+func (s *Server) authorization(ctx context.Context, o Options) (Authorization, error) {
+	if o.Authorization == nil {
+		return nil, errors.New("auth.enabled is true and this program has no authorization server")
 	}
-	s.operations = operation.New(s.Service)
-	s.Service.Operations = s.operations
+	a, err := o.Authorization(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("authorization: %w", err)
+	}
+	s.onClose(a.Close)
+	return a, nil
+}
 
-	// What content may be.
-	s.validation()
-
-	// HTTP.
-	metrics := prometheus.NewRegistry()
-	admin.RegisterProcess(metrics)
-	admin.RegisterPools(metrics, s.Store.Pools)
-	s.Handler = &rest.Handler{
+// fhir answers FHIR's paths.
+func (s *Server) fhir(proxies web.Proxies) *rest.Handler {
+	return &rest.Handler{
 		Service:             s.Service,
-		BaseURL:             c.baseURL(),
-		TrustedProxies:      proxies,
-		MaxBodyBytes:        c.Server.MaxBodyBytes,
-		AllowedOrigins:      c.Server.AllowedOrigins,
-		AllowSkipValidation: c.Validation.AllowSkip,
-		LogAccess:           rest.LogAccess(c.Log.Access),
-		Logger:              o.Logger,
-		Metrics:             rest.NewMetrics(metrics),
+		BaseURL:             s.Config.baseURL(),
+		Proxies:             proxies,
+		MaxBodyBytes:        s.Config.Server.MaxBodyBytes,
+		AllowSkipValidation: s.Config.Validation.AllowSkip,
+		Logger:              s.Logger,
 	}
-	s.Handler.Mount(admin.Routes(admin.Options{Ready: s.ready, Metrics: metrics, Pprof: c.Server.Pprof}))
-	return s, nil
 }
 
 // StartDatabase returns the URL of the configured database, after starting it
@@ -151,24 +270,6 @@ func (s *Server) ready(ctx context.Context) error {
 // newID makes logical ids: UUIDs of version 7, which sort by time of creation.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// Close stops what New started.
-func (s *Server) Close() {
-	if s.stopTerminology != nil {
-		s.stopTerminology()
-	}
-	if s.stopParameters != nil {
-		s.stopParameters()
-	}
-	if s.Store != nil {
-		s.Store.Close()
-	}
-	if s.Database != nil {
-		if err := s.Database.Stop(); err != nil {
-			s.Logger.Error("stop the private PostgreSQL", slog.Any("error", err))
-		}
-	}
-}
-
 // gcPercent lets the heap grow to three times what is alive before it is collected:
 // alive are some 20 MB, and requests leave pages of resources behind. It takes a
 // tenth off the processor time of searches and pages, for 30 MB. GOGC overrides it.
@@ -190,7 +291,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	var handler atomic.Pointer[http.Handler]
 	starting := admin.Starting()
 	handler.Store(&starting)
-	web := &http.Server{
+	httpServer := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }),
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       5 * time.Minute,
@@ -200,18 +301,17 @@ func Run(ctx context.Context, c Config, o Options) error {
 		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
+	go func() { served <- httpServer.Serve(listener) }()
 	if o.Listening != nil {
 		o.Listening(listener.Addr().String())
 	}
 	s, err := New(ctx, c, o)
 	if err != nil {
-		web.Close()
+		httpServer.Close()
 		return err
 	}
 	defer s.Close()
-	var ready http.Handler = s.Handler
-	handler.Store(&ready)
+	handler.Store(&s.Handler)
 	if o.Ready != nil {
 		o.Ready(s)
 	}
@@ -228,9 +328,12 @@ func Run(ctx context.Context, c Config, o Options) error {
 	o.Logger.Info("stopping: running requests are finished first")
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.drain())
 	defer cancel()
-	if err := web.Shutdown(drain); err != nil {
+	var streams sync.WaitGroup
+	streams.Go(s.endStreams)
+	if err := httpServer.Shutdown(drain); err != nil {
 		o.Logger.Warn("requests were cut off", slog.Any("error", err))
-		web.Close()
+		httpServer.Close()
 	}
+	streams.Wait()
 	return nil
 }

@@ -1,11 +1,9 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"kiln/definitions"
@@ -36,9 +34,6 @@ func (s *Server) terminology() (*terminology.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() { t.Run(ctx) })
-	s.stopTerminology = func() { cancel(); done.Wait() }
+	s.background(t.Run)
 	return t, nil
 }

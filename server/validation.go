@@ -15,38 +15,45 @@ import (
 	"kiln/server/validate"
 )
 
-// validation builds the validator on the definitions of this program, which are
-// read when somebody names one, and makes it judge what is written.
-func (s *Server) validation() {
-	l := &library{open: definitions.Embedded, stored: s.Store.Definitions}
-	v := validate.New(r4.Model, l, s.Service.Terminology)
-	l.forget = v.Forget
-	s.Parameters.Forget = func() {
-		v.Forget()
-		s.Service.Terminology.Forget()
-	}
-	s.Service.Definition = func(typ, id string) ([]byte, bool, error) {
-		switch typ { // what packages bring; nothing else makes a server open them
-		case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
-			"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
-		default:
-			return nil, false, nil
-		}
-		all, err := definitions.Embedded()
-		if err != nil {
-			return nil, false, err
-		}
-		body, ok := all.Read(typ, id)
-		return body, ok, nil
-	}
-	options := validate.Options{Terminology: s.Service.Terminology}
+// validator builds the validator on the definitions of this program, which are read
+// when somebody names one, and on the stored ones.
+func (s *Server) validator() *validate.Validator {
+	var v *validate.Validator
+	v = validate.New(r4.Model, &library{open: definitions.Embedded, stored: s.Store.Definitions, forget: func() { v.Forget() }}, s.Terminology)
+	return v
+}
+
+// validation is how strictly resources are judged.
+func (s *Server) validation() validate.Options {
+	options := validate.Options{Terminology: s.Terminology}
 	if s.Config.Validation.CheckReferences {
 		options.Exists = s.exists
 	}
-	if s.Config.Validation.Mode == "full" {
-		s.Service.Validator = validate.Writes{Validator: v, Options: options}
+	return options
+}
+
+// writesValidator judges what is written, nil where nothing does.
+func (s *Server) writesValidator() interaction.Validator {
+	if s.Config.Validation.Mode != "full" {
+		return nil
 	}
-	s.operations.AddValidate(v, options)
+	return validate.Writes{Validator: s.Validator, Options: s.validation()}
+}
+
+// definition returns one of the definitions that the server is built with.
+func definition(typ, id string) ([]byte, bool, error) {
+	switch typ { // what packages bring; nothing else makes a server open them
+	case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
+		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
+	default:
+		return nil, false, nil
+	}
+	all, err := definitions.Embedded()
+	if err != nil {
+		return nil, false, err
+	}
+	body, ok := all.Read(typ, id)
+	return body, ok, nil
 }
 
 // exists reports whether a reference has a target on this server.

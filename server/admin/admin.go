@@ -13,10 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"kiln/server/outcome"
+	"kiln/server/web"
 )
 
-// Options are what the routes need.
-type Options struct {
+// Part answers for the state of one server. Its fields are set before Mount.
+type Part struct {
 	// Ready returns why the service cannot serve, nil when it can.
 	Ready   func(ctx context.Context) error
 	Metrics *prometheus.Registry
@@ -26,22 +27,19 @@ type Options struct {
 // readyTimeout bounds how long a health check may wait for the database.
 const readyTimeout = 2 * time.Second
 
-// Routes are the endpoints by pattern.
-func Routes(o Options) map[string]http.Handler {
-	routes := map[string]http.Handler{
-		"GET /health/live":  http.HandlerFunc(alive),
-		"GET /health/ready": ready(o.Ready),
-		"GET /health":       ready(o.Ready),
-		"GET /metrics":      promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{}),
+// Mount serves health, metrics and, where they are wanted, profiles.
+func (p *Part) Mount(m *web.Mux) {
+	m.HandleFunc(web.Health, "GET /health/live", alive)
+	m.Handle(web.Health, "GET /health/ready", ready(p.Ready))
+	m.Handle(web.Health, "GET /health", ready(p.Ready))
+	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
+	if p.Pprof {
+		m.Handle(web.Admin, "/debug/pprof/", loopbackOnly(pprof.Index))
+		m.Handle(web.Admin, "/debug/pprof/profile", loopbackOnly(pprof.Profile))
+		m.Handle(web.Admin, "/debug/pprof/trace", loopbackOnly(pprof.Trace))
+		m.Handle(web.Admin, "/debug/pprof/symbol", loopbackOnly(pprof.Symbol))
+		m.Handle(web.Admin, "/debug/pprof/cmdline", loopbackOnly(pprof.Cmdline))
 	}
-	if o.Pprof {
-		routes["/debug/pprof/"] = loopbackOnly(pprof.Index)
-		routes["/debug/pprof/profile"] = loopbackOnly(pprof.Profile)
-		routes["/debug/pprof/trace"] = loopbackOnly(pprof.Trace)
-		routes["/debug/pprof/symbol"] = loopbackOnly(pprof.Symbol)
-		routes["/debug/pprof/cmdline"] = loopbackOnly(pprof.Cmdline)
-	}
-	return routes
 }
 
 // RegisterProcess adds the metrics of the Go runtime and of the process.

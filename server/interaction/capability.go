@@ -62,7 +62,7 @@ func (s *Service) Capabilities(_ context.Context, p CapabilitiesParams) (Respons
 // capabilityBody is the capability statement of the service at base.
 func (s *Service) capabilityBody(base string) ([]byte, error) {
 	const mark = "urn:kiln:base"
-	reg := s.Registry()
+	reg := s.Parameters.Current()
 	if err := reg.Err(); err != nil {
 		return nil, err
 	}

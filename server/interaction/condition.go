@@ -55,7 +55,7 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	// Two matches are enough to know that there is more than one.
 	values.Set("_count", "2")
 	values.Set("_total", "none")
-	q, err := search.Parse(s.Registry(), typ, values, s.searchOptions(ctx, false, nil))
+	q, err := search.Parse(s.Parameters.Current(), typ, values, s.searchOptions(ctx, false, nil))
 	if err != nil {
 		return nil, err
 	}

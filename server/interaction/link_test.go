@@ -121,9 +121,16 @@ func TestBaseOf(t *testing.T) {
 	}
 }
 
+// onlyTypes knows the resource types and no search parameters.
+type onlyTypes struct {
+	Parameters
+	types *search.Registry
+}
+
+func (o onlyTypes) Current() *search.Registry { return o.types }
+
 func TestParseTarget(t *testing.T) {
-	types := search.NewRegistry(r4.Model, nil, nil)
-	s := &Service{Model: r4.Model, BaseURLs: []string{"http://kiln.test/fhir"}, Registry: func() *search.Registry { return types }}
+	s := &Service{Model: r4.Model, BaseURLs: []string{"http://kiln.test/fhir"}, Parameters: onlyTypes{types: search.NewRegistry(r4.Model, nil, nil)}}
 	for _, tt := range []struct {
 		in   string
 		want target

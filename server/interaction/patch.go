@@ -97,7 +97,7 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, content [
 		if err != nil {
 			return nil, nil, err
 		}
-		x, err := s.index(current.ID, r)
+		x, err := s.Parameters.Index(current.ID, r)
 		return body, x, err
 	}, nil
 }

@@ -52,7 +52,7 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		return Response{}, err
 	}
 	path := typ
-	reg := s.Registry()
+	reg := s.Parameters.Current()
 	if p.Compartment != "" {
 		if _, err := searchedInside(reg, p, nil); err != nil {
 			return Response{}, err

@@ -2,11 +2,9 @@ package interaction
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -21,12 +19,12 @@ import (
 
 // Service carries out interactions. Its fields are set once, before first use.
 type Service struct {
-	Model    *fhir.Model
-	Extract  func(x *fhir.Index, r fhir.Resource)
-	Store    *store.Store
-	Registry func() *search.Registry // the search parameters in force
-	Now      func() time.Time
-	NewID    func() string // a new logical id
+	Model *fhir.Model
+	Store *store.Store
+	// Parameters are the search parameters in force.
+	Parameters Parameters
+	Now        func() time.Time
+	NewID      func() string // a new logical id
 
 	DefaultCount, MaxCount int  // of a page; 0 means 20 and 200
 	RefuseUpdateCreate     bool // PUT to an unknown id is 405 instead of a create
@@ -37,12 +35,6 @@ type Service struct {
 	SearchTimeout time.Duration // 0 means none
 	// Validator judges what is written; nil accepts whatever can be decoded.
 	Validator Validator
-	// CheckParameter judges a SearchParameter before it is stored; nil accepts
-	// whatever can be decoded.
-	CheckParameter func(p *r4.SearchParameter) error
-	// WakeReindex tells whoever works on the index that there is a new job; may be
-	// nil.
-	WakeReindex func()
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
 	Terminology *terminology.Service
@@ -54,8 +46,20 @@ type Service struct {
 	Facts      Facts
 	Logger     *slog.Logger // nil discards
 
-	indexes  sync.Pool
 	metadata metadata
+}
+
+// Parameters are the search parameters in force, and the index that follows them.
+type Parameters interface {
+	Current() *search.Registry
+	// Index returns what r leaves in the search index under the id it is stored
+	// with; Recycle takes the index back for reuse.
+	Index(id string, r fhir.Resource) (*fhir.Index, error)
+	Recycle(x *fhir.Index)
+	// Check judges a SearchParameter before it is stored.
+	Check(p *r4.SearchParameter) error
+	// Wake starts work on a new reindex job at once.
+	Wake()
 }
 
 func (s *Service) logger() *slog.Logger {
@@ -88,7 +92,7 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 // UnknownType is the error of a resource type that there is not, not-supported, 404;
 // it names the nearest.
 func (s *Service) UnknownType(typ string) error {
-	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", clip(typ), s.Registry().NearestType(typ))
+	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", clip(typ), s.Parameters.Current().NearestType(typ))
 }
 
 // decode reads a body of the given resource type.
@@ -113,53 +117,7 @@ func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 		return err
 	}
 	w.Body, w.Resource = body, r
-	w.Index, err = s.index(w.ID, r)
-	return err
-}
-
-// index returns what r leaves in the search index under the id it is stored with:
-// a patient is in its own compartment, whatever id the body came with. It fails
-// with invalid, 422, when r breaks the expression of a search parameter, and then
-// returns what the others say.
-func (s *Service) index(id string, r fhir.Resource) (*fhir.Index, error) {
-	r.Header().ID.Text = id
-	x, _ := s.indexes.Get().(*fhir.Index)
-	if x == nil {
-		x = new(fhir.Index)
-	}
-	reg := s.Registry()
-	if err := reg.Err(); err != nil {
-		return nil, err
-	}
-	x.BaseURLs, x.Narrowed = s.BaseURLs, reg.Narrowed()
-	s.Extract(x, r)
-	err := reg.Extract(x, r)
-	x.Finish()
-	return x, err
-}
-
-// Index is index, for work on what is stored.
-func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) { return s.index(id, r) }
-
-// Sort gives the sorters what r is sorted by. What an expression of a search
-// parameter cannot be evaluated on has no value for it.
-func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error {
-	x, _ := s.indexes.Get().(*fhir.Index)
-	if x == nil {
-		x = new(fhir.Index)
-	}
-	x.BaseURLs, x.Sorters = s.BaseURLs, by
-	s.Extract(x, r)
-	reg := s.Registry()
-	err := reg.Err()
-	var failed *search.ExtractError
-	if err == nil {
-		if err = reg.Extract(x, r); errors.As(err, &failed) {
-			err = nil
-		}
-	}
-	x.Reset()
-	s.indexes.Put(x)
+	w.Index, err = s.Parameters.Index(w.ID, r)
 	return err
 }
 
@@ -173,16 +131,12 @@ func (s *Service) write(ctx context.Context, w *store.Write) error {
 	return nil
 }
 
-// recycle gives the index of a finished write back for reuse, without the strings
-// that would keep the request's body in memory.
+// recycle gives the index of a finished write back for reuse.
 func (s *Service) recycle(w *store.Write) {
-	x := w.Index
-	if x == nil {
-		return
+	if w.Index != nil {
+		s.Parameters.Recycle(w.Index)
+		w.Index = nil
 	}
-	w.Index = nil
-	x.Reset()
-	s.indexes.Put(x)
 }
 
 // checkID refuses a logical id that FHIR does not allow.

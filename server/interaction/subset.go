@@ -20,7 +20,7 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 	if r.Version.Body == nil {
 		return r, nil
 	}
-	elements, err := s.Registry().Elements([]string{r.Version.ResourceType}, values["_elements"])
+	elements, err := s.Parameters.Current().Elements([]string{r.Version.ResourceType}, values["_elements"])
 	if err != nil {
 		return r, err
 	}

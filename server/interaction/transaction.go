@@ -391,7 +391,7 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 			return inEntry(j.i, err)
 		}
 		j.w.Body, j.w.Resource = body, j.entry.Resource
-		if j.w.Index, err = t.s.index(j.w.ID, j.entry.Resource); err != nil {
+		if j.w.Index, err = t.s.Parameters.Index(j.w.ID, j.entry.Resource); err != nil {
 			return inEntry(j.i, err)
 		}
 	}

@@ -26,15 +26,15 @@ func SkipValidation(ctx context.Context) context.Context {
 // an error in r; with 400 for a SearchParameter that can never work, which has to
 // be known whether it is valid or not.
 func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
-	if p, ok := r.(*r4.SearchParameter); ok && s.CheckParameter != nil {
-		if err := s.CheckParameter(p); err != nil {
+	if p, ok := r.(*r4.SearchParameter); ok {
+		if err := s.Parameters.Check(p); err != nil {
 			return err
 		}
 	}
 	if s.Validator == nil || ctx.Value(skip{}) != nil {
 		return nil
 	}
-	s.Registry() // what profiles say is as new as the search parameters
+	s.Parameters.Current() // what profiles say is as new as the search parameters
 	defer complete(r)()
 	issues := s.Validator.Validate(ctx, r)
 	for _, i := range issues {

@@ -47,7 +47,7 @@ func (s *Set) everything(ctx context.Context, from interaction.Reader, p Everyth
 	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
 		return interaction.Response{}, err
 	}
-	reg := s.Registry()
+	reg := s.Parameters.Current()
 	def, ok := reg.Compartment(p.ResourceType)
 	if !ok {
 		return interaction.Response{}, outcome.NotSupported("$everything is served for Patient and Encounter")
@@ -144,7 +144,7 @@ func (s *Set) careDates(types []string) []fhir.Key {
 	var keys []fhir.Key
 	for _, t := range types {
 		for _, code := range careDateCodes {
-			if p, ok := s.Registry().Lookup(t, code); ok && p.Type == fhir.SearchDate {
+			if p, ok := s.Parameters.Current().Lookup(t, code); ok && p.Type == fhir.SearchDate {
 				keys = append(keys, p.Keys...)
 				break
 			}

@@ -94,7 +94,7 @@ func (s *Set) changeMeta(ctx context.Context, p MetaParams, change func(to, by *
 		if err != nil {
 			return nil, nil, err
 		}
-		x, err := s.Index(current.ID, r)
+		x, err := s.Parameters.Index(current.ID, r)
 		return body, x, err
 	}
 	if err := s.Store.Write(ctx, w); err != nil {

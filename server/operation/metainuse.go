@@ -72,7 +72,7 @@ func (s *Set) withMeta(typ, cursor string) (*search.Query, error) {
 		if cursor != "" {
 			values.Set("_cursor", cursor)
 		}
-		q, err := search.Parse(s.Registry(), typ, values, search.Options{MaxCount: metaPage})
+		q, err := search.Parse(s.Parameters.Current(), typ, values, search.Options{MaxCount: metaPage})
 		if err != nil {
 			return nil, err
 		}

@@ -136,15 +136,13 @@ func (s *Set) Reindex(ctx context.Context, p Request) (interaction.Response, err
 	out := parameters{}
 	now := s.Now()
 	for _, typ := range slices.Compact(types) {
-		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Ranges: true, Registry: s.Registry().Version(), Created: now}
+		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Ranges: true, Registry: s.Parameters.Current().Version(), Created: now}
 		if err := s.Store.AddReindexJob(ctx, j); err != nil {
 			return interaction.Response{}, err
 		}
 		out.part("job", jobParts(j, now))
 	}
-	if s.WakeReindex != nil {
-		s.WakeReindex()
-	}
+	s.Parameters.Wake()
 	return interaction.Response{Status: http.StatusAccepted, Body: out.json()}, nil
 }
 
@@ -156,7 +154,7 @@ func (s *Set) withParameters(types, codes []string) ([]string, error) {
 	found := make([]bool, len(codes))
 	out := slices.DeleteFunc(slices.Clone(types), func(typ string) bool {
 		has := false
-		for _, p := range s.Registry().Parameters(typ) {
+		for _, p := range s.Parameters.Current().Parameters(typ) {
 			for i, code := range codes {
 				if p.Code == code || p.URL == code {
 					has, found[i] = true, true

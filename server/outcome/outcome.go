@@ -60,7 +60,10 @@ type Issue struct {
 type Error struct {
 	Status int // HTTP status; 0 means the status of the first issue's code
 	Issues []Issue
-	Cause  error // never shown to the client
+	// Challenge is the header WWW-Authenticate of a 401 or 403; "" is Bearer for 401
+	// and none for 403. RFC 6750 §3.
+	Challenge string
+	Cause     error // never shown to the client
 }
 
 func (e *Error) Error() string {
@@ -126,6 +129,12 @@ func (e *Error) At(expression string) *Error {
 // WithStatus sets the HTTP status and returns e.
 func (e *Error) WithStatus(status int) *Error {
 	e.Status = status
+	return e
+}
+
+// WithChallenge sets the header WWW-Authenticate and returns e.
+func (e *Error) WithChallenge(challenge string) *Error {
+	e.Challenge = challenge
 	return e
 }
 

@@ -55,7 +55,7 @@ func (c *call) content(r *http.Request, resp interaction.Response) {
 	header["X-Content-Type-Options"] = []string{"nosniff"}
 	header["Content-Security-Policy"] = []string{"sandbox"}
 	header["Content-Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
-	c.send(r, http.StatusOK, b.Type, b.Data, false)
+	c.Send(r, http.StatusOK, b.Type, b.Data, false)
 }
 
 // binaryBody is the body of a create or update of a Binary under id, "" for a new

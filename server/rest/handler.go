@@ -2,20 +2,16 @@ package rest
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"runtime/debug"
+	"slices"
 	"strings"
-	"time"
 
 	"kiln/gen/handler"
-	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/web"
 )
 
 // Handler serves FHIR over HTTP. Its fields are set before Mount.
@@ -24,216 +20,77 @@ type Handler struct {
 	// BaseURL is the base that links are built from, without a trailing slash;
 	// "" builds them from the request.
 	BaseURL string
-	// TrustedProxies may say by forwarding headers how a client sees the service.
-	TrustedProxies []netip.Prefix
-	MaxBodyBytes   int64 // of a request; 0 means 64 MiB
-	// AllowedOrigins are the origins that browsers may call from: "*", or each in
-	// full ("https://app.example.org"). None turns cross-origin calls off.
-	AllowedOrigins []string
+	// Proxies may say by forwarding headers how a client sees the service.
+	Proxies      web.Proxies
+	MaxBodyBytes int64 // of a request; 0 means 64 MiB
 	// AllowSkipValidation lets X-Skip-Validation skip validation.
 	AllowSkipValidation bool
-	LogAccess           LogAccess
 	Logger              *slog.Logger
-	Metrics             *Metrics
-	// Authenticate finds out on whose behalf a request runs; nil means that
-	// everyone is access.Open.
-	Authenticate func(r *http.Request) (*access.Principal, error)
 
-	mux  *http.ServeMux
-	gate *gate
+	root   *web.Mux
+	routes *http.ServeMux
+	bodies *bodyLimit
 }
 
-// LogAccess says which requests are logged.
-type LogAccess string
-
-// Every request; those that failed on our side or took a second; none.
-const (
-	LogAll    LogAccess = "all"
-	LogErrors LogAccess = "errors"
-	LogOff    LogAccess = "off"
-)
-
-const (
-	defaultMaxBody = 64 << 20
-	slow           = time.Second
-)
-
-// maxURL is the longest URL taken, in bytes. What is longer is answered like any
-// other error as long as net/http reads it.
-const maxURL = 64 << 10
+const defaultMaxBody = 64 << 20
 
 const systemOperation = "/{operation}"
 
-// Mount sets up the routes: the FHIR ones, and extra ones (health, metrics) by
-// pattern. It is called once.
-func (h *Handler) Mount(extra map[string]http.Handler) {
-	h.gate = newGate()
-	h.mux = http.NewServeMux()
-	handler.Mount(h.mux, h)
-	h.mux.HandleFunc("GET /{$}", h.searchSystem)
-	h.mux.HandleFunc("POST /_search", h.searchSystem)
-	h.mux.HandleFunc("POST /{$}", h.bundle)
-	h.mux.HandleFunc("GET /_history", h.historySystem)
-	h.mux.HandleFunc("GET /metadata", h.metadata)
-	h.mux.HandleFunc("GET "+systemOperation, h.operationSystem)
-	h.mux.HandleFunc("POST "+systemOperation, h.operationSystem)
-	for pattern, to := range extra {
-		h.mux.Handle(pattern, to)
-	}
-	h.mux.HandleFunc("/", h.unrouted)
+// Mount serves FHIR on every path that nobody else has mounted.
+func (h *Handler) Mount(m *web.Mux) {
+	h.root = m
+	h.bodies = newBodyLimit()
+	h.routes = http.NewServeMux()
+	handler.Mount(h.routes, h)
+	h.routes.HandleFunc("GET /{$}", h.searchSystem)
+	h.routes.HandleFunc("POST /_search", h.searchSystem)
+	h.routes.HandleFunc("POST /{$}", h.bundle)
+	h.routes.HandleFunc("GET /_history", h.historySystem)
+	h.routes.HandleFunc("GET "+systemOperation, h.operationSystem)
+	h.routes.HandleFunc("POST "+systemOperation, h.operationSystem)
+	h.routes.HandleFunc("/", h.unrouted)
+	m.HandleFunc(web.Public, "GET /metadata", func(w http.ResponseWriter, r *http.Request) { h.metadata(h.call(web.Of(w)), r) })
+	m.HandleRest(web.FHIR, h)
 }
 
-// call is one request on its way: the ResponseWriter that handlers get, and what
-// the access log and the metrics want to know at the end.
+// call is one request on its way through this package.
 type call struct {
-	http.ResponseWriter
-	h           *Handler
-	ctx         context.Context
-	id          string // X-Request-Id
-	prefix      string // "" or "/fhir": how the request named the service
-	interaction string // as in the metrics
-	status      int
-	bytes       int
-	values      url.Values // of a search by POST: _format and _pretty can stand there
-	leave       func()     // gives back the body's room at the gate
+	*web.Exchange
+	h      *Handler
+	ctx    context.Context
+	values url.Values // of a search by POST: _format and _pretty can stand there
+	leave  func()     // gives back the body's room in the bodyLimit
 }
 
-// WriteHeader notes the status.
-func (c *call) WriteHeader(status int) {
-	if c.status == 0 {
-		c.status = status
-	}
-	c.ResponseWriter.WriteHeader(status)
-}
+func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, ctx: x.Context()} }
 
-// Write counts the bytes.
-func (c *call) Write(b []byte) (int, error) {
-	if c.status == 0 {
-		c.status = http.StatusOK
-	}
-	n, err := c.ResponseWriter.Write(b)
-	c.bytes += n
-	return n, err
-}
-
-// Unwrap gives http.ResponseController the connection.
-func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
-
-// ServeHTTP serves one request.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
-	c := &call{ResponseWriter: w, h: h, ctx: r.Context(), id: requestID(r), interaction: "other"}
-	w.Header()["X-Request-Id"] = []string{c.id}
-	path := r.URL.Path
+// ServeExchange serves one request.
+func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
+	c := h.call(x)
 	defer func() {
-		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler {
-				panic(p)
-			}
-			h.Logger.LogAttrs(c.ctx, slog.LevelError, "panic", slog.String("request", c.id),
-				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			if c.status == 0 {
-				c.fail(r, fmt.Errorf("panic: %v", p))
-			}
-		}
 		if c.leave != nil {
 			c.leave()
 		}
-		h.done(c, r, path, time.Since(start))
 	}()
-	if h.cors(c, r) {
-		return
-	}
-	c.stripPrefix(r)
-	principal := access.Open
-	if h.Authenticate != nil {
-		var err error
-		if principal, err = h.Authenticate(r); err != nil {
-			c.fail(r, err)
-			return
-		}
-	}
-	c.ctx = access.With(c.ctx, principal)
 	if h.AllowSkipValidation && r.Header.Get("X-Skip-Validation") == "true" {
 		c.ctx = interaction.SkipValidation(c.ctx)
 	}
-	if len(r.RequestURI) > maxURL {
-		c.fail(r, outcome.New(outcome.CodeTooLong, "the URL is longer than %d bytes; a search can be a POST to _search", maxURL).
-			WithStatus(http.StatusRequestURITooLong))
-		return
-	}
-	if unclean(r.URL.Path) {
-		// The router would redirect to what it takes for the meaning.
+	if web.Unclean(r.URL.Path) {
 		h.unrouted(c, r)
 		return
 	}
-	h.mux.ServeHTTP(c, r)
+	h.routes.ServeHTTP(c, r)
 }
 
-// unclean reports whether a path has empty segments, or . or .. as one.
-func unclean(path string) bool {
-	return strings.Contains(path, "//") || strings.Contains(path, "/./") || strings.Contains(path, "/../") ||
-		strings.HasSuffix(path, "/.") || strings.HasSuffix(path, "/..")
-}
-
-// stripPrefix makes /fhir/Patient and /Patient/ the same as /Patient.
-func (c *call) stripPrefix(r *http.Request) {
-	path := r.URL.Path
-	if rest, ok := strings.CutPrefix(path, "/fhir"); ok && (rest == "" || rest[0] == '/') {
-		c.prefix, path = "/fhir", rest
+// fail answers with an error as an OperationOutcome.
+func (c *call) fail(r *http.Request, err error) {
+	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusMethodNotAllowed && c.Header().Get("Allow") == "" {
+		// An interaction refused the method, the path takes it.
+		c.Header().Set("Allow", strings.Join(slices.DeleteFunc(c.h.allowed(r), func(m string) bool {
+			return m == r.Method || m == http.MethodHead && r.Method == http.MethodGet || m == http.MethodGet && r.Method == http.MethodHead
+		}), ", "))
 	}
-	if path != "/" {
-		path = strings.TrimSuffix(path, "/")
-	}
-	if path == "" {
-		path = "/"
-	}
-	if path != r.URL.Path {
-		r.URL.Path, r.URL.RawPath = path, ""
-	}
-}
-
-// done writes the access log and the metrics.
-func (h *Handler) done(c *call, r *http.Request, path string, took time.Duration) {
-	if c.status == 0 {
-		c.status = http.StatusOK
-	}
-	if h.Metrics != nil {
-		h.Metrics.observe(c.interaction, c.status, took)
-	}
-	level := slog.LevelInfo
-	switch {
-	case h.LogAccess == LogOff:
-		return
-	case c.status >= 500:
-		level = slog.LevelError
-	case took >= slow:
-		level = slog.LevelWarn
-	case h.LogAccess != LogAll:
-		return
-	}
-	h.Logger.LogAttrs(c.ctx, level, "request",
-		slog.String("request", c.id), slog.String("method", r.Method), slog.String("path", path),
-		slog.String("interaction", c.interaction), slog.Int("status", c.status), slog.Int("bytes", c.bytes),
-		slog.Duration("took", took))
-}
-
-// requestID is the client's X-Request-Id where it is fit to be repeated, else a
-// new one.
-func requestID(r *http.Request) string {
-	if v := r.Header["X-Request-Id"]; len(v) > 0 && len(v[0]) > 0 && len(v[0]) <= 128 && printable(v[0]) {
-		return v[0]
-	}
-	return fmt.Sprintf("%016x", rand.Uint64())
-}
-
-func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	c.Fail(r, err)
 }
 
 // unrouted answers what no route matches: OPTIONS, and 405 where the path exists
@@ -243,7 +100,7 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	allowed := h.allowed(r)
 	switch {
 	case len(allowed) > 0 && r.Method == http.MethodOptions:
-		c.interaction = "options"
+		c.Route = "options"
 		c.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
 		c.WriteHeader(http.StatusNoContent)
 		return
@@ -262,14 +119,14 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 
 // allowed lists the methods that the request's path is served with.
 func (h *Handler) allowed(r *http.Request) []string {
-	if unclean(r.URL.Path) {
+	if web.Unclean(r.URL.Path) {
 		return nil
 	}
-	var out []string
+	out := h.root.Allowed(r)
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+	for _, method := range web.Methods {
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-		_, pattern := h.mux.Handler(probe)
+		_, pattern := h.routes.Handler(probe)
 		served := pattern != "/" && pattern != ""
 		// A wildcard takes every name; an id and an operation do not have the same.
 		switch at := pattern[strings.LastIndexByte(pattern, '/')+1:]; {
@@ -280,7 +137,7 @@ func (h *Handler) allowed(r *http.Request) []string {
 		case at == "{id}", at == "{type}":
 			served = !reserved(name) || name[0] == '$' && (method == "GET" || method == "HEAD")
 		}
-		if served {
+		if served && !slices.Contains(out, method) {
 			out = append(out, method)
 		}
 	}

@@ -182,17 +182,6 @@ func (h *Handler) SearchType(w http.ResponseWriter, r *http.Request, typ string)
 	start(w, "search-type").search(r, interaction.SearchParams{ResourceType: typ})
 }
 
-// SearchCompartment serves GET /{compartment}/{id}/{type}?….
-func (h *Handler) SearchCompartment(w http.ResponseWriter, r *http.Request, typ string) {
-	searched := r.PathValue("type")
-	c := start(w, "search-compartment")
-	if searched != "*" && h.Service.Model.Resources[searched] == nil {
-		c.fail(r, h.Service.UnknownType(searched))
-		return
-	}
-	c.search(r, interaction.SearchParams{ResourceType: searched, Compartment: typ, CompartmentID: r.PathValue("id")})
-}
-
 func (h *Handler) searchSystem(w http.ResponseWriter, r *http.Request) {
 	start(w, "search-system").search(r, interaction.SearchParams{})
 }
@@ -229,13 +218,13 @@ func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 	}
 	resp, err := h.Service.Bundle(c.ctx, interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.base(r)})
 	if resp.Bundle != nil {
-		c.interaction = strings.TrimSuffix(resp.Bundle.Type, "-response")
+		c.Route = strings.TrimSuffix(resp.Bundle.Type, "-response")
 	}
 	c.answer(r, pref, resp, err)
 }
 
-func (h *Handler) metadata(w http.ResponseWriter, r *http.Request) {
-	c := start(w, "capabilities")
+func (h *Handler) metadata(c *call, r *http.Request) {
+	c.Route = "capabilities"
 	values, err := query(r)
 	if err != nil {
 		c.fail(r, err)
@@ -283,7 +272,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 // start says which interaction a request is.
 func start(w http.ResponseWriter, name string) *call {
 	c := w.(*call)
-	c.interaction = name
+	c.Route = name
 	return c
 }
 

@@ -95,26 +95,3 @@ func notAcceptable(what string) error {
 	return outcome.NotSupported("%s asks for a format that is not served; application/fhir+json and application/json are", what).
 		WithStatus(http.StatusNotAcceptable)
 }
-
-// wantsGzip reports whether the client takes gzip; what it says of gzip goes before
-// what it says of every coding. Spec: RFC 9110 §12.5.3.
-func wantsGzip(r *http.Request) bool {
-	named, gzip, every := false, false, false
-	for _, line := range r.Header["Accept-Encoding"] {
-		for item := range strings.SplitSeq(line, ",") {
-			name, q, _ := strings.Cut(item, ";")
-			v, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(q), "q="), 64)
-			taken := err != nil || v > 0
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "gzip", "x-gzip":
-				named, gzip = true, taken
-			case "*":
-				every = taken
-			}
-		}
-	}
-	if named {
-		return gzip
-	}
-	return every
-}

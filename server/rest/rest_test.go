@@ -10,6 +10,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/web"
 )
 
 func TestAppendBundle(t *testing.T) {
@@ -49,7 +50,7 @@ func TestAppendBundle(t *testing.T) {
 }
 
 func TestBase(t *testing.T) {
-	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	proxies := web.Proxies{netip.MustParsePrefix("10.0.0.0/8")}
 	forwarded := map[string]string{"X-Forwarded-Proto": "https", "X-Forwarded-Host": "fhir.example.org, inner", "X-Forwarded-Prefix": "/r4/"}
 	for _, tt := range []struct {
 		name, remote, prefix, configured string
@@ -69,7 +70,7 @@ func TestBase(t *testing.T) {
 			for k, v := range tt.header {
 				r.Header.Set(k, v)
 			}
-			c := &call{h: &Handler{BaseURL: tt.configured, TrustedProxies: proxies}, prefix: tt.prefix}
+			c := &call{Exchange: &web.Exchange{Prefix: tt.prefix}, h: &Handler{BaseURL: tt.configured, Proxies: proxies}}
 			if got := c.base(r); got != tt.want {
 				t.Errorf("base %q, want %q", got, tt.want)
 			}
@@ -96,19 +97,6 @@ func TestPreferences(t *testing.T) {
 		}
 		if got := preferences(r); got != tt.want {
 			t.Errorf("%q: %+v, want %+v", tt.header, got, tt.want)
-		}
-	}
-}
-
-func TestWantsGzip(t *testing.T) {
-	for header, want := range map[string]bool{"": false, "gzip": true, "gzip, deflate, br": true, "br": false, "gzip;q=0": false, "gzip;q=0.5": true, "*": true, "*;q=0": false,
-		"GZIP": true, "x-gzip": true, "gzip;q=0, *": false, "*;q=0, gzip": true} {
-		r := &http.Request{Header: http.Header{}}
-		if header != "" {
-			r.Header.Set("Accept-Encoding", header)
-		}
-		if got := wantsGzip(r); got != want {
-			t.Errorf("%q: %v, want %v", header, got, want)
 		}
 	}
 }

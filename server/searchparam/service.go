@@ -24,10 +24,11 @@ type Service struct {
 	Value search.Indexer   // gen/index.Value
 	Model *fhir.Model
 	Store *store.Store
-	// MakeIndex returns what a resource leaves in the index, by Current.
-	MakeIndex func(id string, r fhir.Resource) (*fhir.Index, error)
-	// FindSort gives sorters what a resource is sorted by, by Current.
-	FindSort func(r fhir.Resource, by []*fhir.Sorter) error
+	// Extract gives an index the values of the compiled parameters, gen/index.Extract.
+	Extract func(x *fhir.Index, r fhir.Resource)
+	// BaseURLs are the service's own, without a trailing slash: absolute
+	// references below them are local.
+	BaseURLs []string
 	NewID    func() string
 	Now      func() time.Time
 	Logger   *slog.Logger
@@ -41,6 +42,7 @@ type Service struct {
 	refresh      sync.Mutex  // one reader of the database at a time
 	renewing     atomic.Bool // in the background
 	wake         chan struct{}
+	indexes      sync.Pool           // of *fhir.Index
 	fingerprints search.Fingerprints // of Base
 }
 
@@ -182,9 +184,3 @@ func (s *Service) Refresh(ctx context.Context) error {
 
 // Decode reads a stored resource.
 func (s *Service) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(s.Model, body) }
-
-// Index returns what a resource leaves in the index.
-func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) { return s.MakeIndex(id, r) }
-
-// Sort gives the sorters what a resource is sorted by.
-func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error { return s.FindSort(r, by) }

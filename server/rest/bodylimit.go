@@ -10,34 +10,34 @@ import (
 
 // A request is worked on in several times the memory of its body: the text, the
 // model, the index entries, the rows. Small bodies come and go; large ones wait
-// at a gate, so that any number of uploaders costs a bounded amount of memory.
+// for room, so that any number of uploaders costs a bounded amount of memory.
 const (
 	smallBody = 64 << 10
-	// gateBytes is how much of large bodies is worked on at the same time. A body
+	// limitBytes is how much of large bodies is worked on at the same time. A body
 	// above it passes alone.
-	gateBytes = 24 << 20
+	limitBytes = 24 << 20
 	// unannounced is what a large body of unknown length is taken for.
 	unannounced = 4 << 20
 )
 
-// gate admits large bodies.
-type gate struct{ weighted *semaphore.Weighted }
+// bodyLimit bounds the large bodies that are worked on at the same time.
+type bodyLimit struct{ weighted *semaphore.Weighted }
 
-func newGate() *gate { return &gate{semaphore.NewWeighted(gateBytes)} }
+func newBodyLimit() *bodyLimit { return &bodyLimit{semaphore.NewWeighted(limitBytes)} }
 
 // enter waits for room for a body of size bytes, -1 where that is not known, and
 // returns what gives the room back. It fails with throttled, 429, when the client
 // has gone before its turn.
-func (g *gate) enter(ctx context.Context, size int64) (leave func(), err error) {
+func (l *bodyLimit) enter(ctx context.Context, size int64) (leave func(), err error) {
 	switch {
 	case size >= 0 && size <= smallBody:
 		return func() {}, nil
 	case size < 0:
 		size = unannounced
 	}
-	size = min(size, gateBytes)
-	if err := g.weighted.Acquire(ctx, size); err != nil {
+	size = min(size, limitBytes)
+	if err := l.weighted.Acquire(ctx, size); err != nil {
 		return nil, outcome.New(outcome.CodeThrottled, "the request ended while it waited for other large requests").Because(err)
 	}
-	return func() { g.weighted.Release(size) }, nil
+	return func() { l.weighted.Release(size) }, nil
 }

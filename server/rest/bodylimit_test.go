@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-func TestGate(t *testing.T) {
-	g := newGate()
+func TestBodyLimit(t *testing.T) {
+	g := newBodyLimit()
 	ctx, cancel := context.WithCancel(t.Context())
-	leave, err := g.enter(ctx, 10*gateBytes) // alone, and takes all the room
+	leave, err := g.enter(ctx, 10*limitBytes) // alone, and takes all the room
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,108 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"kiln/server/access"
+	"kiln/server/outcome"
+)
+
+// admit finds out on whose behalf a request runs, counts it, and answers those who
+// may not go on; it reports whether the request goes on.
+func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
+	p, err := m.authenticate(r, g)
+	x.Principal = p
+	if m.Limiter != nil && !g.Unlimited {
+		if refused := m.Limiter.Limit(x, r, g, p); refused != nil {
+			x.Fail(r, refused)
+			return false
+		}
+	}
+	if err != nil {
+		x.Fail(r, err)
+		return false
+	}
+	x.ctx = access.With(x.ctx, p)
+	return true
+}
+
+// authenticate returns the principal of a request, nil on paths that need none. It
+// fails with login, 401, without a valid token, and with forbidden, 403, where the
+// group is for administrators.
+func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) {
+	token, sent, err := bearer(r, g.TokenInQuery)
+	switch {
+	case g.Token == NoToken:
+		return nil, nil
+	case m.Verifier == nil:
+		if g.Token == AdminToken && !loopback(r.RemoteAddr) {
+			return nil, outcome.New(outcome.CodeForbidden, "%s is for clients on the server's own machine while authorization is off (auth.enabled)", r.URL.Path)
+		}
+		return access.Open, nil
+	case err != nil:
+		return nil, err
+	case !sent:
+		return nil, outcome.New(outcome.CodeLogin, "%s %s needs an access token: Authorization: Bearer …", clip(r.Method), clip(r.URL.Path))
+	}
+	p, err := m.Verifier.Verify(r.Context(), token)
+	if err != nil {
+		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnauthorized && e.Challenge == "" {
+			e.Challenge = `Bearer error="invalid_token"`
+		}
+		return nil, err
+	}
+	if g.Token == AdminToken && !p.Admin {
+		return p, outcome.New(outcome.CodeForbidden, "%s needs a token with the scope admin", clip(r.URL.Path)).
+			WithChallenge(`Bearer error="insufficient_scope", scope="admin"`)
+	}
+	return p, nil
+}
+
+// bearer is the token of a request. One in the query is taken out of the URL, so
+// that neither logs nor links repeat it. RFC 6750 §2.
+func bearer(r *http.Request, inQuery bool) (token string, sent bool, err error) {
+	if inQuery && strings.Contains(r.URL.RawQuery, "token=") {
+		token, sent = takeToken(r)
+	}
+	h := r.Header["Authorization"]
+	switch {
+	case len(h) == 0:
+		return token, sent, nil
+	case len(h) > 1 || sent:
+		return "", true, outcome.New(outcome.CodeLogin, "the request has more than one access token").WithChallenge(`Bearer error="invalid_request"`)
+	}
+	scheme, token, ok := strings.Cut(h[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", true, outcome.New(outcome.CodeLogin, "the header Authorization is not: Bearer and an access token").WithChallenge("Bearer")
+	}
+	return strings.TrimSpace(token), true, nil
+}
+
+// takeToken takes the parameter token out of the URL's query.
+func takeToken(r *http.Request) (token string, sent bool) {
+	var rest []string
+	for part := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		if v, ok := strings.CutPrefix(part, "token="); ok {
+			if t, err := url.QueryUnescape(v); err == nil {
+				token, sent = t, true
+			}
+			continue
+		}
+		rest = append(rest, part)
+	}
+	if sent {
+		r.URL.RawQuery = strings.Join(rest, "&")
+		r.RequestURI = r.URL.RequestURI()
+	}
+	return token, sent
+}
+
+// clip bounds what an error repeats of its input.
+func clip(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}

@@ -1,0 +1,177 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/outcome"
+)
+
+// Exchange is one request on its way: the ResponseWriter that handlers get, and
+// what the access log and the metrics want to know at the end.
+type Exchange struct {
+	http.ResponseWriter
+	ID     string // X-Request-Id
+	Prefix string // "" or "/fhir": how the request named the service
+	// Route names the kind of request in the metrics: an interaction, or the
+	// pattern of a path. It never has a value of the request in it.
+	Route     string
+	Principal *access.Principal // nil before authentication, and on paths without
+
+	mux    *Mux
+	ctx    context.Context
+	path   string // as it came
+	start  time.Time
+	status int
+	bytes  int
+	stream bool // long-lived: not slow
+}
+
+// Of is the Exchange below w, nil where there is none.
+func Of(w http.ResponseWriter) *Exchange {
+	for {
+		if x, ok := w.(*Exchange); ok {
+			return x
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return nil
+		}
+		w = u.Unwrap()
+	}
+}
+
+// Context is the request's context with its principal.
+func (x *Exchange) Context() context.Context { return x.ctx }
+
+// Status is the status that was answered, 0 before.
+func (x *Exchange) Status() int { return x.status }
+
+// WriteHeader notes the status.
+func (x *Exchange) WriteHeader(status int) {
+	if x.status == 0 && status >= http.StatusOK {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+// Write counts the bytes.
+func (x *Exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	n, err := x.ResponseWriter.Write(b)
+	x.bytes += n
+	return n, err
+}
+
+// Unwrap gives http.ResponseController the connection.
+func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// Flush sends what was written so far.
+func (x *Exchange) Flush() {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	_ = http.NewResponseController(x.ResponseWriter).Flush() // a client that has gone needs none
+}
+
+// Hijack takes the connection over; the access log then says 101.
+func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err == nil && x.status == 0 {
+		x.status = http.StatusSwitchingProtocols
+	}
+	return conn, rw, err
+}
+
+// stripPrefix makes /fhir/Patient and /Patient/ the same as /Patient.
+func (x *Exchange) stripPrefix(r *http.Request) {
+	path := r.URL.Path
+	if rest, ok := strings.CutPrefix(path, "/fhir"); ok && (rest == "" || rest[0] == '/') {
+		x.Prefix, path = "/fhir", rest
+	}
+	if path != "/" && !strings.HasPrefix(path, "/debug/pprof/") {
+		path = strings.TrimSuffix(path, "/")
+	}
+	if path == "" {
+		path = "/"
+	}
+	if path != r.URL.Path {
+		r.URL.Path, r.URL.RawPath = path, ""
+	}
+}
+
+// Fail answers with an error as an OperationOutcome; after an answer has begun it
+// does nothing. What is no outcome.Error, and everything that is our fault, goes to
+// the log with its cause.
+func (x *Exchange) Fail(r *http.Request, err error) {
+	if x.status != 0 {
+		return
+	}
+	e, ok := outcome.From(err)
+	switch {
+	case ok:
+	case errors.Is(err, context.DeadlineExceeded):
+		e = outcome.New(outcome.CodeTimeout, "the request took too long and was given up").Because(err)
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		e = outcome.New(outcome.CodeTimeout, "the client went away").Because(err)
+	default:
+		e = outcome.Internal(x.ID, err)
+	}
+	status := e.HTTPStatus()
+	if status >= http.StatusInternalServerError && r.Context().Err() == nil {
+		cause := e.Cause
+		if cause == nil {
+			cause = err
+		}
+		x.mux.Logger.LogAttrs(x.ctx, slog.LevelError, "request failed", slog.String("request", x.ID),
+			slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Any("error", cause))
+	}
+	header := x.Header()
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		if e.Challenge != "" {
+			header.Set("WWW-Authenticate", e.Challenge)
+		} else if status == http.StatusUnauthorized {
+			header.Set("WWW-Authenticate", "Bearer")
+		}
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		if header.Get("Retry-After") == "" {
+			header.Set("Retry-After", "1")
+		}
+	case http.StatusRequestEntityTooLarge:
+		header.Set("Connection", "close") // the rest of the body is not read
+	}
+	x.Send(r, status, outcomeType, outcome.JSON(e.Issues), true)
+}
+
+// outcomeType is the content type of an OperationOutcome.
+const outcomeType = "application/fhir+json; charset=utf-8"
+
+// requestID is the client's X-Request-Id where it is fit to be repeated, else a
+// new one.
+func requestID(r *http.Request) string {
+	if v := r.Header["X-Request-Id"]; len(v) > 0 && len(v[0]) > 0 && len(v[0]) <= 128 && printable(v[0]) {
+		return v[0]
+	}
+	return fmt.Sprintf("%016x", rand.Uint64())
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,176 @@
+package web
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/outcome"
+)
+
+// Mux is the root of all paths. Its fields are set before the first Handle.
+type Mux struct {
+	// Verifier turns tokens into principals; nil means that authorization is off
+	// and everyone is access.Open.
+	Verifier access.Verifier
+	// Limiter counts requests; nil limits nobody.
+	Limiter Limiter
+	CORS    CORS
+	Proxies Proxies
+	// LogAccess says which requests are logged.
+	LogAccess LogAccess
+	Metrics   *Metrics // nil counts nothing
+	Logger    *slog.Logger
+
+	routes   http.ServeMux
+	fallback Handler
+}
+
+// Handler is a part that takes the Exchange as it is, without a copy of the
+// request for the context: Exchange.Context has the principal.
+type Handler interface {
+	ServeExchange(x *Exchange, r *http.Request)
+}
+
+// Part is a part of the service that answers paths of its own.
+type Part interface {
+	Mount(m *Mux)
+}
+
+// Group says who may call a path.
+type Group struct {
+	Name  string
+	Token Token // what the caller must show
+	// TokenInQuery lets the token stand in the query parameter token, for clients
+	// that cannot send headers: WebSocket and EventSource of a browser. It is taken
+	// out of the URL before anyone sees it.
+	TokenInQuery bool
+	Unlimited    bool // never refused for its rate
+}
+
+// Token is what a caller must show when authorization is on.
+type Token int
+
+// Nothing; a valid access token; one with the scope admin.
+const (
+	NoToken Token = iota
+	AnyToken
+	AdminToken
+)
+
+// The groups of paths.
+var (
+	Health  = Group{Name: "health", Token: NoToken, Unlimited: true}
+	Metric  = Group{Name: "metrics", Token: AdminToken, Unlimited: true}
+	Public  = Group{Name: "public", Token: NoToken} // discovery, the authorization server
+	Admin   = Group{Name: "admin", Token: AdminToken}
+	FHIR    = Group{Name: "fhir", Token: AnyToken}
+	Streams = Group{Name: "streams", Token: AnyToken, TokenInQuery: true}
+)
+
+// Limiter counts requests by who makes them.
+type Limiter interface {
+	// Limit counts a request of p, nil where no valid token came, and writes the
+	// X-RateLimit headers. It fails with throttled, 429, and Retry-After.
+	Limit(x *Exchange, r *http.Request, g Group, p *access.Principal) error
+}
+
+// maxURL is the longest URL taken, in bytes. What is longer is answered like any
+// other error as long as net/http reads it.
+const maxURL = 64 << 10
+
+// Handle serves a pattern of http.ServeMux. The handler finds the principal in the
+// request's context.
+func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
+	route := pattern[strings.IndexByte(pattern, '/'):]
+	m.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		x := w.(*Exchange)
+		x.Route = route
+		if m.admit(x, r, g) {
+			h.ServeHTTP(x, r.WithContext(x.ctx))
+		}
+	})
+}
+
+// HandleFunc is Handle for a function.
+func (m *Mux) HandleFunc(g Group, pattern string, h http.HandlerFunc) { m.Handle(g, pattern, h) }
+
+// HandleRest serves every path that no pattern of Handle matches.
+func (m *Mux) HandleRest(g Group, h Handler) {
+	m.fallback = admitted{m, g, h}
+	m.routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { m.fallback.ServeExchange(w.(*Exchange), r) })
+}
+
+// admitted serves those who may call the group.
+type admitted struct {
+	m *Mux
+	g Group
+	h Handler
+}
+
+func (a admitted) ServeExchange(x *Exchange, r *http.Request) {
+	if a.m.admit(x, r, a.g) {
+		a.h.ServeExchange(x, r)
+	}
+}
+
+// ServeHTTP serves one request.
+func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &Exchange{ResponseWriter: w, Route: "other", ID: requestID(r), mux: m, ctx: r.Context(), path: r.URL.Path, start: time.Now()}
+	w.Header()["X-Request-Id"] = []string{x.ID}
+	defer m.finish(x, r)
+	if m.CORS.answer(x, r) {
+		return
+	}
+	x.stripPrefix(r)
+	switch {
+	case len(r.RequestURI) > maxURL:
+		x.Fail(r, outcome.New(outcome.CodeTooLong, "the URL is longer than %d bytes; a search can be a POST to _search", maxURL).
+			WithStatus(http.StatusRequestURITooLong))
+	case Unclean(r.URL.Path):
+		// The router would redirect to what it takes for the meaning.
+		m.fallback.ServeExchange(x, r)
+	default:
+		m.routes.ServeHTTP(x, r)
+	}
+}
+
+// finish ends an exchange: a panic is answered and logged, the request counted and
+// logged.
+func (m *Mux) finish(x *Exchange, r *http.Request) {
+	p := recover()
+	if p == http.ErrAbortHandler {
+		panic(p)
+	}
+	if p != nil {
+		m.Logger.LogAttrs(x.ctx, slog.LevelError, "panic", slog.String("request", x.ID),
+			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		x.Fail(r, fmt.Errorf("panic: %v", p))
+	}
+	m.observe(x, r)
+}
+
+// Allowed lists the methods that a path is served with by what Handle has mounted.
+func (m *Mux) Allowed(r *http.Request) []string {
+	var out []string
+	for _, method := range Methods {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := m.routes.Handler(probe); pattern != "/" && pattern != "" {
+			out = append(out, method)
+		}
+	}
+	return out
+}
+
+// Methods are the HTTP methods that some path is served with.
+var Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+
+// Unclean reports whether a path has empty segments, or . or .. as one.
+func Unclean(path string) bool {
+	return strings.Contains(path, "//") || strings.Contains(path, "/./") || strings.Contains(path, "/../") ||
+		strings.HasSuffix(path, "/.") || strings.HasSuffix(path, "/..")
+}

@@ -1,0 +1,78 @@
+package web
+
+import (
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// LogAccess says which requests are logged.
+type LogAccess string
+
+// Every request; those that failed on our side or took a second; none.
+const (
+	LogAll    LogAccess = "all"
+	LogErrors LogAccess = "errors"
+	LogOff    LogAccess = "off"
+)
+
+// slow is from when on a request is worth a line in the log.
+const slow = time.Second
+
+// observe counts a request and logs it. The log has the path without its query:
+// that holds what was searched for, and may hold a token.
+func (m *Mux) observe(x *Exchange, r *http.Request) {
+	took := time.Since(x.start)
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	if m.Metrics != nil {
+		m.Metrics.observe(x.Route, x.status, took)
+	}
+	level := slog.LevelInfo
+	switch {
+	case m.LogAccess == LogOff:
+		return
+	case x.status >= 500:
+		level = slog.LevelError
+	case took >= slow && !x.stream:
+		level = slog.LevelWarn
+	case m.LogAccess != LogAll:
+		return
+	}
+	m.Logger.LogAttrs(x.ctx, level, "request",
+		slog.String("request", x.ID), slog.String("method", r.Method), slog.String("path", x.path),
+		slog.String("route", x.Route), slog.Int("status", x.status), slog.Int("bytes", x.bytes),
+		slog.Duration("took", took))
+}
+
+// Metrics counts and times requests by route.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics of this package.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_requests_total",
+			Help: "Requests answered, by interaction or route, and HTTP status.",
+		}, []string{"interaction", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "service_request_duration_seconds",
+			Help:    "Time from the request's header to the end of the answer, by interaction or route.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"interaction"}),
+	}
+	reg.MustRegister(m.requests, m.duration)
+	return m
+}
+
+func (m *Metrics) observe(route string, status int, took time.Duration) {
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+	m.duration.WithLabelValues(route).Observe(took.Seconds())
+}

@@ -1,0 +1,60 @@
+package web
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// Proxies are the addresses whose forwarding headers are believed.
+type Proxies []netip.Prefix
+
+// Trusts reports whether a request that came from remote may say by forwarding
+// headers how the client sees the service.
+func (p Proxies) Trusts(remote string) bool {
+	if len(p) == 0 {
+		return false
+	}
+	at, err := netip.ParseAddrPort(remote)
+	return err == nil && p.trusts(at.Addr())
+}
+
+func (p Proxies) trusts(a netip.Addr) bool {
+	for _, prefix := range p {
+		if prefix.Contains(a.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Client is the address of the client: the last one in X-Forwarded-For that is no
+// trusted proxy, the other end of the connection without one.
+func (p Proxies) Client(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	client := at.Addr().Unmap()
+	if len(p) == 0 || !p.trusts(client) {
+		return client
+	}
+	list := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	for i := len(list) - 1; i >= 0; i-- {
+		a, err := netip.ParseAddr(strings.TrimSpace(list[i]))
+		if err != nil {
+			break
+		}
+		if client = a.Unmap(); !p.trusts(client) {
+			break
+		}
+	}
+	return client
+}
+
+// loopback reports whether a connection comes from the server's own machine; one
+// over a unix socket has no address.
+func loopback(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	return err == nil && at.Addr().Unmap().IsLoopback() || remote == "" || remote == "@"
+}

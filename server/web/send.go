@@ -1,0 +1,60 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooled is the largest buffer worth keeping for the next answer.
+const maxPooled = 4 << 20
+
+// TakeBuffer returns a buffer to write an answer in; GiveBuffer takes it back.
+func TakeBuffer() *[]byte { return buffers.Get().(*[]byte) }
+
+// GiveBuffer keeps a buffer for the next answer, unless it is very large.
+func GiveBuffer(b *[]byte) {
+	if cap(*b) <= maxPooled {
+		buffers.Put(b)
+	}
+}
+
+// Send answers with a body, compressed when the client asked for it and it is worth
+// it; pretty indents JSON.
+func (x *Exchange) Send(r *http.Request, status int, contentType string, body []byte, pretty bool) {
+	if pretty {
+		var out bytes.Buffer
+		if err := json.Indent(&out, body, "", "  "); err == nil {
+			out.WriteByte('\n')
+			body = out.Bytes()
+		}
+	}
+	header := x.Header()
+	header["Content-Type"] = []string{contentType}
+	if len(body) >= minGzip {
+		header["Vary"] = append(header["Vary"], "Accept-Encoding")
+		if wantsGzip(r) {
+			x.sendGzip(r, status, body)
+			return
+		}
+	}
+	header["Content-Length"] = []string{strconv.Itoa(len(body))}
+	x.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		x.Write(body) // a client that has gone needs no answer
+	}
+}
+
+// SendJSON answers with v as plain JSON, indented.
+func (x *Exchange) SendJSON(r *http.Request, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	x.Send(r, status, "application/json; charset=utf-8", body, true)
+}

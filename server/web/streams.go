@@ -1,0 +1,89 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"kiln/server/outcome"
+)
+
+// ErrEnding is the cause that a stream's context ends with when the server stops.
+var ErrEnding = errors.New("the server is stopping")
+
+// StreamRegistry knows the long-lived answers (WebSocket, Server-Sent Events, large
+// exports) of this server. The zero value is empty.
+type StreamRegistry struct {
+	mu     sync.Mutex
+	open   map[*stream]struct{}
+	ending bool
+	empty  chan struct{} // closed when ending and nothing is open
+}
+
+type stream struct{ cancel context.CancelCauseFunc }
+
+// Open makes the answer of r a stream: the server's timeouts no longer hold for it.
+// Its context ends when the client has gone and, with the cause ErrEnding, when the
+// server stops; done must be called when the handler is through, hijacked or not.
+// It fails with exception, 503, while the server stops.
+func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return nil, nil, outcome.New(outcome.CodeException, "%v", ErrEnding).WithStatus(http.StatusServiceUnavailable)
+	}
+	control := http.NewResponseController(w)
+	// Where a connection has no deadlines there are none to lift.
+	_ = control.SetWriteDeadline(time.Time{})
+	_ = control.SetReadDeadline(time.Time{})
+	if x := Of(w); x != nil {
+		x.stream = true
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	st := &stream{cancel}
+	if s.open == nil {
+		s.open = make(map[*stream]struct{})
+	}
+	s.open[st] = struct{}{}
+	return ctx, sync.OnceFunc(func() {
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, st)
+		if s.ending && len(s.open) == 0 {
+			close(s.empty)
+		}
+	}), nil
+}
+
+// Len is how many streams are open.
+func (s *StreamRegistry) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// End tells every stream to end, takes no new ones, and waits until all have ended
+// or ctx has, whose error it returns.
+func (s *StreamRegistry) End(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.ending {
+		s.ending, s.empty = true, make(chan struct{})
+		if len(s.open) == 0 {
+			close(s.empty)
+		}
+		for st := range s.open {
+			st.cancel(ErrEnding)
+		}
+	}
+	empty := s.empty
+	s.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
