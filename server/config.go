@@ -38,12 +38,15 @@ type DatabaseConfig struct {
 	URL            string `koanf:"url" secret:"url" doc:"PostgreSQL to use; empty starts a private one in data_dir"`
 	DataDir        string `koanf:"data_dir" doc:"folder of the private PostgreSQL"`
 	MaxConnections int    `koanf:"max_connections" doc:"connections of this server; 0 is 4 for each CPU, at least 8"`
+	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"longest that a request waits for a database that does not answer"`
 }
 
 // FHIRConfig is about the interactions.
 type FHIRConfig struct {
 	Version      string `koanf:"version" doc:"FHIR version served: R4 or 4.0.1"`
 	UpdateCreate bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
+	// R4 asks for 412 where If-Match fails, the contract for 409.
+	VersionConflictStatus int `koanf:"version_conflict_status" doc:"HTTP status of a version conflict: 409 or 412"`
 }
 
 // SearchConfig is about search.
@@ -88,8 +91,8 @@ type LogConfig struct {
 func Default() Config {
 	return Config{
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
-		Database:    DatabaseConfig{DataDir: ".kiln"},
-		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true},
+		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10},
+		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, VersionConflictStatus: 409},
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
 		Validation:  ValidationConfig{Mode: "full"},
 		Terminology: TerminologyConfig{Enabled: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
@@ -123,6 +126,9 @@ func (c Config) Check() error {
 	if err := oneOf("fhir.version", c.FHIR.Version, "R4", "4.0", "4.0.1"); err != nil {
 		return err
 	}
+	if s := c.FHIR.VersionConflictStatus; s != 409 && s != 412 {
+		return fmt.Errorf("fhir.version_conflict_status is %d: expected 409 or 412", s)
+	}
 	for _, n := range []struct {
 		key   string
 		value int64
@@ -130,6 +136,7 @@ func (c Config) Check() error {
 	}{
 		{"server.max_body_bytes", c.Server.MaxBodyBytes, 1024},
 		{"server.drain_seconds", int64(c.Server.DrainSeconds), 0},
+		{"database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1},
 		{"database.max_connections", int64(c.Database.MaxConnections), 0},
 		{"search.default_count", int64(c.Search.DefaultCount), 1},
 		{"search.max_count", int64(c.Search.MaxCount), 1},

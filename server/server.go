@@ -164,7 +164,7 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
-	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, Logger: s.Logger})
+	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, Timeout: time.Duration(c.TimeoutSeconds) * time.Second, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -192,6 +192,8 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Definition:         definition,
 		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
 		Logger:             s.Logger,
+
+		VersionConflictStatus: s.versionConflictStatus,
 	}
 	operations := operation.New(i)
 	operations.AddValidate(s.Validator, s.validation())
@@ -211,8 +213,12 @@ func (s *Server) mux() (*web.Mux, error) {
 		LogAccess: web.LogAccess(s.Config.Log.Access),
 		Metrics:   web.NewMetrics(s.Metrics),
 		Logger:    s.Logger,
+
+		VersionConflict: s.versionConflictStatus,
 	}, nil
 }
+
+func (s *Server) versionConflictStatus() int { return s.Config.FHIR.VersionConflictStatus }
 
 // administration answers for the state of this server.
 func (s *Server) administration() *admin.Part {

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -62,7 +61,7 @@ func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
 		return exists, nil
 	}
 	_, err := s.Store.Read(ctx, typ, id)
-	if e, ok := outcome.From(err); ok && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return false, nil
 	}
 	return err == nil, err

@@ -28,8 +28,14 @@ type service struct {
 // start runs the service with the default configuration, changed by change.
 func start(t testing.TB, change ...func(*server.Config)) *service {
 	t.Helper()
+	return startOn(t, storetest.New(t), change...)
+}
+
+// startOn is start on a database that there is.
+func startOn(t testing.TB, url string, change ...func(*server.Config)) *service {
+	t.Helper()
 	cfg := server.Default()
-	cfg.Database.URL = storetest.New(t)
+	cfg.Database.URL = url
 	cfg.Log.Level = "error"
 	for _, c := range change {
 		c(&cfg)

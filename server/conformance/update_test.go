@@ -52,6 +52,18 @@ func TestUpdate(t *testing.T) {
 		s.put("/Patient/n", patient("n", "A"), "If-None-Match", "*").want(201)
 		s.put("/Patient/n", patient("n", "A"), "If-None-Match", "*").want(412)
 	})
+	t.Run("If-None-Match with entity tags (RFC 9110 §13.1.2)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/t", patient("t", "A"), "If-None-Match", `W/"1"`).want(201) // nothing there matches
+		s.put("/Patient/t", patient("t", "B"), "If-None-Match", `W/"1"`).issue(412, "conflict", "version 1", "If-None-Match")
+		s.put("/Patient/t", patient("t", "B"), "If-None-Match", `"7", "1"`).want(412)
+		s.put("/Patient/t", patient("t", "B"), "If-None-Match", `W/"2", "abc"`).want(200).equal("meta.versionId", "2")
+		s.put("/Patient/t", patient("t", "C"), "If-None-Match", `bogus`).issue(400, "invalid", "is not the ETag")
+		s.put("/Patient?_id=t", patient("t", "C"), "If-None-Match", `W/"2"`).want(412)
+		s.post("/", bundle("transaction", entry("PUT", "Patient/t", "", patient("t", "C"), `,"ifNoneMatch":"W/\"2\""`))).want(412)
+		s.post("/", bundle("batch", entry("PUT", "Patient/t", "", patient("t", "C"), `,"ifNoneMatch":"W/\"2\""`))).want(200).equal("entry.0.response.status", "412 Precondition Failed")
+		s.get("/Patient/t").equal("meta.versionId", "2")
+	})
 	t.Run("a deleted resource comes back with the next version (http.html#delete)", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Patient/d", patient("d", "A")).want(201)
@@ -132,4 +144,27 @@ func TestConditionalUpdate(t *testing.T) {
 	s.put("/Patient?identifier=urn:s|3", body("chosen", "D")).issue(409, "conflict")
 	s.put("/Patient?bogus=1", body("", "D")).issue(400, "not-supported", "bogus")
 	s.put("/Patient?_format=json", body("", "D")).issue(400, "invalid")
+}
+
+// fhir.version_conflict_status chooses between the contract's 409 and R4's 412, on
+// every way that a write can come.
+func TestVersionConflictStatus(t *testing.T) {
+	for _, status := range []int{409, 412} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			s := start(t, func(c *server.Config) { c.FHIR.VersionConflictStatus = status })
+			s.put("/Patient/m", `{"resourceType":"Patient","id":"m"}`).want(201)
+			body := `{"resourceType":"Patient","id":"m","active":true}`
+			s.put("/Patient/m", body, "If-Match", `W/"3"`).issue(status, "conflict")
+			s.put("/Patient?_id=m", body, "If-Match", `W/"3"`).issue(status, "conflict")
+			s.do("DELETE", "/Patient/m", "", "If-Match", `W/"3"`).issue(status, "conflict")
+			s.do("PATCH", "/Patient/m", `[]`, "If-Match", `W/"3"`, "Content-Type", "application/json-patch+json").issue(status, "conflict")
+			put := entry("PUT", "Patient/m", "", body, `,"ifMatch":"W/\"3\""`)
+			s.post("/", bundle("transaction", put)).issue(status, "conflict")
+			s.post("/", bundle("batch", put)).want(200).equal("entry.0.response.outcome.issue.0.code", "conflict")
+			if got := s.post("/", bundle("batch", put)).str("entry.0.response.status"); !strings.HasPrefix(got, fmt.Sprint(status)) {
+				t.Errorf("in a batch: %s, want %d", got, status)
+			}
+			s.put("/Patient/absent", `{"resourceType":"Patient","id":"absent"}`, "If-Match", `W/"1"`).want(412)
+		})
+	}
 }

@@ -134,11 +134,11 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 // failed is the entry of an error. What is no outcome goes to the log.
 func (s *Service) failed(ctx context.Context, i int, err error) Entry {
 	e, ok := outcome.From(inEntry(i, err))
-	if !ok || e.HTTPStatus() >= http.StatusInternalServerError {
+	if outcome.Ours(err) {
 		s.logger().LogAttrs(ctx, slog.LevelError, "batch entry failed", slog.Int("entry", i), slog.Any("error", err))
 	}
 	if !ok {
 		e = outcome.New(outcome.CodeException, "internal error").At(entryPath(i))
 	}
-	return Entry{Answer: &Answer{Status: e.HTTPStatus(), Issues: e.Issues}}
+	return Entry{Answer: &Answer{Status: e.StatusWith(s.conflictStatus()), Issues: e.Issues}}
 }

@@ -44,7 +44,7 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 	}
 	v, err := from.Read(ctx, p.ResourceType, p.ID)
 	if err != nil {
-		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusNotFound {
+		if outcome.Is(err, outcome.CodeNotFound) {
 			return s.builtIn(p, err)
 		}
 		return Response{}, err

@@ -43,8 +43,11 @@ type Service struct {
 	Definition func(typ, id string) (body []byte, ok bool, err error)
 	// Operations are the $operations that are served; nil serves none.
 	Operations Operations
-	Facts      Facts
-	Logger     *slog.Logger // nil discards
+	// VersionConflictStatus answers a version conflict in a batch: 409 or 412; nil
+	// is 409.
+	VersionConflictStatus func() int
+	Facts                 Facts
+	Logger                *slog.Logger // nil discards
 
 	metadata metadata
 }
@@ -60,6 +63,13 @@ type Parameters interface {
 	Check(p *r4.SearchParameter) error
 	// Wake starts work on a new reindex job at once.
 	Wake()
+}
+
+func (s *Service) conflictStatus() int {
+	if s.VersionConflictStatus == nil {
+		return 0
+	}
+	return s.VersionConflictStatus()
 }
 
 func (s *Service) logger() *slog.Logger {

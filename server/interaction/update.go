@@ -3,6 +3,7 @@ package interaction
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -19,8 +20,8 @@ type UpdateParams struct {
 	Body     []byte // must not change until Update returns
 	// IfMatch is the header: the version that must be current; "" for any.
 	IfMatch string
-	// IfNoneMatch is the header; only `*` has a meaning here: the resource must
-	// not exist.
+	// IfNoneMatch is the header: `*`, the resource must not exist, or entity tags
+	// of which none may be that of the current version; "" for no condition.
 	IfNoneMatch string
 }
 
@@ -71,7 +72,10 @@ func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (
 // preconditions reads the conditional headers of a write into w.
 func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
 	w.MustExist = s.RefuseUpdateCreate
-	w.IfNoneMatch = ifNoneMatch == "*"
+	var err error
+	if w.IfNoneMatch, w.NotVersions, err = noneMatch(ifNoneMatch); err != nil {
+		return err
+	}
 	switch ifMatch {
 	case "":
 		return nil
@@ -84,10 +88,31 @@ func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) err
 	return err
 }
 
+// noneMatch reads the If-None-Match of a write: any says that nothing may exist,
+// versions are those that must not be current. What is no entity tag is invalid; a
+// tag that this server has given to nothing matches nothing. RFC 9110 §13.1.2.
+func noneMatch(header string) (any bool, versions []int, err error) {
+	if header == "" {
+		return false, nil, nil
+	}
+	for tag := range strings.SplitSeq(header, ",") {
+		if tag = strings.TrimSpace(tag); tag == "*" {
+			any = true
+			continue
+		}
+		n, err := ParseETag(tag)
+		if err != nil {
+			return false, nil, err
+		}
+		versions = append(versions, n)
+	}
+	return any, versions, nil
+}
+
 // updateCreateError turns "does not exist" into 405 where update must not create,
 // and into 412 where If-Match is *.
 func (s *Service) updateCreateError(w *store.Write, err error) error {
-	if e, ok := outcome.From(err); ok && w.Method == fhir.PUT && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+	if w.Method == fhir.PUT && outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		if !s.RefuseUpdateCreate {
 			return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
 		}

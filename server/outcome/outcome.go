@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -63,7 +64,10 @@ type Error struct {
 	// Challenge is the header WWW-Authenticate of a 401 or 403; "" is Bearer for 401
 	// and none for 403. RFC 6750 §3.
 	Challenge string
-	Cause     error // never shown to the client
+	// VersionConflict marks the errors of Conflict, whose status the configuration
+	// chooses.
+	VersionConflict bool
+	Cause           error // never shown to the client
 }
 
 func (e *Error) Error() string {
@@ -80,7 +84,16 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// HTTPStatus is the status that answers e.
+// StatusWith is the status that answers e where version conflicts are answered with
+// conflict (409, or 412 as R4's text has it; 0 is 409).
+func (e *Error) StatusWith(conflict int) int {
+	if e.VersionConflict && conflict != 0 {
+		return conflict
+	}
+	return e.HTTPStatus()
+}
+
+// HTTPStatus is the status that answers e, save version conflicts: StatusWith.
 func (e *Error) HTTPStatus() int {
 	if e.Status != 0 {
 		return e.Status
@@ -164,8 +177,12 @@ func NotSupported(format string, args ...any) *Error { return New(CodeNotSupport
 // Conflict says that If-Match does not name the current version, or that a race
 // was lost: 409 conflict. R4's text asks for 412 where If-Match fails
 // (https://hl7.org/fhir/R4/http.html#concurrency); the service's contract says
-// 409 for a version mismatch, and this constant is the one place to change it.
-func Conflict(format string, args ...any) *Error { return New(CodeConflict, format, args...) }
+// 409 for a version mismatch, and fhir.version_conflict_status chooses.
+func Conflict(format string, args ...any) *Error {
+	e := New(CodeConflict, format, args...)
+	e.VersionConflict = true
+	return e
+}
 
 // Precondition says that a conditional interaction does not apply: 412.
 func Precondition(code Code, format string, args ...any) *Error {
@@ -181,6 +198,25 @@ func Unprocessable(issues []Issue) *Error {
 // thing about it that the client sees.
 func Internal(requestID string, cause error) *Error {
 	return New(CodeException, "internal error, request id %s", requestID).Because(cause)
+}
+
+// Is reports whether err is an Error whose first issue has one of the codes.
+func Is(err error, codes ...Code) bool {
+	e, ok := From(err)
+	return ok && len(e.Issues) > 0 && slices.Contains(codes, e.Issues[0].Code)
+}
+
+// Ours reports whether the service is at fault, and not the request: what is no
+// Error, and what is answered with a status of 500 or more.
+func Ours(err error) bool {
+	e, ok := From(err)
+	return err != nil && (!ok || e.HTTPStatus() >= http.StatusInternalServerError)
+}
+
+// Unavailable says that something the service stands on does not answer, or that
+// the service ends: 503 exception.
+func Unavailable(format string, args ...any) *Error {
+	return New(CodeException, format, args...).WithStatus(http.StatusServiceUnavailable)
 }
 
 // From returns err as an *Error, and whether it was one.

@@ -3,7 +3,6 @@ package searchparam
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
@@ -68,9 +67,8 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 // build that starts takes the index back.
 func (s *Service) refuse(next *snapshot, state store.RegistryState, asked time.Time) error {
 	if next.otherBuild == nil {
-		next.otherBuild = outcome.New(outcome.CodeException, "a server of another build, with other search parameters, has taken over the index of the database: "+
-			"this one neither searches nor writes any more; replace it by that build, or start it again to take the index back").
-			WithStatus(http.StatusServiceUnavailable)
+		next.otherBuild = outcome.Unavailable("a server of another build, with other search parameters, has taken over the index of the database: " +
+			"this one neither searches nor writes any more; replace it by that build, or start it again to take the index back")
 		if next.Version >= 0 { // else the server starts
 			s.Logger.Error("a server of another build has taken over the database's index; this one refuses searches and writes")
 		}

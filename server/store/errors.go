@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -73,7 +72,7 @@ func translateCode(pg *pgconn.PgError, err error) error {
 }
 
 func unavailable(diagnostics string) *outcome.Error {
-	return outcome.New(outcome.CodeException, "%s", diagnostics).WithStatus(http.StatusServiceUnavailable)
+	return outcome.Unavailable("%s", diagnostics)
 }
 
 // lost reports whether the connection ended under a statement.

@@ -172,6 +172,8 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	switch {
 	case w.IfNoneMatch:
 		return outcome.Precondition(outcome.CodeDuplicate, "%s/%s exists, and If-None-Match asks that it does not", w.ResourceType, w.ID)
+	case slices.Contains(w.NotVersions, int(r.Version)):
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s is at version %d, and If-None-Match asks that it is not", w.ResourceType, w.ID, r.Version)
 	case w.IfMatch != 0 && w.IfMatch != int(r.Version):
 		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for %s", w.ResourceType, w.ID, r.Version, asked(w.IfMatch))
 	}

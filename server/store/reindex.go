@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -233,7 +232,7 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 		}
 		progress.Done++
 		x, err := s.indexStored(r)
-		if o, ok := outcome.From(err); ok && o.HTTPStatus() >= http.StatusInternalServerError {
+		if _, ok := outcome.From(err); ok && outcome.Ours(err) {
 			return nil, progress, err // nobody knows the search parameters
 		}
 		if err != nil {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,9 @@ type Config struct {
 	// StatementTimeout ends a statement that takes longer, in PostgreSQL; 0 means
 	// two minutes, negative none.
 	StatementTimeout time.Duration
+	// Timeout is the longest that anyone waits for a database that does not answer
+	// any more; 0 means ten seconds.
+	Timeout time.Duration
 	// KeepChanges is how long the change log goes back; 0 means 30 days. What a named
 	// reader of the feed has not passed is kept up to three times as long.
 	KeepChanges time.Duration
@@ -43,7 +47,8 @@ type Store struct {
 	Indexer Indexer
 	Hooks   map[string]Hook
 
-	pool *pgxpool.Pool
+	liveness *liveness
+	pool     *pgxpool.Pool
 	// side serves what must not wait for a transaction of the main pool, and what
 	// such a transaction may ask for while it is open: surrogates, resource types
 	// and dictionaries.
@@ -95,12 +100,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		timeout = 2 * time.Minute
 	}
 	var err error
-	if s.pool, err = open(ctx, c.URL, maxConns, settings(timeout)); err != nil {
+	if s.liveness, err = newLiveness(c.URL, cmp.Or(c.Timeout, 10*time.Second), s.log); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if s.pool, err = s.open(ctx, c.URL, maxConns, settings(timeout)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	// A surrogate or a dictionary row matters only when a later commit uses it,
 	// and that commit's flush covers it: these need not wait for the disk.
-	if s.side, err = open(ctx, c.URL, 3, settings(timeout)+"SET synchronous_commit = off;"); err != nil {
+	if s.side, err = s.open(ctx, c.URL, 3, settings(timeout)+"SET synchronous_commit = off;"); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -109,6 +117,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	s.liveness.start()
 	s.flush.start(s)
 	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now})
 	// The queue's workers hold connections as well.
@@ -136,7 +145,7 @@ func settings(timeout time.Duration) string {
 		SET statement_timeout = %d;`, max(0, timeout.Milliseconds()))
 }
 
-func open(ctx context.Context, url string, maxConns int, settings string) (*pgxpool.Pool, error) {
+func (s *Store) open(ctx context.Context, url string, maxConns int, settings string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -151,6 +160,8 @@ func open(ctx context.Context, url string, maxConns int, settings string) (*pgxp
 	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
 	}
+	s.liveness.watch(&c.ConnConfig.Config)
+	c.BeforeConnect = s.liveness.admit
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
 			return err
@@ -178,6 +189,7 @@ func (s *Store) Close() {
 	s.reads.stop()
 	s.flush.stop()
 	s.trim.stop()
+	s.liveness.stop()
 	s.pool.Close()
 	s.side.Close()
 }

@@ -30,6 +30,9 @@ type Write struct {
 	IfMatch int
 	// IfNoneMatch is `If-None-Match: *`: the resource must not exist, else 412.
 	IfNoneMatch bool
+	// NotVersions are the entity tags of an If-None-Match: none of these versions
+	// may be current, else 412. An absent resource fulfils it.
+	NotVersions []int
 	// MustExist refuses to create: not-found or deleted.
 	MustExist bool
 	// Modify gives body and index from the current version, instead of Body and

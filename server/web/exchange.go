@@ -128,7 +128,7 @@ func (x *Exchange) Fail(r *http.Request, err error) {
 	default:
 		e = outcome.Internal(x.ID, err)
 	}
-	status := e.HTTPStatus()
+	status := e.StatusWith(x.mux.conflictStatus())
 	if status >= http.StatusInternalServerError && r.Context().Err() == nil {
 		cause := e.Cause
 		if cause == nil {

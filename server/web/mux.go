@@ -25,6 +25,8 @@ type Mux struct {
 	LogAccess LogAccess
 	Metrics   *Metrics // nil counts nothing
 	Logger    *slog.Logger
+	// VersionConflict is the status that answers version conflicts; nil is 409.
+	VersionConflict func() int
 
 	routes   http.ServeMux
 	fallback Handler
@@ -164,6 +166,13 @@ func (m *Mux) Allowed(r *http.Request) []string {
 		}
 	}
 	return out
+}
+
+func (m *Mux) conflictStatus() int {
+	if m.VersionConflict == nil {
+		return 0
+	}
+	return m.VersionConflict()
 }
 
 // Methods are the HTTP methods that some path is served with.

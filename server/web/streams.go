@@ -32,7 +32,7 @@ func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx conte
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending {
-		return nil, nil, outcome.New(outcome.CodeException, "%v", ErrEnding).WithStatus(http.StatusServiceUnavailable)
+		return nil, nil, outcome.Unavailable("%v", ErrEnding)
 	}
 	control := http.NewResponseController(w)
 	// Where a connection has no deadlines there are none to lift.
