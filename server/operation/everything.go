@@ -12,6 +12,7 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // everythingCount is the size of a page of $everything: most records are one.
@@ -59,7 +60,7 @@ func (s *Set) everything(ctx context.Context, from interaction.Reader, p Everyth
 		types = append(types, p.ResourceType)
 	}
 	var asked []string // by _type
-	var dated []search.Clause
+	var dated []match.Clause
 	values := url.Values{"_count": {"1000"}}
 	kept := url.Values{}
 	for name, v := range p.Values {
@@ -82,11 +83,11 @@ func (s *Set) everything(ctx context.Context, from interaction.Reader, p Everyth
 			if err != nil {
 				return interaction.Response{}, err
 			}
-			outside := search.Dates{Keys: s.careDates(types), Op: search.EB, Low: low, High: high}
+			outside := match.Dates{Keys: s.careDates(types), Op: match.EB, Low: low, High: high}
 			if name == "end" {
-				outside.Op = search.SA
+				outside.Op = match.SA
 			}
-			dated = append(dated, search.Clause{Name: name, Value: last, Any: []search.Match{outside}, Not: true})
+			dated = append(dated, match.Clause{Name: name, Value: last, Any: []match.Match{outside}, Not: true})
 		case "_count", "_offset", "_cursor":
 			values.Set(name, last)
 		case "_format", "_pretty":

@@ -1,12 +1,13 @@
 package operation
 
 import (
+	"slices"
+	"strings"
+
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
-	"slices"
-	"strings"
 )
 
 // inputs are the inputs of an operation, from a query string or from Parameters,

@@ -16,6 +16,7 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // metaPage is how many resources are read at a time for their tags.
@@ -77,11 +78,11 @@ func (s *Set) withMeta(typ, cursor string) (*search.Query, error) {
 			return nil, err
 		}
 		for _, m := range q.Clauses[0].Any {
-			terms = append(terms, m.(search.Terms).Values...)
+			terms = append(terms, m.(match.Terms).Values...)
 		}
 		all = q
 	}
-	all.Clauses[0].Any = []search.Match{search.Terms{Values: terms}}
+	all.Clauses[0].Any = []match.Match{match.Terms{Values: terms}}
 	return all, nil
 }
 

@@ -7,20 +7,21 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // chained reads `subject:Patient.name=…` and `subject.name=…`: rest is what
 // follows the point. Without a type every possible target that has the parameter
 // is searched. Spec: https://hl7.org/fhir/R4/search.html#chaining.
-func (p *parser) chained(param *fhir.Parameter, c Clause, modifier, rest string, depth int) (Clause, error) {
-	return p.over(param, c, modifier, rest, func(target string) (Clause, error) {
+func (p *parser) chained(param *fhir.Parameter, c match.Clause, modifier, rest string, depth int) (match.Clause, error) {
+	return p.over(param, c, modifier, rest, func(target string) (match.Clause, error) {
 		return p.clause([]string{target}, rest, c.Value, depth+1)
 	})
 }
 
 // over is the chain over param to what read reads for a type of target; rest is
 // that in words.
-func (p *parser) over(param *fhir.Parameter, c Clause, modifier, rest string, read func(target string) (Clause, error)) (Clause, error) {
+func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest string, read func(target string) (match.Clause, error)) (match.Clause, error) {
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", clip(c.Name), param.Code, param.Type)
 	}
@@ -74,40 +75,40 @@ func (p *parser) over(param *fhir.Parameter, c Clause, modifier, rest string, re
 
 // link is the chain over param to resources of type target for which sub holds.
 // A chain that ends in `_id` is a reference.
-func (p *parser) link(param *fhir.Parameter, target string, sub Clause) []Match {
+func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause) []match.Match {
 	if ids, ok := onlyIDs(sub); ok {
 		values := make([]fhir.Value, len(ids.Refs))
 		for i, ref := range ids.Refs {
 			values[i] = fhir.Value(ref)
 		}
-		return []Match{termsOf(param.Keys, values...)}
+		return []match.Match{match.TermsOf(param.Keys, values...)}
 	}
-	m := Chain{Keys: param.Keys, Target: target, Clauses: []Clause{sub}}
+	m := match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}}
 	if url, ok := p.reg.Lookup(target, "url"); ok && url.Type == fhir.SearchURI {
 		p.notice(url)
 		m.CanonicalKeys = url.Keys
 	}
-	return []Match{m}
+	return []match.Match{m}
 }
 
-func onlyIDs(c Clause) (IDs, bool) {
+func onlyIDs(c match.Clause) (match.IDs, bool) {
 	if c.Not || len(c.Any) != 1 {
-		return IDs{}, false
+		return match.IDs{}, false
 	}
-	ids, ok := c.Any[0].(IDs)
+	ids, ok := c.Any[0].(match.IDs)
 	return ids, ok
 }
 
 // mergeChains makes one chain of those that only ask for terms: keys belong to a
 // type, so the terms of several types can be asked for at once.
-func mergeChains(any []Match) []Match {
-	var out []Match
-	var merged *Chain
+func mergeChains(any []match.Match) []match.Match {
+	var out []match.Match
+	var merged *match.Chain
 	var terms []int64
 	for _, m := range any {
-		chain, ok := m.(Chain)
+		chain, ok := m.(match.Chain)
 		if ok && chain.CanonicalKeys == nil && len(chain.Clauses) == 1 && !chain.Clauses[0].Not && len(chain.Clauses[0].Any) == 1 {
-			if t, ok := chain.Clauses[0].Any[0].(Terms); ok {
+			if t, ok := chain.Clauses[0].Any[0].(match.Terms); ok {
 				if merged == nil {
 					first := chain
 					merged = &first
@@ -122,8 +123,8 @@ func mergeChains(any []Match) []Match {
 	}
 	if merged != nil {
 		c := merged.Clauses[0]
-		c.Any = []Match{Terms{terms}}
-		merged.Clauses = []Clause{c}
+		c.Any = []match.Match{match.Terms{Values: terms}}
+		merged.Clauses = []match.Clause{c}
 		out = append(out, *merged)
 	}
 	return out
@@ -132,20 +133,20 @@ func mergeChains(any []Match) []Match {
 // has reads `_has:Type:reference:parameter=value`: another resource, of Type,
 // refers to this one and matches. parameter may be a chain or `_has` again.
 // Spec: https://hl7.org/fhir/R4/search.html#has.
-func (p *parser) has(types []string, name, value string, depth int) (Clause, error) {
-	c := Clause{Name: name, Value: value}
+func (p *parser) has(types []string, name, value string, depth int) (match.Clause, error) {
+	c := match.Clause{Name: name, Value: value}
 	parts := strings.SplitN(name, ":", 4)
 	if len(parts) < 4 || parts[3] == "" {
 		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", clip(name))
 	}
-	return p.from(types, c, parts[1], parts[2], func() (Clause, error) {
+	return p.from(types, c, parts[1], parts[2], func() (match.Clause, error) {
 		return p.clause([]string{parts[1]}, parts[3], value, depth+1)
 	})
 }
 
 // from is the reverse chain from what read reads for type source, whose parameter
 // reference refers to a resource of one of types.
-func (p *parser) from(types []string, c Clause, source, reference string, read func() (Clause, error)) (Clause, error) {
+func (p *parser) from(types []string, c match.Clause, source, reference string, read func() (match.Clause, error)) (match.Clause, error) {
 	if !p.reg.Has(source) {
 		return c, p.reg.typeError(source)
 	}
@@ -164,10 +165,10 @@ func (p *parser) from(types []string, c Clause, source, reference string, read f
 	if err != nil {
 		return c, known(err)
 	}
-	c.Any = []Match{Has{Source: source, Keys: param.Keys, Clauses: []Clause{sub}}}
+	c.Any = []match.Match{match.Has{Source: source, Keys: param.Keys, Clauses: []match.Clause{sub}}}
 	if urls := p.urlKeys(types, param); urls != nil {
 		// A canonical is a chain read backwards: from the url to what names it.
-		c.Any = append(c.Any, Chain{Keys: urls, Target: source, Clauses: []Clause{sub}, CanonicalKeys: param.Keys})
+		c.Any = append(c.Any, match.Chain{Keys: urls, Target: source, Clauses: []match.Clause{sub}, CanonicalKeys: param.Keys})
 	}
 	return c, nil
 }

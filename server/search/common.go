@@ -5,11 +5,12 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // id reads `_id`: logical ids of the types searched.
 // Spec: https://hl7.org/fhir/R4/search.html#id.
-func (p *parser) id(types []string, c Clause, modifier string) (Clause, error) {
+func (p *parser) id(types []string, c match.Clause, modifier string) (match.Clause, error) {
 	switch modifier {
 	case "":
 	case "not":
@@ -22,7 +23,7 @@ func (p *parser) id(types []string, c Clause, modifier string) (Clause, error) {
 		default:
 			return c, badValue(c.Name, c.Value, `expected "true" or "false"`)
 		}
-		c.Any = []Match{Terms{}}
+		c.Any = []match.Match{match.Terms{}}
 		return c, nil
 	default:
 		return c, badModifier(c.Name, modifier, "token", "missing", "not")
@@ -37,7 +38,7 @@ func (p *parser) id(types []string, c Clause, modifier string) (Clause, error) {
 	if err := p.bounded(c, len(values), len(values)*len(types)); err != nil {
 		return c, err
 	}
-	var ids IDs
+	var ids match.IDs
 	for _, v := range values {
 		id := strings.TrimPrefix(unescape(v), "|")
 		if !fhir.ValidID(id) {
@@ -47,13 +48,13 @@ func (p *parser) id(types []string, c Clause, modifier string) (Clause, error) {
 			ids.Refs = append(ids.Refs, int64(fhir.ValueReference(t, id)))
 		}
 	}
-	c.Any = []Match{ids}
+	c.Any = []match.Match{ids}
 	return c, nil
 }
 
 // updated reads `_lastUpdated`.
 // Spec: https://hl7.org/fhir/R4/search.html#lastUpdated.
-func (p *parser) updated(c Clause, modifier string) (Clause, error) {
+func (p *parser) updated(c match.Clause, modifier string) (match.Clause, error) {
 	if modifier == "missing" {
 		return p.id(nil, c, modifier)
 	}
@@ -69,14 +70,14 @@ func (p *parser) updated(c Clause, modifier string) (Clause, error) {
 		if err != nil {
 			return c, err
 		}
-		c.Any = append(c.Any, Updated{op, low, high})
+		c.Any = append(c.Any, match.Updated{Op: op, Low: low, High: high})
 	}
 	return c, nil
 }
 
 // list reads `_list`: the members of a List.
 // Spec: https://hl7.org/fhir/R4/search.html#list.
-func (p *parser) list(types []string, c Clause, modifier string) (Clause, error) {
+func (p *parser) list(types []string, c match.Clause, modifier string) (match.Clause, error) {
 	if modifier != "" {
 		return c, outcome.Invalid("parameter %s: _list takes no modifier", clip(c.Name))
 	}
@@ -89,7 +90,7 @@ func (p *parser) list(types []string, c Clause, modifier string) (Clause, error)
 	if err != nil {
 		return c, err
 	}
-	var ids IDs
+	var ids match.IDs
 	for _, v := range values {
 		id := strings.TrimPrefix(unescape(v), "List/")
 		if !fhir.ValidID(id) {
@@ -97,6 +98,6 @@ func (p *parser) list(types []string, c Clause, modifier string) (Clause, error)
 		}
 		ids.Refs = append(ids.Refs, int64(fhir.ValueReference("List", id)))
 	}
-	c.Any = []Match{Has{Source: "List", Keys: param.Keys, Clauses: []Clause{{Name: "_id", Value: c.Value, Any: []Match{ids}}}}}
+	c.Any = []match.Match{match.Has{Source: "List", Keys: param.Keys, Clauses: []match.Clause{{Name: "_id", Value: c.Value, Any: []match.Match{ids}}}}}
 	return c, nil
 }

@@ -5,17 +5,18 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // composite reads the values of several parameters, joined by `$`, that have to
 // hold together: in one repetition of the element where it repeats.
 // Spec: https://hl7.org/fhir/R4/search.html#composite.
-func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if modifier != "" {
 		return nil, badModifier(name, modifier, "composite", "missing")
 	}
 	values := split(v, '$', 0)
-	var any []Match
+	var any []match.Match
 	for _, branch := range param.Composites {
 		if len(values) != len(branch.Parts) {
 			codes := ""
@@ -27,7 +28,7 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]M
 			}
 			return nil, badValue(name, v, "expected "+codes)
 		}
-		var matches []Match
+		var matches []match.Match
 		var err error
 		if branch.Key == 0 {
 			matches, err = p.together(param.Base, branch, name, values)
@@ -44,8 +45,8 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]M
 
 // together is a branch that is the resource itself: the conjunction of its parts,
 // or, of a code and what has an order, a row of both.
-func (p *parser) together(base string, branch fhir.Composite, name string, values []string) ([]Match, error) {
-	var all All
+func (p *parser) together(base string, branch fhir.Composite, name string, values []string) ([]match.Match, error) {
+	var all match.All
 	keyed := codeIn(branch, values)
 	for i, part := range branch.Parts {
 		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys}
@@ -64,14 +65,14 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 			return nil, err
 		}
 		if keyed != nil && !keyed.inSystem {
-			matches = []Match{Coded{Key: branch.Joint, Code: keyed.code, Any: matches[0]}}
+			matches = []match.Match{match.Coded{Key: branch.Joint, Code: keyed.code, Any: matches[0]}}
 		}
 		if keyed != nil {
 			return matches, nil
 		}
-		all.Clauses = append(all.Clauses, Clause{Name: part.Code, Value: values[i], Any: matches})
+		all.Clauses = append(all.Clauses, match.Clause{Name: part.Code, Value: values[i], Any: matches})
 	}
-	return []Match{all}, nil
+	return []match.Match{all}, nil
 }
 
 // codeIn is the token among the values of a branch that has joint rows; nil where
@@ -93,7 +94,7 @@ func codeIn(branch fhir.Composite, values []string) *token {
 
 // repetition is a branch whose components were indexed together: a term, or an
 // ordered row whose key has the hashed part mixed in.
-func (p *parser) repetition(branch fhir.Composite, name string, values []string) ([]Match, error) {
+func (p *parser) repetition(branch fhir.Composite, name string, values []string) ([]match.Match, error) {
 	ordered, second := -1, -1
 	hashed := []fhir.Value{}
 	for i, part := range branch.Parts {
@@ -136,7 +137,7 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 		hashed = pairs
 	}
 	if ordered < 0 {
-		return []Match{termsOf([]fhir.Key{branch.Key}, hashed...)}, nil
+		return []match.Match{match.TermsOf([]fhir.Key{branch.Key}, hashed...)}, nil
 	}
 	keys := make([]fhir.Key, len(hashed))
 	for i, v := range hashed {

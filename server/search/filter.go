@@ -8,11 +8,12 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // filter reads `_filter`. What it asks for becomes a clause like those of other
 // parameters. Spec: https://hl7.org/fhir/R4/search_filter.html.
-func (p *parser) filter(types []string, c Clause, modifier string, depth int) (Clause, error) {
+func (p *parser) filter(types []string, c match.Clause, modifier string, depth int) (match.Clause, error) {
 	if modifier != "" {
 		return c, outcome.Invalid("parameter %s: _filter takes no modifier", clip(c.Name))
 	}
@@ -32,7 +33,7 @@ func (p *parser) filter(types []string, c Clause, modifier string, depth int) (C
 }
 
 // filtered is the clause that a filter stands for.
-func (p *parser) filtered(types []string, n filterNode, depth int) (Clause, error) {
+func (p *parser) filtered(types []string, n filterNode, depth int) (match.Clause, error) {
 	switch n := n.(type) {
 	case *filterNot:
 		c, err := p.filtered(types, n.of, depth)
@@ -58,7 +59,7 @@ func (p *parser) filtered(types []string, n filterNode, depth int) (Clause, erro
 		}
 		return c, nil
 	}
-	return Clause{}, fmt.Errorf("search: a filter of type %T", n)
+	return match.Clause{}, fmt.Errorf("search: a filter of type %T", n)
 }
 
 // inFilter says where in the filter the mistake is.
@@ -71,41 +72,41 @@ func inFilter(n *filterComparison, err error) error {
 	return err
 }
 
-func both(left, right Clause) Clause {
-	var clauses []Clause
-	for _, c := range []Clause{left, right} {
+func both(left, right match.Clause) match.Clause {
+	var clauses []match.Clause
+	for _, c := range []match.Clause{left, right} {
 		if all, ok := onlyAll(c); ok {
 			clauses = append(clauses, all.Clauses...)
 		} else {
 			clauses = append(clauses, c)
 		}
 	}
-	return Clause{Any: []Match{All{clauses}}}
+	return match.Clause{Any: []match.Match{match.All{Clauses: clauses}}}
 }
 
-func either(left, right Clause) Clause {
-	var any []Match
-	for _, c := range []Clause{left, right} {
+func either(left, right match.Clause) match.Clause {
+	var any []match.Match
+	for _, c := range []match.Clause{left, right} {
 		if c.Not {
-			any = append(any, All{[]Clause{c}})
+			any = append(any, match.All{Clauses: []match.Clause{c}})
 		} else {
 			any = append(any, c.Any...)
 		}
 	}
-	return Clause{Any: any}
+	return match.Clause{Any: any}
 }
 
-func onlyAll(c Clause) (All, bool) {
+func onlyAll(c match.Clause) (match.All, bool) {
 	if c.Not || len(c.Any) != 1 {
-		return All{}, false
+		return match.All{}, false
 	}
-	all, ok := c.Any[0].(All)
+	all, ok := c.Any[0].(match.All)
 	return all, ok
 }
 
 // along follows the path of a comparison to its end.
-func (p *parser) along(types []string, n *filterComparison, path []filterStep, depth int) (Clause, error) {
-	c := Clause{Name: path[0].name, Value: n.value}
+func (p *parser) along(types []string, n *filterComparison, path []filterStep, depth int) (match.Clause, error) {
+	c := match.Clause{Name: path[0].name, Value: n.value}
 	if depth > maxDepth {
 		return c, outcome.New(outcome.CodeTooCostly, "more than %d hops", maxDepth)
 	}
@@ -116,7 +117,7 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 			return c, outcome.Invalid("expected _has:Type:reference parameter:search parameter")
 		}
 		inner := append([]filterStep{{name: parts[2], where: step.where}}, rest...)
-		return p.from(types, c, parts[0], parts[1], func() (Clause, error) {
+		return p.from(types, c, parts[0], parts[1], func() (match.Clause, error) {
 			return p.along([]string{parts[0]}, n, inner, depth+1)
 		})
 	}
@@ -131,7 +132,7 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 	if err != nil {
 		return c, err
 	}
-	return p.over(param, c, modifier, rest[0].name, func(target string) (Clause, error) {
+	return p.over(param, c, modifier, rest[0].name, func(target string) (match.Clause, error) {
 		sub, err := p.along([]string{target}, n, rest, depth+1)
 		if err != nil || step.where == nil {
 			return sub, err
@@ -162,7 +163,7 @@ func checkOperator(code, op string, t fhir.SearchType, allowed []string) error {
 
 // compare is one comparison of a parameter that resources of types have
 // themselves.
-func (p *parser) compare(types []string, c Clause, code, op string, depth int) (Clause, error) {
+func (p *parser) compare(types []string, c match.Clause, code, op string, depth int) (match.Clause, error) {
 	if p.ordered++; p.ordered > maxComparison {
 		return c, outcome.New(outcome.CodeTooCostly, "with it the search has %d comparisons; at most %d are accepted", p.ordered, maxComparison)
 	}
@@ -222,16 +223,16 @@ func (p *parser) compare(types []string, c Clause, code, op string, depth int) (
 // unequal holds for a resource with a value that is not equal. Where there are
 // several values, the index of hashes says which there are, and not whether
 // another one is.
-func (p *parser) unequal(param *fhir.Parameter, c Clause, code string) (Clause, error) {
+func (p *parser) unequal(param *fhir.Parameter, c match.Clause, code string) (match.Clause, error) {
 	if !param.Single || len(param.Keys) != 1 {
 		return c, outcome.NotSupported("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", clip(code), clip(code)).WithStatus(400)
 	}
 	equal, err := p.compared(param, code, "eq", c.Value)
-	return both(Clause{Any: present(param)}, Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err
+	return both(match.Clause{Any: present(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err
 }
 
 // compared is what the index must have for a comparison.
-func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]Match, error) {
+func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]match.Match, error) {
 	switch param.Type {
 	case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity:
 		if value[0] >= 'a' && value[0] <= 'z' {
@@ -240,19 +241,19 @@ func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]Matc
 	}
 	switch param.Type {
 	case fhir.SearchString:
-		m := Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(value), Op: map[string]TextOp{
-			"eq": Whole, "ne": Other, "co": Contains, "sw": StartsWith, "ew": EndsWith}[op]}
+		m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(value), Op: map[string]match.TextOp{
+			"eq": match.Whole, "ne": match.Other, "co": match.Contains, "sw": match.StartsWith, "ew": match.EndsWith}[op]}
 		if m.Text == "" {
 			return nil, badValue(code, value, "nothing is left of it without case, accents and white space")
 		}
-		return []Match{m}, nil
+		return []match.Match{m}, nil
 	case fhir.SearchToken:
 		modifier := map[string]string{"eq": "", "in": "in", "ni": "in", "ss": "below", "sb": "above"}[op]
 		return p.value(param, code, modifier, value)
 	case fhir.SearchDate:
 		if op == "po" { // the prefix ap without its margin
 			_, low, high, err := p.dateRange(code, "eq"+value)
-			return []Match{Dates{Keys: param.Keys, Single: param.Single, Op: AP, Low: low, High: high}}, err
+			return []match.Match{match.Dates{Keys: param.Keys, Single: param.Single, Op: match.AP, Low: low, High: high}}, err
 		}
 		return p.value(param, code, "", op+value)
 	case fhir.SearchNumber, fhir.SearchQuantity:

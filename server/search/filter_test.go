@@ -3,7 +3,6 @@ package search
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -108,15 +107,10 @@ func FuzzFilter(f *testing.F) {
 		if diff := cmp.Diff(n, again, same, cmpopts.IgnoreFields(filterComparison{}, "text")); diff != "" && utf8.ValidString(text) {
 			t.Fatalf("%q: %s", text, diff)
 		}
-		q, failure := Parse(testRegistry, "Observation", url.Values{"_filter": {text}}, testOptions)
+		_, failure := Parse(testRegistry, "Observation", url.Values{"_filter": {text}}, testOptions)
 		var e *outcome.Error
 		if failure != nil && (!errors.As(failure, &e) || e.HTTPStatus() >= 500 && e.HTTPStatus() != 501) {
 			t.Fatalf("%q: %v", text, failure)
-		}
-		if failure == nil {
-			if p := Compile(q, testEnv); !p.Empty && p.Count().SQL == "" {
-				t.Fatal(fmt.Sprint("no statement for ", text))
-			}
 		}
 	})
 }

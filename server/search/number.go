@@ -1,14 +1,15 @@
 package search
 
 import (
-	"kiln/server/fhir"
-
 	"github.com/cockroachdb/apd/v3"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // number reads a prefix and a decimal.
 // Spec: https://hl7.org/fhir/R4/search.html#number.
-func (p *parser) number(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) number(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if modifier != "" {
 		return nil, badModifier(name, modifier, "number", "missing")
 	}
@@ -17,37 +18,37 @@ func (p *parser) number(param *fhir.Parameter, name, modifier, v string) ([]Matc
 		return nil, err
 	}
 	m.Keys, m.Single = param.Keys, param.Single
-	return []Match{m}, nil
+	return []match.Match{m}, nil
 }
 
 // numberRange reads a number: with eq and ne the range of its significant
 // figures, with ap the value and a tenth of it to both sides, with the other
 // prefixes the value itself.
-func numberRange(name, v string) (Numbers, error) {
-	op, text, ok := takePrefix(v)
+func numberRange(name, v string) (match.Numbers, error) {
+	op, text, ok := match.CutPrefix(v)
 	if !ok {
-		return Numbers{}, badValue(name, v, "expected a prefix of eq, ne, lt, le, gt, ge, sa, eb, ap, or a number")
+		return match.Numbers{}, badValue(name, v, "expected a prefix of eq, ne, lt, le, gt, ge, sa, eb, ap, or a number")
 	}
 	low, high, err := fhir.SignificantRange(text)
 	if err != nil {
-		return Numbers{}, badValue(name, v, "expected a number such as 5.4 or 1e3, after an optional prefix")
+		return match.Numbers{}, badValue(name, v, "expected a number such as 5.4 or 1e3, after an optional prefix")
 	}
 	value, err := fhir.ParseDecimal(text)
 	if err != nil {
-		return Numbers{}, badValue(name, v, err.Error())
+		return match.Numbers{}, badValue(name, v, err.Error())
 	}
-	if op == AP {
+	if op == match.AP {
 		margin := new(apd.Decimal)
 		if _, err := decimals.Mul(margin, value, apd.New(1, -1)); err != nil {
-			return Numbers{}, badValue(name, v, "out of bounds")
+			return match.Numbers{}, badValue(name, v, "out of bounds")
 		}
 		margin.Abs(margin)
 		l, h := new(apd.Decimal), new(apd.Decimal)
 		if _, err := decimals.Sub(l, value, margin); err != nil {
-			return Numbers{}, badValue(name, v, "out of bounds")
+			return match.Numbers{}, badValue(name, v, "out of bounds")
 		}
 		if _, err := decimals.Add(h, value, margin); err != nil {
-			return Numbers{}, badValue(name, v, "out of bounds")
+			return match.Numbers{}, badValue(name, v, "out of bounds")
 		}
 		if l.Cmp(low) < 0 {
 			low = l
@@ -56,7 +57,7 @@ func numberRange(name, v string) (Numbers, error) {
 			high = h
 		}
 	}
-	return Numbers{Op: op, Value: value, Low: low, High: high}, nil
+	return match.Numbers{Op: op, Value: value, Low: low, High: high}, nil
 }
 
 // decimals is wide enough for every decimal that fhir.ParseDecimal accepts.

@@ -10,6 +10,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // Limits of one request. Beyond them it is refused, and told so.
@@ -195,11 +196,11 @@ func (p *parser) parameter(q *Query, name string, values []string) error {
 
 // clause reads one parameter with its value, for resources of any of types (nil
 // is every type). depth counts hops.
-func (p *parser) clause(types []string, name, value string, depth int) (Clause, error) {
+func (p *parser) clause(types []string, name, value string, depth int) (match.Clause, error) {
 	if depth > maxDepth {
-		return Clause{}, outcome.New(outcome.CodeTooCostly, "parameter %s: more than %d hops", clip(name), maxDepth)
+		return match.Clause{}, outcome.New(outcome.CodeTooCostly, "parameter %s: more than %d hops", clip(name), maxDepth)
 	}
-	c := Clause{Name: name, Value: value}
+	c := match.Clause{Name: name, Value: value}
 	if value == "" {
 		return c, outcome.Invalid("parameter %s has no value", clip(name))
 	}
@@ -241,7 +242,7 @@ func (p *parser) clause(types []string, name, value string, depth int) (Clause, 
 
 // plain reads the values between the commas of a parameter that is an entry of
 // the index.
-func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause, error) {
+func (p *parser) plain(param *fhir.Parameter, c match.Clause, modifier string) (match.Clause, error) {
 	values, err := p.split(param.Type, c)
 	if err != nil {
 		return c, err
@@ -249,7 +250,7 @@ func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause
 	if modifier == "not" && param.Type == fhir.SearchToken || modifier == "not-in" {
 		c.Not = true
 	}
-	var terms Terms
+	var terms match.Terms
 	for _, v := range values {
 		if v == "" {
 			return c, badValue(c.Name, c.Value, "a value between two commas is empty")
@@ -259,7 +260,7 @@ func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause
 			return c, err
 		}
 		for _, m := range matches {
-			if t, ok := m.(Terms); ok {
+			if t, ok := m.(match.Terms); ok {
 				terms.Values = append(terms.Values, t.Values...)
 				continue
 			}
@@ -279,7 +280,7 @@ func (p *parser) plain(param *fhir.Parameter, c Clause, modifier string) (Clause
 
 // bounded refuses a clause whose alternatives are more than one statement bears:
 // values that are compared one by one, or terms.
-func (p *parser) bounded(c Clause, values, terms int) error {
+func (p *parser) bounded(c match.Clause, values, terms int) error {
 	if terms > maxTerms {
 		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values, each about every type that it may be of, are too many; name the types (Type/id, _type) or fewer values",
 			clip(c.Name), values)
@@ -291,7 +292,7 @@ func (p *parser) bounded(c Clause, values, terms int) error {
 }
 
 // split cuts a value at its commas and keeps count of the values.
-func (p *parser) split(t fhir.SearchType, c Clause) ([]string, error) {
+func (p *parser) split(t fhir.SearchType, c match.Clause) ([]string, error) {
 	values := split(c.Value, ',', 0)
 	p.values += len(values)
 	if p.values > maxValues {
@@ -311,7 +312,7 @@ func (p *parser) split(t fhir.SearchType, c Clause) ([]string, error) {
 }
 
 // value reads one value; v still has its escapes.
-func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	switch param.Type {
 	case fhir.SearchToken:
 		return p.token(param, name, modifier, v)
@@ -401,7 +402,7 @@ func (p *parser) unknown(typ, name, code string) error {
 
 // missing reads `:missing`: true, no entry; false, some entry.
 // Spec: https://hl7.org/fhir/R4/search.html#modifiers.
-func (p *parser) missing(param *fhir.Parameter, c Clause) (Clause, error) {
+func (p *parser) missing(param *fhir.Parameter, c match.Clause) (match.Clause, error) {
 	switch c.Value {
 	case "true":
 		c.Not = true
@@ -414,26 +415,26 @@ func (p *parser) missing(param *fhir.Parameter, c Clause) (Clause, error) {
 }
 
 // present holds for a resource that has any entry of a parameter.
-func present(param *fhir.Parameter) []Match {
+func present(param *fhir.Parameter) []match.Match {
 	if targets := narrowedTo(param); targets != nil {
 		var values []fhir.Value
 		for _, t := range targets {
 			values = append(values, fhir.ValueTarget(t))
 		}
-		return []Match{termsOf(param.Keys, values...)}
+		return []match.Match{match.TermsOf(param.Keys, values...)}
 	}
 	if param.Type != fhir.SearchComposite {
-		return []Match{termsOf(param.Keys, fhir.ValuePresent())}
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValuePresent())}
 	}
-	var any []Match
+	var any []match.Match
 	for _, branch := range param.Composites {
 		if branch.Key != 0 {
-			any = append(any, termsOf([]fhir.Key{branch.Key}, fhir.ValuePresent()))
+			any = append(any, match.TermsOf([]fhir.Key{branch.Key}, fhir.ValuePresent()))
 			continue
 		}
-		var all All
+		var all match.All
 		for _, part := range branch.Parts {
-			all.Clauses = append(all.Clauses, Clause{Name: part.Code, Any: []Match{termsOf(part.Keys, fhir.ValuePresent())}})
+			all.Clauses = append(all.Clauses, match.Clause{Name: part.Code, Any: []match.Match{match.TermsOf(part.Keys, fhir.ValuePresent())}})
 		}
 		any = append(any, all)
 	}
@@ -452,15 +453,4 @@ func narrowedTo(param *fhir.Parameter) []string {
 		return param.Targets
 	}
 	return nil
-}
-
-// termsOf is every value under every key.
-func termsOf(keys []fhir.Key, values ...fhir.Value) Terms {
-	t := Terms{Values: make([]int64, 0, len(keys)*len(values))}
-	for _, k := range keys {
-		for _, v := range values {
-			t.Values = append(t.Values, k.Term(v))
-		}
-	}
-	return t
 }

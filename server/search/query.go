@@ -1,13 +1,14 @@
 package search
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
-
-	"github.com/cockroachdb/apd/v3"
+	"kiln/server/search/match"
 )
 
 // Query is a search, read and checked: everything that it asks for can be
@@ -18,7 +19,7 @@ type Query struct {
 	Type  string
 	Types []string
 
-	Clauses []Clause // ANDed
+	Clauses []match.Clause // ANDed
 
 	Count  int     // matches on a page; 0 asks for the total only
 	Offset int     // matches to skip; ignored where Cursor is set
@@ -28,7 +29,7 @@ type Query struct {
 	Includes    []Include
 	RevIncludes []Include
 	// Readable is what must hold of a resource that an include adds.
-	Readable []Clause
+	Readable []match.Clause
 
 	Summary  Summary
 	Elements []string // top-level element names, nil for all
@@ -43,156 +44,6 @@ type Query struct {
 	applied url.Values
 }
 
-// Clause is one parameter of a query: the resource must have one of Any, or, when
-// Not is set, none of them.
-type Clause struct {
-	Name  string // parameter as written, with modifier and chain
-	Value string // as written
-	Any   []Match
-	Not   bool
-}
-
-// Match is something that the index must say of a resource.
-type Match interface{ match() }
-
-// Terms holds for a resource that has one of these terms.
-type Terms struct{ Values []int64 }
-
-// Dates holds for a resource with a date entry that stands to [Low, High) as Op
-// says.
-type Dates struct {
-	Keys      []fhir.Key
-	Single    bool // at most one entry for each resource
-	Op        Prefix
-	Low, High int64 // UTC microseconds
-}
-
-// Numbers holds for a resource with a number entry that stands as Op says to
-// Value, or, where Op takes the significant figures into account, to [Low, High).
-type Numbers struct {
-	Keys             []fhir.Key
-	Single           bool
-	Op               Prefix
-	Value, Low, High *apd.Decimal
-}
-
-// Quantities is Numbers for a quantity of a given unit. System "" with a Code
-// accepts any system and the human unit; both "" accept any unit.
-type Quantities struct {
-	Numbers
-	System, Code string
-}
-
-// anyUnit reports whether the comparison is of numbers in whatever unit.
-func (m *Quantities) anyUnit() bool { return m.System == "" && m.Code == "" }
-
-// Strings holds for a resource with a string that, folded, stands to Text as Op
-// says.
-type Strings struct {
-	Keys   []fhir.Key
-	Single bool
-	Op     TextOp
-	Text   string // folded
-}
-
-// Texts holds for a resource that has a term for one of the distinct texts of
-// Keys that Op accepts: display texts, or uris at and below Text.
-type Texts struct {
-	Keys []fhir.Key
-	Op   TextOp
-	Text string
-}
-
-// TextOp is how texts are compared.
-type TextOp uint8
-
-// The comparisons of Strings and Texts.
-const (
-	StartsWith TextOp = iota
-	Contains
-	URIBelow // Text itself, or Text and further path steps or a version
-	EndsWith
-	Whole // equal
-	Other // not equal
-)
-
-// IDs holds for the resources with these ref values (fhir.ValueReference).
-type IDs struct{ Refs []int64 }
-
-// Updated holds for a resource whose last update stands to [Low, High) as Op
-// says; microseconds.
-type Updated struct {
-	Op        Prefix
-	Low, High int64
-}
-
-// Chain holds for a resource that refers, under one of Keys, to a resource of
-// type Target for which Clauses hold.
-// Spec: https://hl7.org/fhir/R4/search.html#chaining.
-type Chain struct {
-	Keys    []fhir.Key
-	Target  string
-	Clauses []Clause
-	// CanonicalKeys are the keys of the target's own url, for a reference that is
-	// a canonical; nil where the target has none.
-	CanonicalKeys []fhir.Key
-}
-
-// Has holds for a resource that a resource of type Source, for which Clauses
-// hold, refers to under one of Keys.
-// Spec: https://hl7.org/fhir/R4/search.html#has.
-type Has struct {
-	Source  string
-	Keys    []fhir.Key
-	Clauses []Clause
-}
-
-// Coded holds for a resource with a joint row of a composite: a code, in whatever
-// system, and what Any, one of Dates, Numbers and Quantities, says of the value.
-// Compile puts Any in its place, with the keys of the code in each system.
-type Coded struct {
-	Key  fhir.Key // fhir.Composite.Joint
-	Code string
-	Any  Match
-}
-
-// All holds when each of its clauses does.
-type All struct{ Clauses []Clause }
-
-func (Terms) match()      {}
-func (Dates) match()      {}
-func (Numbers) match()    {}
-func (Quantities) match() {}
-func (Strings) match()    {}
-func (Texts) match()      {}
-func (IDs) match()        {}
-func (Updated) match()    {}
-func (Chain) match()      {}
-func (Has) match()        {}
-func (Coded) match()      {}
-func (All) match()        {}
-
-// Prefix is a comparison. Spec: https://hl7.org/fhir/R4/search.html#prefix.
-type Prefix uint8
-
-// The prefixes, eq being the default.
-const (
-	EQ Prefix = iota
-	NE
-	LT
-	LE
-	GT
-	GE
-	SA
-	EB
-	AP
-)
-
-var prefixNames = [...]string{"eq", "ne", "lt", "le", "gt", "ge", "sa", "eb", "ap"}
-
-// String returns the two letters of the prefix.
-func (p Prefix) String() string { return prefixNames[p] }
-
 // SortKey is one key of `_sort`.
 type SortKey struct {
 	Code       string
@@ -201,6 +52,15 @@ type SortKey struct {
 	Targets    []string        // of a reference: only those to these types count; nil is every one
 	Single     bool
 	Descending bool
+}
+
+// InMemory reports whether the values of the key must be read from resources.
+func (k *SortKey) InMemory() bool { return isText(k.Type) && k.Keys != nil }
+
+// isText reports whether values of a type are kept as hashes only, so that their
+// order shows in the resources alone.
+func isText(t fhir.SearchType) bool {
+	return t == fhir.SearchToken || t == fhir.SearchReference || t == fhir.SearchURI
 }
 
 // Include is one `_include` or `_revinclude`.
@@ -263,21 +123,21 @@ func (q *Query) Applied() url.Values {
 
 // And adds a clause: access narrows a query to what may be seen. It is not part
 // of Applied.
-func (q *Query) And(c Clause) { q.Clauses = append(q.Clauses, c) }
+func (q *Query) And(c match.Clause) { q.Clauses = append(q.Clauses, c) }
 
 // Inside narrows the query to resources of types in the compartment code/id,
 // "Patient/123": to that resource, and those that refer to it under one of the
 // parameters that the compartment is defined by. Like And it is not part of Applied.
 // Spec: https://hl7.org/fhir/R4/http.html#vsearch, compartmentdefinition.html.
 func (q *Query) Inside(r *Registry, types []string, code, id string) {
-	c := Clause{Name: "compartment", Value: code + "/" + id}
+	c := match.Clause{Name: "compartment", Value: code + "/" + id}
 	v := fhir.ValueReference(code, id)
 	var keys []fhir.Key
 	for _, t := range types {
 		q.Notices = addNotice(q.Notices, r.notices[t])
 		for _, by := range r.compartments[code].By[t] {
 			if by == "{def}" {
-				c.Any = append(c.Any, IDs{[]int64{int64(v)}})
+				c.Any = append(c.Any, match.IDs{Refs: []int64{int64(v)}})
 			} else if param, ok := r.compiled[t][by]; ok {
 				keys = append(keys, param.Keys...)
 			}
@@ -285,7 +145,55 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 	}
 	slices.Sort(keys)
 	if keys = slices.Compact(keys); len(keys) > 0 {
-		c.Any = append(c.Any, termsOf(keys, v))
+		c.Any = append(c.Any, match.TermsOf(keys, v))
 	}
 	q.And(c)
+}
+
+// Holds judges one resource in memory, by its index entries: yes is false where it
+// is of no type searched, or where a clause does not hold. What is true otherwise
+// depends on ask, the clauses that speak of other resources or of what only the
+// database has: none, and the resource matches; else About asks the database.
+//
+// SQL and Holds agree on every resource whose index was made by the registry that
+// the query was parsed with.
+func (q *Query) Holds(r *match.Resource) (yes bool, ask []match.Clause) {
+	if len(q.Types) > 0 && !slices.Contains(q.Types, r.Type) {
+		return false, nil
+	}
+	return match.Hold(q.Clauses, r)
+}
+
+// About is the query whether clauses hold for one stored resource: its total is 1
+// where they do, else 0.
+func About(typ, id string, clauses []match.Clause) *Query {
+	one := match.Clause{Name: "_id", Value: id, Any: []match.Match{match.IDs{Refs: []int64{int64(fhir.ValueReference(typ, id))}}}}
+	return &Query{Type: typ, Types: []string{typ}, Clauses: append([]match.Clause{one}, clauses...)}
+}
+
+// Describe says in words what a query asks for.
+func (q *Query) Describe() string {
+	var b strings.Builder
+	if len(q.Types) == 0 {
+		b.WriteString("resources of every type")
+	} else {
+		b.WriteString(strings.Join(q.Types, ", "))
+	}
+	if len(q.Clauses) > 0 {
+		b.WriteString(" where ")
+		b.WriteString(match.Describe(q.Clauses))
+	}
+	for i, k := range q.Sort {
+		if i == 0 {
+			b.WriteString("; by ")
+		} else {
+			b.WriteString(", then by ")
+		}
+		b.WriteString(k.Code)
+		if k.Descending {
+			b.WriteString(" descending")
+		}
+	}
+	fmt.Fprintf(&b, "; %d on a page", q.Count)
+	return b.String()
 }

@@ -6,12 +6,13 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // reference reads `id`, `Type/id`, a URL, a canonical, or, with a type as the
 // modifier, an id of that type; `:identifier` takes a token.
 // Spec: https://hl7.org/fhir/R4/search.html#reference.
-func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if modifier == "identifier" {
 		system, value, ok := cut(v, '|')
 		system, value = unescape(system), unescape(value)
@@ -21,7 +22,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]M
 		if value == "" && (system == "" || system == fhir.AnySystem) {
 			return nil, badValue(name, v, "expected value, system|value, system| or |value")
 		}
-		return []Match{termsOf(param.Keys, fhir.ValueIdentifier(system, value))}, nil
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValueIdentifier(system, value))}, nil
 	}
 	targets := param.Targets
 	if modifier != "" {
@@ -37,7 +38,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]M
 	if err != nil {
 		return nil, err
 	}
-	return []Match{termsOf(param.Keys, values...)}, nil
+	return []match.Match{match.TermsOf(param.Keys, values...)}, nil
 }
 
 // referenceValues are the hashed values that a reference stands for. targets are

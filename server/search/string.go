@@ -1,24 +1,27 @@
 package search
 
-import "kiln/server/fhir"
+import (
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
 
 // text reads a string: the start of a value, without regard to case and accents;
 // `:contains` any part of one; `:exact` the whole as it is.
 // Spec: https://hl7.org/fhir/R4/search.html#string.
-func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	v = unescape(v)
-	m := Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(v)}
+	m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(v)}
 	switch modifier {
 	case "":
 	case "contains":
-		m.Op = Contains
+		m.Op = match.Contains
 	case "exact":
-		return []Match{termsOf(param.Keys, fhir.ValueExact(v))}, nil
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValueExact(v))}, nil
 	default:
 		return nil, badModifier(name, modifier, "string", "missing", "exact", "contains")
 	}
 	if m.Text == "" {
 		return nil, badValue(name, v, "nothing is left of it without case, accents and white space")
 	}
-	return []Match{m}, nil
+	return []match.Match{m}, nil
 }

@@ -6,18 +6,19 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // token reads `code`, `system|code`, `system|` or `|code`, without regard to
 // case in the code. Spec: https://hl7.org/fhir/R4/search.html#token.
-func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	switch modifier {
 	case "", "not":
 		values, err := tokenValues(name, v)
 		if err != nil {
 			return nil, err
 		}
-		terms := termsOf(param.Keys, values...)
+		terms := match.TermsOf(param.Keys, values...)
 		t := readToken(v)
 		for _, k := range param.Keys {
 			// Entries that name no system, for it is that of all.
@@ -29,7 +30,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 				terms.Values = append(terms.Values, k.Term(fhir.ValueCode(t.code)))
 			}
 		}
-		return []Match{terms}, nil
+		return []match.Match{terms}, nil
 	case "text":
 		// The specification leaves open how texts are compared; a part anywhere
 		// in the text is what people look for.
@@ -37,7 +38,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 		if text == "" {
 			return nil, badValue(name, v, "expected a part of a display text")
 		}
-		return []Match{Texts{Keys: param.Keys, Op: Contains, Text: text}}, nil
+		return []match.Match{match.Texts{Keys: param.Keys, Op: match.Contains, Text: text}}, nil
 	case "of-type":
 		return p.ofType(param, name, v)
 	case "in", "not-in":
@@ -54,7 +55,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]Match
 		if modifier == "below" && e.System == fhir.MIMESystem && p.reg.system(param.Keys) == fhir.MIMESystem {
 			// A media type is above itself with parameters; no terminology knows them.
 			// Spec: https://hl7.org/fhir/R4/search.html#mimetype.
-			return []Match{termsOf(param.Keys, fhir.ValueCode(e.Code), fhir.ValueMIMEType(e.Code))}, nil
+			return []match.Match{match.TermsOf(param.Keys, fhir.ValueCode(e.Code), fhir.ValueMIMEType(e.Code))}, nil
 		}
 		return p.expand(param, name, e)
 	}
@@ -92,22 +93,22 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 // ofType reads `system|code|value`, an identifier by its type, and `system|code`,
 // any identifier of that type.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
-func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]Match, error) {
+func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
 	parts := split(v, '|', 0)
 	for i := range parts {
 		parts[i] = unescape(parts[i])
 	}
 	switch {
 	case len(parts) == 3 && parts[1] != "" && parts[2] != "":
-		return []Match{termsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], parts[2]))}, nil
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], parts[2]))}, nil
 	case len(parts) == 2 && parts[1] != "":
-		return []Match{termsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], ""))}, nil
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], ""))}, nil
 	}
 	return nil, badValue(name, v, "expected type system|type code|identifier value")
 }
 
 // expand asks the terminology server for codes.
-func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Match, error) {
+func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]match.Match, error) {
 	if p.opt.Expand == nil {
 		return nil, outcome.NotSupported("parameter %s: terminology is disabled on this server, which :%s needs", clip(name), e.Modifier).WithStatus(501)
 	}
@@ -119,7 +120,7 @@ func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Matc
 		system := p.reg.systems[k]
 		implicit[system] = append(implicit[system], k)
 	}
-	var any []Match
+	var any []match.Match
 	for _, system := range slices.Sorted(maps.Keys(implicit)) {
 		e.Implicit = system
 		codes, err := p.opt.Expand(e)
@@ -127,9 +128,9 @@ func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]Matc
 			return nil, err
 		}
 		if codes.Set != 0 {
-			any = append(any, Expanded{Keys: implicit[system], Set: codes.Set})
+			any = append(any, match.Expanded{Keys: implicit[system], Set: codes.Set})
 		} else {
-			any = append(any, termsOf(implicit[system], codes.Values...))
+			any = append(any, match.TermsOf(implicit[system], codes.Values...))
 		}
 	}
 	return any, nil

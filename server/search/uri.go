@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // uri reads a uri, exact and with regard to case. `:below` takes what lies below
@@ -12,12 +13,12 @@ import (
 // URL. What a canonical says of a version lies below the URL. Of the url of a resource
 // that canonicals name, `url|version` asks for that version of it.
 // Spec: https://hl7.org/fhir/R4/search.html#uri, search.html#versions.
-func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, error) {
+func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if url, version, ok := cut(v, '|'); ok && modifier == "" && version != "" {
 		if keys := p.reg.versionKeys(param); keys != nil {
-			return []Match{All{[]Clause{
-				{Name: name, Value: v, Any: []Match{termsOf(param.Keys, fhir.ValueURI(unescape(url)))}},
-				{Name: "version", Value: version, Any: []Match{termsOf(keys, fhir.ValueCode(unescape(version)))}},
+			return []match.Match{match.All{Clauses: []match.Clause{
+				{Name: name, Value: v, Any: []match.Match{match.TermsOf(param.Keys, fhir.ValueURI(unescape(url)))}},
+				{Name: "version", Value: version, Any: []match.Match{match.TermsOf(keys, fhir.ValueCode(unescape(version)))}},
 			}}}, nil
 		}
 	}
@@ -30,9 +31,9 @@ func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, 
 	}
 	switch modifier {
 	case "":
-		return []Match{termsOf(param.Keys, fhir.ValueURI(v))}, nil
+		return []match.Match{match.TermsOf(param.Keys, fhir.ValueURI(v))}, nil
 	case "below":
-		return []Match{Texts{Keys: param.Keys, Op: URIBelow, Text: v}}, nil
+		return []match.Match{match.Texts{Keys: param.Keys, Op: match.URIBelow, Text: v}}, nil
 	case "above":
 		var values []fhir.Value
 		url, _, versioned := strings.Cut(v, "|")
@@ -44,7 +45,7 @@ func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]Match, 
 			i := strings.LastIndexByte(u, '/')
 			u = u[:i]
 		}
-		return []Match{termsOf(param.Keys, values...)}, nil
+		return []match.Match{match.TermsOf(param.Keys, values...)}, nil
 	}
 	return nil, badModifier(name, modifier, "uri", "missing", "above", "below")
 }

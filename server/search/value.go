@@ -76,20 +76,6 @@ func badEscape(s string) bool {
 	}
 }
 
-// takePrefix cuts a comparison prefix off a value. Only two letters before a
-// digit, a sign or a point are one.
-func takePrefix(s string) (Prefix, string, bool) {
-	if len(s) < 2 || s[0] < 'a' || s[0] > 'z' {
-		return EQ, s, true
-	}
-	for p, name := range prefixNames {
-		if strings.HasPrefix(s, name) {
-			return Prefix(p), s[2:], true
-		}
-	}
-	return EQ, s, false
-}
-
 // badValue refuses a value: which parameter, what was expected, what came.
 func badValue(name, came, expected string) *outcome.Error {
 	return outcome.Invalid("parameter %s: %q is not accepted: %s", clip(name), clip(came), expected)

@@ -15,7 +15,8 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
-	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 	"kiln/server/store"
 )
 
@@ -224,13 +225,13 @@ func TestSortOrders(t *testing.T) {
 // TestSortOfTooMany refuses by name what cannot be sorted in good time.
 func TestSortOfTooMany(t *testing.T) {
 	sc := searchCase{typ: "Observation", values: params("_sort", "-date,status")}
-	plan := search.Compile(sc.parse(t), &search.Env{Type: func(string) (int16, bool) { return 1, true }})
-	if !plan.InMemory() {
+	p := plan.Compile(sc.parse(t), &match.Env{Type: func(string) (int16, bool) { return 1, true }})
+	if !p.InMemory() {
 		t.Fatal("status is sorted by an index")
 	}
 	var e *outcome.Error
-	if err := error(plan.TooManyToSort(search.MaxOrder + 1)); !errors.As(err, &e) || e.Issues[0].Code != outcome.CodeTooCostly ||
-		!strings.Contains(e.Issues[0].Diagnostics, "status") || !strings.Contains(e.Issues[0].Diagnostics, strconv.Itoa(search.MaxOrder+1)) {
+	if err := error(p.TooManyToSort(plan.MaxOrder + 1)); !errors.As(err, &e) || e.Issues[0].Code != outcome.CodeTooCostly ||
+		!strings.Contains(e.Issues[0].Diagnostics, "status") || !strings.Contains(e.Issues[0].Diagnostics, strconv.Itoa(plan.MaxOrder+1)) {
 		t.Errorf("got %v, want too-costly that names status and the number of matches", err)
 	}
 	if got := e.HTTPStatus(); got != 400 {

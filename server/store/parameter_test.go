@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"net/url"
@@ -833,6 +834,7 @@ func TestEveryParameter(t *testing.T) {
 	resources := loadExamples(t, s)
 	c := newCorpus(21, 60, 200)
 	c.load(t, s)
+	stored := judged(t, s, slices.Collect(maps.Keys(resources))...)
 	for typ, list := range c.nodes(t) {
 		resources[typ] = append(resources[typ], list...)
 	}
@@ -894,6 +896,9 @@ func TestEveryParameter(t *testing.T) {
 			slices.Sort(got)
 			if diff := gocmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (%s):\n%s", text, expressions[p.URL], diff)
+			}
+			if held := holding(t, s, query, stored[p.Base]); !slices.Equal(held, got) {
+				t.Errorf("%s holds in memory for %v, in SQL for %v", text, held, got)
 			}
 		}
 	}

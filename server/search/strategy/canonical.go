@@ -6,6 +6,8 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 )
 
 // A canonical is a URL, and which resource it names is known by that resource's
@@ -15,7 +17,7 @@ import (
 // canonicals adds what is included along canonical URLs, from or to the resources
 // of a round. It returns false where add does.
 // Spec: https://hl7.org/fhir/R4/search.html#include, references.html#canonical.
-func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []match, cut bool) bool) (more bool, err error) {
+func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []row, cut bool) bool) (more bool, err error) {
 	for _, in := range x.plan.Canonicals(false, iterate) {
 		var named []string
 		for _, v := range round {
@@ -31,7 +33,7 @@ func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen [
 		}
 		rows, cut, err := x.those(ctx, st, limit, func(v fhir.Version) (bool, error) {
 			url, version, err := x.s.canonicalOf(v)
-			return slices.ContainsFunc(named, func(c string) bool { return search.SameCanonical(c, url, version) }), err
+			return slices.ContainsFunc(named, func(c string) bool { return plan.SameCanonical(c, url, version) }), err
 		})
 		if err != nil || !add(rows, cut) {
 			return false, err
@@ -59,7 +61,7 @@ func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen [
 			named, err := x.s.canonicalsOf(v, in.Keys)
 			return slices.ContainsFunc(named, func(c string) bool {
 				for i := range urls {
-					if search.SameCanonical(c, urls[i], versions[i]) {
+					if plan.SameCanonical(c, urls[i], versions[i]) {
 						return true
 					}
 				}
@@ -75,7 +77,7 @@ func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen [
 
 // those are the rows of a statement for which ok holds; cut is true where the
 // statement's limit may have kept some away.
-func (x *searching) those(ctx context.Context, st search.Statement, limit int, ok func(fhir.Version) (bool, error)) (out []match, cut bool, err error) {
+func (x *searching) those(ctx context.Context, st match.Statement, limit int, ok func(fhir.Version) (bool, error)) (out []row, cut bool, err error) {
 	rows, err := x.included(ctx, st)
 	if err != nil {
 		return nil, false, err

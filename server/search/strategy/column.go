@@ -6,12 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 )
 
-// column is a search.Column or a list of matches, and the snapshot that it holds in.
+// column is a plan.Values or a list of matches, and the snapshot that it holds in.
 type column struct {
-	c        *search.Column
+	c        *plan.Values
 	rids     []int64
 	snapshot string // "" while there is neither
 	at       time.Time
@@ -26,12 +27,12 @@ const maxCells = 1_000_000
 // byColumn answers a search for terms and one comparison from memory; nil where
 // there is no column that still holds. A column is made, like a histogram, when it
 // is wanted for the second time, where build allows it.
-func (x *searching) byColumn(ctx context.Context, j *search.Joint, build bool) (*pageRows, error) {
+func (x *searching) byColumn(ctx context.Context, j *plan.Comparison, build bool) (*pageRows, error) {
 	if x.private() {
 		return nil, nil
 	}
 	key := keyOf(j.Build())
-	var c *search.Column
+	var c *plan.Values
 	var snapshot string
 	if known, ok := x.s.memory.column(key, x.s.now()); ok {
 		c, snapshot = known.c, known.snapshot
@@ -67,10 +68,10 @@ func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (
 	x.note("rows from memory", st)
 	var unchanged bool
 	p, err = x.rows(ctx, st, &unchanged, &now)
-	if err != nil || !unchanged || !search.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
+	if err != nil || !unchanged || !plan.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
 		return nil, "", err
 	}
-	slices.SortFunc(p.rows, func(a, b match) int { return cmp.Compare(a.rid, b.rid) })
+	slices.SortFunc(p.rows, func(a, b row) int { return cmp.Compare(a.rid, b.rid) })
 	if len(rids) > 1 && rids[0] > rids[1] {
 		slices.Reverse(p.rows)
 	}
@@ -84,13 +85,13 @@ const listFrom = 100
 // list is the statement that lists the matches of a search, and what they are
 // remembered by.
 type list struct {
-	st  search.Statement
+	st  match.Statement
 	key totalKey
 }
 
 // list returns false for a search whose matches are not remembered.
 func (x *searching) list() (list, bool) {
-	if joint := x.plan.Joint(); joint != nil && joint.Alone() {
+	if joint := x.plan.Comparison(); joint != nil && joint.Alone() {
 		return list{}, false // a column is better
 	}
 	st, ok := x.plan.List()
@@ -132,7 +133,7 @@ func (x *searching) learnList(ctx context.Context, l list) error {
 	x.note("list", l.st)
 	var rids []int64
 	var snapshot string
-	if err := x.conn.QueryRow(ctx, l.st.SQL, l.st.Args...).Scan(&rids, &snapshot); err != nil || len(rids) == 0 || len(rids) > search.MaxList {
+	if err := x.conn.QueryRow(ctx, l.st.SQL, l.st.Args...).Scan(&rids, &snapshot); err != nil || len(rids) == 0 || len(rids) > plan.MaxList {
 		return err
 	}
 	slices.Sort(rids)
@@ -141,7 +142,7 @@ func (x *searching) learnList(ctx context.Context, l list) error {
 }
 
 // buildColumn returns nil where there are too many entries, or ranges.
-func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.Column, string, error) {
+func (x *searching) buildColumn(ctx context.Context, j *plan.Comparison) (*plan.Values, string, error) {
 	st := j.Build()
 	x.note("column", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
@@ -149,7 +150,7 @@ func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.C
 		return nil, "", err
 	}
 	defer rows.Close()
-	c := &search.Column{}
+	c := &plan.Values{}
 	var snapshot string
 	for rows.Next() {
 		var unit int64
@@ -164,7 +165,7 @@ func (x *searching) buildColumn(ctx context.Context, j *search.Joint) (*search.C
 			return nil, "", nil
 		}
 	}
-	if err := rows.Err(); err != nil || snapshot == "" || c.Len() > search.MaxColumn {
+	if err := rows.Err(); err != nil || snapshot == "" || c.Len() > plan.MaxValues {
 		return nil, "", err
 	}
 	return c, snapshot, nil

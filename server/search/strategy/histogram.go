@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"kiln/server/search"
+	"kiln/server/search/plan"
 )
 
-// histogram is a search.Histogram and the snapshot that it holds in.
+// histogram is a plan.Histogram and the snapshot that it holds in.
 type histogram struct {
-	g        *search.Histogram // nil while there is none
+	g        *plan.Histogram // nil while there is none
 	snapshot string
 	at       time.Time // of the last use
 	tried    time.Time // when it was asked for or built last
@@ -26,11 +26,11 @@ const (
 
 // byHistogram is what a histogram knows of the total of h; nil where there is none
 // that may still hold.
-func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remembered, error) {
+func (x *searching) byHistogram(ctx context.Context, h *plan.OpenRange) (*remembered, error) {
 	name := h.Name()
 	g, snapshot := x.s.memory.histogram(name, x.s.now())
 	if g == nil {
-		if joint := x.plan.Joint(); joint != nil && joint.Alone() && x.q.Count > 0 && !x.s.memory.refused(keyOf(joint.Build())) {
+		if joint := x.plan.Comparison(); joint != nil && joint.Alone() && x.q.Count > 0 && !x.s.memory.refused(keyOf(joint.Build())) {
 			return nil, nil // a column is better, and made sooner
 		}
 		if !x.s.memory.wantsHistogram(name, x.s.now()) {
@@ -53,7 +53,7 @@ func (x *searching) byHistogram(ctx context.Context, h *search.HalfAxis) (*remem
 	}, nil
 }
 
-func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*search.Histogram, string, error) {
+func (x *searching) buildHistogram(ctx context.Context, h *plan.OpenRange) (*plan.Histogram, string, error) {
 	st := h.Build(x.plan.Env())
 	x.note("histogram", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
@@ -61,7 +61,7 @@ func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*se
 		return nil, "", err
 	}
 	defer rows.Close()
-	var g search.Histogram
+	var g plan.Histogram
 	var snapshot string
 	for rows.Next() {
 		var unit, below, n int64
@@ -77,7 +77,7 @@ func (x *searching) buildHistogram(ctx context.Context, h *search.HalfAxis) (*se
 	return &g, snapshot, nil
 }
 
-func (m *memory) histogram(name string, now time.Time) (*search.Histogram, string) {
+func (m *memory) histogram(name string, now time.Time) (*plan.Histogram, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.histograms[name]
@@ -106,7 +106,7 @@ func (m *memory) wantsHistogram(name string, now time.Time) bool {
 	return true
 }
 
-func (m *memory) keepHistogram(name string, g *search.Histogram, snapshot string, now time.Time) {
+func (m *memory) keepHistogram(name string, g *plan.Histogram, snapshot string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.histograms[name]

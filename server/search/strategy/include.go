@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"kiln/server/outcome"
-	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,12 +25,12 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 		first := len(r.Includes)
 		// add reports false where the cap is reached, as it is when cut says that
 		// there are more rows.
-		add := func(rows []match, cut bool) bool {
+		add := func(rows []row, cut bool) bool {
 			for _, m := range rows {
 				if slices.Contains(found, m.rid) {
 					continue
 				}
-				if len(r.Includes) == search.IncludeLimit {
+				if len(r.Includes) == plan.IncludeLimit {
 					cut = true
 					break
 				}
@@ -39,12 +40,12 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 			if cut {
 				r.Issues = append(r.Issues, outcome.Issue{
 					Severity: outcome.Warning, Code: outcome.CodeTooCostly,
-					Diagnostics: fmt.Sprintf("more than %d resources would be included on this page; the rest was left out: ask for fewer matches with _count, or for the included resources by themselves", search.IncludeLimit),
+					Diagnostics: fmt.Sprintf("more than %d resources would be included on this page; the rest was left out: ask for fewer matches with _count, or for the included resources by themselves", plan.IncludeLimit),
 				})
 			}
 			return !cut
 		}
-		limit := search.IncludeLimit - first + 1
+		limit := plan.IncludeLimit - first + 1
 		for _, st := range x.plan.Following(rids, seen, round > 0, limit) {
 			rows, err := x.included(ctx, st)
 			if err != nil {
@@ -63,14 +64,14 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 	return nil
 }
 
-func (x *searching) included(ctx context.Context, st search.Statement) ([]match, error) {
+func (x *searching) included(ctx context.Context, st match.Statement) ([]row, error) {
 	x.note("include", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var found []match
+	var found []row
 	for rows.Next() {
 		if found == nil {
 			if err := binaryColumns(rows, 1, 6); err != nil {
@@ -78,7 +79,7 @@ func (x *searching) included(ctx context.Context, st search.Statement) ([]match,
 			}
 		}
 		v := rows.RawValues()
-		m := match{rid: rawInt8(v[0])}
+		m := row{rid: rawInt8(v[0])}
 		if m.v, err = x.version(ctx, v[1:]); err != nil {
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // memory is what a server remembers of memory: totals, histograms, columns,
@@ -44,7 +44,7 @@ const (
 	rememberedFor      = time.Minute
 )
 
-func keyOf(st search.Statement) totalKey {
+func keyOf(st match.Statement) totalKey {
 	h := sha256.New()
 	h.Write([]byte(st.SQL))
 	var buf []byte

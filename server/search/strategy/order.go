@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"kiln/server/fhir"
-	"kiln/server/search"
+	"kiln/server/search/plan"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// keptOrder is a search.Order and the snapshot that it holds in.
+// keptOrder is a plan.Order and the snapshot that it holds in.
 type keptOrder struct {
-	o        *search.Order
+	o        *plan.Order
 	snapshot string
 	at       time.Time // of the last use
 }
@@ -70,7 +70,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	if total > search.MaxOrder {
+	if total > plan.MaxOrder {
 		return nil, x.plan.TooManyToSort(total)
 	}
 	if x.private() {
@@ -132,7 +132,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	if total > search.MaxOrder {
+	if total > plan.MaxOrder {
 		return x.gather(ctx)
 	}
 	p, o, err := x.sortAtOnce(ctx)
@@ -172,7 +172,7 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 		inside := *x
 		inside.conn = tx
 		o = &keptOrder{at: x.s.now()}
-		if err := tx.QueryRow(ctx, "SELECT "+search.Now).Scan(&o.snapshot); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&o.snapshot); err != nil {
 			return err
 		}
 		if o.o, err = inside.sort(ctx); err != nil {
@@ -186,7 +186,7 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 }
 
 // sort reads all matches, one body in memory at a time.
-func (x *searching) sort(ctx context.Context) (*search.Order, error) {
+func (x *searching) sort(ctx context.Context) (*plan.Order, error) {
 	if x.plan.InMemory() && x.s.store.Resources() == nil {
 		return nil, errNoResources
 	}
@@ -237,7 +237,7 @@ func (x *searching) sort(ctx context.Context) (*search.Order, error) {
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if o.Len() > search.MaxOrder { // some came since they were counted
+	if o.Len() > plan.MaxOrder { // some came since they were counted
 		return nil, x.plan.TooManyToSort(int64(o.Len()))
 	}
 	o.Finish()
@@ -261,7 +261,7 @@ func (s *Searcher) sortValues(body []byte, sorters []*fhir.Sorter) error {
 }
 
 // pageIn fetches the page of a fresh order.
-func (x *searching) pageIn(ctx context.Context, o *search.Order) (*pageRows, error) {
+func (x *searching) pageIn(ctx context.Context, o *plan.Order) (*pageRows, error) {
 	rids, keys, err := x.plan.PageIn(o)
 	if err != nil {
 		return nil, err
@@ -274,8 +274,8 @@ func (x *searching) pageIn(ctx context.Context, o *search.Order) (*pageRows, err
 }
 
 // arrange puts the rows of a page into their order, with their keys.
-func arrange(p *pageRows, o *search.Order, rids []int64, keys [][]*string) *pageRows {
-	at := make(map[int64]match, len(p.rows))
+func arrange(p *pageRows, o *plan.Order, rids []int64, keys [][]*string) *pageRows {
+	at := make(map[int64]row, len(p.rows))
 	for _, m := range p.rows {
 		at[m.rid] = m
 	}

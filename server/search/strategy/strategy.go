@@ -12,6 +12,8 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -95,7 +97,7 @@ type Config struct {
 	MaxConns int
 	Now      func() time.Time // nil means time.Now
 	// Limit is the number of rows that a driver may find, 0 for the default of
-	// search.Compile.
+	// plan.Compile.
 	Limit int
 }
 
@@ -144,7 +146,7 @@ type searching struct {
 	s     *Searcher
 	conn  Conn
 	q     *search.Query
-	plan  *search.Plan
+	plan  *plan.Plan
 	steps []step // for an explanation
 	// connection is the connection, nil where it is a transaction, which sees more than
 	// others do: what it counts is not kept.
@@ -172,17 +174,17 @@ func (x *searching) driving(i int) totalKey {
 // step is one statement that was run.
 type step struct {
 	name string
-	st   search.Statement
+	st   match.Statement
 }
 
 // pageRows is the answer of a page statement.
 type pageRows struct {
 	seen, total int64
-	rows        []match
+	rows        []row
 }
 
-// match is a row of a page with its place in the order.
-type match struct {
+// row is a row of a page with its place in the order.
+type row struct {
 	rid  int64
 	keys []*string
 	v    fhir.Version
@@ -201,7 +203,7 @@ const (
 
 func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (*Result, error) {
 	x := &searching{s: s, conn: conn, connection: l, q: q}
-	needsUnits := q.NeedsUnits()
+	needsUnits := match.NeedUnits(q.Clauses)
 	seen := s.memory.units.Load()
 	if needsUnits && seen == nil {
 		seen = &unitsSeen{ids: []int64{}}
@@ -214,7 +216,7 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 	}
 	if needsUnits {
 		// A column that holds needs no other units than it was made with.
-		if joint := x.plan.Joint(); joint != nil && joint.Alone() && q.Count > 0 {
+		if joint := x.plan.Comparison(); joint != nil && joint.Alone() && q.Count > 0 {
 			if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
 				return x.resultOf(ctx, p, true, err)
 			}
@@ -248,7 +250,7 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
-	env := &search.Env{Limit: x.s.memory.limit, Type: func(typ string) (int16, bool) {
+	env := &match.Env{Limit: x.s.memory.limit, Type: func(typ string) (int16, bool) {
 		if n, ok := x.s.store.KnownType(typ); ok || asked {
 			return n, ok
 		}
@@ -269,7 +271,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	if units != nil {
 		env.Units = units.units
 	}
-	x.plan, x.firstKnown = search.Compile(x.q, env), false
+	x.plan, x.firstKnown = plan.Compile(x.q, env), false
 	return failure
 }
 
@@ -280,11 +282,11 @@ func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen
 	if err != nil {
 		return nil, err
 	}
-	more, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (search.Unit, error) {
+	more, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (match.Unit, error) {
 		var id int64
 		var system, code, unit string
 		err := r.Scan(&id, &system, &code, &unit)
-		return search.NewUnit(id, system, code, unit), err
+		return match.NewUnit(id, system, code, unit), err
 	})
 	if err != nil || len(more) == 0 {
 		return seen, err
@@ -300,7 +302,7 @@ func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen
 // unitsSeen are units that are committed.
 type unitsSeen struct {
 	ids   []int64
-	units []search.Unit
+	units []match.Unit
 }
 
 // systemsOf reads the systems of a code that a joint composite has rows of.
@@ -316,7 +318,7 @@ func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) 
 // where the total is not known.
 func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
 	// 1. What memory says, and only the total.
-	joint := x.plan.Joint()
+	joint := x.plan.Comparison()
 	if joint != nil && joint.Alone() && x.q.Count > 0 {
 		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
 			return p, true, err
@@ -489,7 +491,7 @@ type remembered struct {
 	about int64
 	// exact is three expressions: a number to which base is added, and those of
 	// Plan.Unchanged.
-	exact search.Statement
+	exact match.Statement
 	base  int64
 	// keep is told when it held, and the state in which it did; forget when not.
 	keep   func(n int64, snapshot string)
@@ -505,7 +507,7 @@ func (x *searching) known(ctx context.Context) (*remembered, error) {
 	if x.private() {
 		return nil, nil
 	}
-	if h := x.plan.HalfAxis(); h != nil {
+	if h := x.plan.OpenRange(); h != nil {
 		return x.byHistogram(ctx, h)
 	}
 	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
@@ -522,7 +524,7 @@ func (x *searching) byTotal() *remembered {
 		return nil
 	}
 	return &remembered{
-		about: t.n, exact: search.Statement{SQL: "SELECT 0::bigint"}.Then(x.plan.Unchanged(t.snapshot)), base: t.n,
+		about: t.n, exact: match.Statement{SQL: "SELECT 0::bigint"}.Then(x.plan.Unchanged(t.snapshot)), base: t.n,
 		keep: func(n int64, snapshot string) {
 			x.s.memory.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
 		},
@@ -532,7 +534,7 @@ func (x *searching) byTotal() *remembered {
 
 // settle takes the answer of exact.
 func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
-	if !unchanged || !search.SameIndex(r.state, snapshot) {
+	if !unchanged || !plan.SameIndex(r.state, snapshot) {
 		r.stale = true
 		r.forget()
 		return 0, false
@@ -542,7 +544,7 @@ func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int
 }
 
 // pageKnowing runs a page statement with the total that memory knows.
-func (x *searching) pageKnowing(ctx context.Context, name string, st search.Statement, known *remembered) (p *pageRows, total int64, unchanged bool, err error) {
+func (x *searching) pageKnowing(ctx context.Context, name string, st match.Statement, known *remembered) (p *pageRows, total int64, unchanged bool, err error) {
 	var n int64
 	var snapshot string
 	st = st.Beside(known.exact)
@@ -585,7 +587,7 @@ func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok b
 		return 0, false, nil
 	}
 	var snapshot string
-	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !search.SameIndex(known.since, snapshot) {
+	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !plan.SameIndex(known.since, snapshot) {
 		return 0, false, err
 	}
 	known.keep(known.base+n, snapshot)
@@ -593,9 +595,9 @@ func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok b
 }
 
 // count counts and remembers, but for what only a transaction sees.
-func (x *searching) count(ctx context.Context, st search.Statement, key totalKey) (int64, error) {
+func (x *searching) count(ctx context.Context, st match.Statement, key totalKey) (int64, error) {
 	t := total{at: x.s.now()}
-	st.SQL = "SELECT (" + st.SQL + "), " + search.Now
+	st.SQL = "SELECT (" + st.SQL + "), " + plan.Now
 	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
@@ -617,25 +619,25 @@ func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, erro
 	return max(n, atLeast), err
 }
 
-func (x *searching) one(ctx context.Context, name string, st search.Statement, into ...any) error {
+func (x *searching) one(ctx context.Context, name string, st match.Statement, into ...any) error {
 	x.note(name, st)
 	return x.conn.QueryRow(ctx, st.SQL, st.Args...).Scan(into...)
 }
 
-func (x *searching) note(name string, st search.Statement) {
+func (x *searching) note(name string, st match.Statement) {
 	if x.q.Explain {
 		x.steps = append(x.steps, step{name, st})
 	}
 }
 
 // page runs a page statement.
-func (x *searching) page(ctx context.Context, name string, st search.Statement) (*pageRows, error) {
+func (x *searching) page(ctx context.Context, name string, st match.Statement) (*pageRows, error) {
 	x.note(name, st)
 	return x.rows(ctx, st)
 }
 
 // rows reads the rows of a page statement, after those columns that go to before.
-func (x *searching) rows(ctx context.Context, st search.Statement, before ...any) (*pageRows, error) {
+func (x *searching) rows(ctx context.Context, st match.Statement, before ...any) (*pageRows, error) {
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
@@ -664,9 +666,9 @@ func (x *searching) rows(ctx context.Context, st search.Statement, before ...any
 			continue
 		}
 		if p.rows == nil {
-			p.rows = make([]match, 0, min(x.q.Count+1, 256))
+			p.rows = make([]row, 0, min(x.q.Count+1, 256))
 		}
-		m := match{rid: rawInt8(rid)}
+		m := row{rid: rawInt8(rid)}
 		for _, k := range v[3 : 3+nkeys] {
 			var key *string
 			if k != nil {

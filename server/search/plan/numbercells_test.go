@@ -1,4 +1,4 @@
-package search
+package plan
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kiln/server/search/match"
 
 	"github.com/cockroachdb/apd/v3"
 )
@@ -40,11 +42,11 @@ func TestNumberCells(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for op, holds := range map[Prefix]func(int) bool{
-				LT: func(c int) bool { return c < 0 },
-				LE: func(c int) bool { return c <= 0 },
-				GT: func(c int) bool { return c > 0 },
-				GE: func(c int) bool { return c >= 0 },
+			for op, holds := range map[match.Prefix]func(int) bool{
+				match.LT: func(c int) bool { return c < 0 },
+				match.LE: func(c int) bool { return c <= 0 },
+				match.GT: func(c int) bool { return c > 0 },
+				match.GE: func(c int) bool { return c >= 0 },
 			} {
 				var want []int64
 				for i := range values {
@@ -53,7 +55,7 @@ func TestNumberCells(t *testing.T) {
 					}
 				}
 				o := &outermost{size: len(texts)}
-				cells.match(o, &Numbers{Op: op, Value: v})
+				cells.match(o, &match.Numbers{Op: op, Value: v})
 				if !slices.Equal(o.rids, want) || o.n != len(want) {
 					t.Fatalf("%v %s of %v: %v, want %v", op, bound, texts, o.rids, want)
 				}

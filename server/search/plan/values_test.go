@@ -1,4 +1,4 @@
-package search
+package plan
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // What a column passes over holds for no comparison.
@@ -30,19 +31,19 @@ func TestColumnOfDates(t *testing.T) {
 			cells = append(cells, d)
 			lows, highs, rids = append(lows, fmt.Sprint(d.low)), append(highs, fmt.Sprint(d.high)), append(rids, d.rid)
 		}
-		var c Column
+		var c Values
 		if text := strings.Join(highs, ","); !c.Add(0, strings.Join(lows, ","), &text, false, rids) {
 			t.Fatal("the dates are not held")
 		}
-		for _, op := range []Prefix{EQ, NE, LT, LE, GT, GE, SA, EB, AP} {
+		for _, op := range []match.Prefix{match.EQ, match.NE, match.LT, match.LE, match.GT, match.GE, match.SA, match.EB, match.AP} {
 			low := int64(r.IntN(120) - 10)
-			bounds := []Dates{{Op: op, Low: low, High: low + 1 + int64(r.IntN(15))}}
+			bounds := []match.Dates{{Op: op, Low: low, High: low + 1 + int64(r.IntN(15))}}
 			if r.IntN(3) == 0 {
-				bounds = append(bounds, Dates{Op: GE, Low: low - 20, High: low - 19})
+				bounds = append(bounds, match.Dates{Op: match.GE, Low: low - 20, High: low - 19})
 			}
 			var want []int64
 			for _, d := range cells {
-				if !slices.ContainsFunc(bounds, func(b Dates) bool { return !b.holds(d.low, d.high) }) {
+				if !slices.ContainsFunc(bounds, func(b match.Dates) bool { return !b.Includes(d.low, d.high) }) {
 					want = append(want, d.rid)
 				}
 			}

@@ -1,4 +1,4 @@
-package search
+package plan
 
 import (
 	"bufio"
@@ -15,18 +15,20 @@ import (
 	"kiln/gen/index"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/search"
+	"kiln/server/search/match"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-var testRegistry = NewRegistry(r4.Model, index.Parameters, index.Compartments)
+var testRegistry = search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 
-var testOptions = Options{Now: time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC), BaseURLs: []string{"http://kiln.example/fhir"}}
+var testOptions = search.Options{Now: time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC), BaseURLs: []string{"http://kiln.example/fhir"}}
 
 // testEnv knows some types, and the units that a few quantities have.
-var testEnv = &Env{
+var testEnv = &match.Env{
 	Type: func(typ string) (int16, bool) {
 		for i, t := range []string{"Patient", "Observation", "Encounter", "Condition", "Organization", "List", "ValueSet", "Questionnaire", "QuestionnaireResponse", "MolecularSequence"} {
 			if t == typ {
@@ -36,11 +38,11 @@ var testEnv = &Env{
 		return 0, false
 	},
 	Systems: func(fhir.Key) []string { return []string{"http://loinc.org"} },
-	Units: []Unit{
-		NewUnit(1, ucumSystem, "g", "g"),
-		NewUnit(2, ucumSystem, "mg", "milligram"),
-		NewUnit(3, ucumSystem, "mmol/L", "mmol/L"),
-		NewUnit(4, "", "", "g"),
+	Units: []match.Unit{
+		match.NewUnit(1, "http://unitsofmeasure.org", "g", "g"),
+		match.NewUnit(2, "http://unitsofmeasure.org", "mg", "milligram"),
+		match.NewUnit(3, "http://unitsofmeasure.org", "mmol/L", "mmol/L"),
+		match.NewUnit(4, "", "", "g"),
 	},
 }
 
@@ -92,7 +94,7 @@ func compileGolden(b *bytes.Buffer, line string) {
 		fmt.Fprintf(b, "! %v\n", err)
 		return
 	}
-	q, err := Parse(testRegistry, typ, values, testOptions)
+	q, err := search.Parse(testRegistry, typ, values, testOptions)
 	if err != nil {
 		fmt.Fprintf(b, "! %v\n", err)
 		return
@@ -105,7 +107,7 @@ func compileGolden(b *bytes.Buffer, line string) {
 		fmt.Fprintln(b, "empty")
 		return
 	}
-	show := func(name string, st Statement, err error) {
+	show := func(name string, st match.Statement, err error) {
 		if err != nil {
 			fmt.Fprintf(b, "%s ! %v\n", name, err)
 			return
@@ -187,7 +189,7 @@ func keysText(keys []fhir.Key) string {
 	return strings.Join(out, ", ")
 }
 
-func dump(b *bytes.Buffer, indent string, c *Clause) {
+func dump(b *bytes.Buffer, indent string, c *match.Clause) {
 	not := ""
 	if c.Not {
 		not = " not"
@@ -196,38 +198,38 @@ func dump(b *bytes.Buffer, indent string, c *Clause) {
 	for _, m := range c.Any {
 		in := indent + "  "
 		switch m := m.(type) {
-		case Terms:
+		case match.Terms:
 			fmt.Fprintf(b, "%sterms: %d\n", in, len(m.Values))
-		case Dates:
-			fmt.Fprintf(b, "%sdates of %s: %s [%s, %s)\n", in, keysText(m.Keys), m.Op, instant(m.Low), instant(m.High))
-		case Numbers:
-			fmt.Fprintf(b, "%snumbers of %s: %s\n", in, keysText(m.Keys), m.describe())
-		case NumberPair:
-			fmt.Fprintf(b, "%spairs of %s: %s and %s\n", in, keysText(m.Keys), m.First.describe(), m.Second.describe())
-		case Quantities:
-			fmt.Fprintf(b, "%squantities of %s: %s in %q of %q\n", in, keysText(m.Keys), m.Numbers.describe(), m.Code, m.System)
-		case Strings:
+		case match.Dates:
+			fmt.Fprintf(b, "%sdates of %s: %s [%s, %s)\n", in, keysText(m.Keys), m.Op, instantText(m.Low), instantText(m.High))
+		case match.Numbers:
+			fmt.Fprintf(b, "%snumbers of %s: %s\n", in, keysText(m.Keys), numbersText(&m))
+		case match.NumberPair:
+			fmt.Fprintf(b, "%spairs of %s: %s and %s\n", in, keysText(m.Keys), numbersText(&m.First), numbersText(&m.Second))
+		case match.Quantities:
+			fmt.Fprintf(b, "%squantities of %s: %s in %q of %q\n", in, keysText(m.Keys), numbersText(&m.Numbers), m.Code, m.System)
+		case match.Strings:
 			fmt.Fprintf(b, "%sstrings of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
-		case Coded:
+		case match.Coded:
 			fmt.Fprintf(b, "%scoded %s\n", in, m.Code)
-			dump(b, in+"  ", &Clause{Name: c.Name, Value: c.Value, Any: []Match{m.Any}})
-		case Texts:
+			dump(b, in+"  ", &match.Clause{Name: c.Name, Value: c.Value, Any: []match.Match{m.Any}})
+		case match.Texts:
 			fmt.Fprintf(b, "%stexts of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
-		case IDs:
+		case match.IDs:
 			fmt.Fprintf(b, "%sids: %d\n", in, len(m.Refs))
-		case Updated:
-			fmt.Fprintf(b, "%supdated: %s [%s, %s)\n", in, m.Op, instant(m.Low), instant(m.High))
-		case Chain:
+		case match.Updated:
+			fmt.Fprintf(b, "%supdated: %s [%s, %s)\n", in, m.Op, instantText(m.Low), instantText(m.High))
+		case match.Chain:
 			fmt.Fprintf(b, "%schain over %s to %s\n", in, keysText(m.Keys), m.Target)
 			for i := range m.Clauses {
 				dump(b, in+"  ", &m.Clauses[i])
 			}
-		case Has:
+		case match.Has:
 			fmt.Fprintf(b, "%shas %s by %s\n", in, m.Source, keysText(m.Keys))
 			for i := range m.Clauses {
 				dump(b, in+"  ", &m.Clauses[i])
 			}
-		case All:
+		case match.All:
 			fmt.Fprintf(b, "%sall\n", in)
 			for i := range m.Clauses {
 				dump(b, in+"  ", &m.Clauses[i])
@@ -236,4 +238,22 @@ func dump(b *bytes.Buffer, indent string, c *Clause) {
 			fmt.Fprintf(b, "%s%T\n", in, m)
 		}
 	}
+}
+
+func instantText(micros int64) string {
+	switch {
+	case micros <= fhir.OpenLow:
+		return "-∞"
+	case micros >= fhir.OpenHigh:
+		return "∞"
+	}
+	return time.UnixMicro(micros).UTC().Format(time.RFC3339Nano)
+}
+
+func numbersText(m *match.Numbers) string {
+	switch m.Op {
+	case match.EQ, match.NE, match.AP:
+		return fmt.Sprintf("%s [%s, %s)", m.Op, m.Low, m.High)
+	}
+	return fmt.Sprintf("%s %s", m.Op, m.Value)
 }

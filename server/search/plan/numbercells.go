@@ -1,4 +1,4 @@
-package search
+package plan
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/apd/v3"
+
+	"kiln/server/search/match"
 )
 
 // numberCells are numbers in ascending order, each with the surrogate of the
@@ -159,26 +161,26 @@ func (d *numberCells) at(v *apd.Decimal, after bool) int {
 
 // match adds the surrogates of the numbers for which the comparison holds: they lie
 // together, or, with ne, around those that do not. nil has no numbers.
-func (d *numberCells) match(o *outermost, m *Numbers) {
+func (d *numberCells) match(o *outermost, m *match.Numbers) {
 	if d == nil {
 		return
 	}
 	from, to := 0, len(d.cells)
 	switch m.Op {
-	case EQ, NE:
+	case match.EQ, match.NE:
 		from, to = d.at(m.Low, false), d.at(m.High, false)
-	case AP:
+	case match.AP:
 		from, to = d.at(m.Low, false), d.at(m.High, true)
-	case LT, EB:
+	case match.LT, match.EB:
 		to = d.at(m.Value, false)
-	case LE:
+	case match.LE:
 		to = d.at(m.Value, true)
-	case GT, SA:
+	case match.GT, match.SA:
 		from = d.at(m.Value, true)
-	case GE:
+	case match.GE:
 		from = d.at(m.Value, false)
 	}
-	if m.Op != NE {
+	if m.Op != match.NE {
 		o.addAll(d.cells[min(from, to):to])
 		return
 	}

@@ -1,4 +1,4 @@
-package search
+package plan
 
 import (
 	"cmp"
@@ -8,29 +8,22 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cockroachdb/apd/v3"
+
 	"kiln/server/fhir"
 	"kiln/server/outcome"
-
-	"github.com/cockroachdb/apd/v3"
+	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // MaxOrder is the number of matches that can be sorted by a token, a reference or
 // a uri: the values are read from the resources themselves, at about 7 us each.
 const MaxOrder = 500_000
 
-// isText reports whether values of a type are kept as hashes only, so that their
-// order shows in the resources alone.
-func isText(t fhir.SearchType) bool {
-	return t == fhir.SearchToken || t == fhir.SearchReference || t == fhir.SearchURI
-}
-
-// InMemory reports whether the values of the key must be read from resources.
-func (k *SortKey) InMemory() bool { return isText(k.Type) && k.Keys != nil }
-
 // InMemory reports whether the search must be sorted by an Order, as the values of
 // some key are in the resources alone.
 func (p *Plan) InMemory() bool {
-	return slices.ContainsFunc(p.q.Sort, func(k SortKey) bool { return k.InMemory() })
+	return slices.ContainsFunc(p.q.Sort, func(k search.SortKey) bool { return k.InMemory() })
 }
 
 // TooManyToSort refuses to sort total matches.
@@ -75,33 +68,31 @@ func (p *Plan) OrderName() string {
 // Unsorted is the statement that reads every match, in no order: rid, a text for
 // each sort key that has an index, and the body, null where the resource has no
 // value for any other. More than MaxOrder rows are too many.
-func (p *Plan) Unsorted() Statement {
-	w := &writer{env: p.env}
-	w.s("SELECT r.rid, ")
+func (p *Plan) Unsorted() match.Statement {
+	w := newWriter(p.env)
+	w.Write("SELECT r.rid, ")
 	var present []int64
 	for _, c := range columns(p.q) {
 		if c.key.InMemory() {
-			present = append(present, termsOf(c.key.Keys, fhir.ValuePresent()).Values...)
+			present = append(present, match.TermsOf(c.key.Keys, fhir.ValuePresent()).Values...)
 			continue
 		}
-		mark := len(w.b)
+		mark := w.Mark()
 		w.value(&c, "r")
-		value := string(w.b[mark:])
-		w.b = append(w.b[:mark], c.asText(value)...)
-		w.s(", ")
+		w.Write(c.asText(w.Cut(mark)), ", ")
 	}
 	if len(present) > 0 {
-		w.s("CASE WHEN r.terms && ")
-		w.terms(present)
-		w.s(" THEN r.body END FROM ")
+		w.Write("CASE WHEN r.terms && ")
+		w.Terms(present)
+		w.Write(" THEN r.body END FROM ")
 	} else {
-		w.s("NULL::bytea FROM ")
+		w.Write("NULL::bytea FROM ")
 	}
-	w.matching("r", &p.where, p.types)
-	w.s(" LIMIT ")
-	w.p(int64(MaxOrder + 1))
-	w.s("::bigint")
-	return w.statement()
+	w.Matching("r", &p.where, p.types)
+	w.Write(" LIMIT ")
+	w.Bind(int64(MaxOrder + 1))
+	w.Write("::bigint")
+	return w.Statement()
 }
 
 // An Order is the matches of a search as `_sort` has them. It is not changed once
@@ -119,7 +110,7 @@ const missing = math.MaxUint32
 
 // orderColumn is the distinct values of a sort key.
 type orderColumn struct {
-	key    SortKey
+	key    search.SortKey
 	cast   string
 	seen   map[string]uint32 // until it is finished
 	values []string          // sorted once it is finished
@@ -228,7 +219,7 @@ func (o *Order) Bytes() int {
 
 // after is the number of matches up to a place between two matches: those that
 // the cursor's match comes after, and itself.
-func (o *Order) after(c *Cursor) int {
+func (o *Order) after(c *search.Cursor) int {
 	// Twice the place among the values; odd where the value is none of them.
 	places := make([]int64, len(o.cols))
 	for i, k := range c.Keys {

@@ -1,0 +1,43 @@
+package match
+
+// All holds when each of its clauses does.
+type All struct{ Clauses []Clause }
+
+func (m All) nested() ([]Clause, bool) { return m.Clauses, false }
+
+func (m All) resolve(e *Env) Match { return All{e.Resolve(m.Clauses)} }
+
+func (m All) join(c *Conjunction, not bool) bool {
+	if not {
+		return false
+	}
+	c.add(m.Clauses)
+	return true
+}
+
+func (m All) find(w *Writer, types []int16) { w.findAlone(m, types) }
+
+func (m All) test(w *Writer, r string) {
+	c := Conjoin(m.Clauses)
+	w.Write("(")
+	and := &Conditions{W: w}
+	if c.Never {
+		and.Next()
+		w.Write("false")
+	}
+	w.Tests(r, &c, and, -1)
+	if !and.Any {
+		w.Write("true")
+	}
+	w.Write(")")
+}
+
+func (m All) holds(r *Resource) Answer {
+	out := Yes
+	for i := range m.Clauses {
+		out = min(out, m.Clauses[i].Holds(r))
+	}
+	return out
+}
+
+func (m All) describe() string { return Describe(m.Clauses) }

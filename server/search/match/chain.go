@@ -1,0 +1,142 @@
+package match
+
+import (
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+)
+
+// Chain holds for a resource that refers, under one of Keys, to a resource of
+// type Target for which Clauses hold.
+// Spec: https://hl7.org/fhir/R4/search.html#chaining.
+type Chain struct {
+	Keys    []fhir.Key
+	Target  string
+	Clauses []Clause
+	// CanonicalKeys are the keys of the target's own url, for a reference that is
+	// a canonical; nil where the target has none.
+	CanonicalKeys []fhir.Key
+}
+
+// findTerms writes a SELECT of the terms that a resource has which refers to a
+// target of the chain: the target's ref, mixed with the key of the reference. A
+// canonical is found by its url: the target's url term and the source's term are
+// the same value under two keys, so mixing both keys in turns one into the other.
+func (m Chain) findTerms(w *Writer) {
+	t := "t" + w.Next()
+	c := Conjoin(m.Clauses)
+	types, never := w.targetTypes(m.Target)
+	c.Never = c.Never || never
+	if len(m.Keys) == 1 {
+		w.Write("SELECT ", t, ".ref # ")
+		w.Bind(int64(m.Keys[0]))
+		w.Write("::bigint AS term FROM ")
+	} else {
+		w.Write("SELECT ", t, ".ref # k.k AS term FROM unnest(")
+		w.Terms(int64s(m.Keys))
+		w.Write(") AS k(k), ")
+	}
+	w.Matching(t, &c, types)
+	if m.CanonicalKeys != nil {
+		u := "t" + w.Next()
+		w.Write(" UNION ALL SELECT v.v # k.k AS term FROM unnest(")
+		w.Terms(canonicalMasks(&m))
+		w.Write(") AS k(k), (SELECT ", u, ".terms FROM ")
+		w.Matching(u, &c, types)
+		w.Write(") f, unnest(f.terms) AS v(v) WHERE ")
+		w.noPresence(m.CanonicalKeys, "v")
+	}
+}
+
+// canonicalMasks turn a term under a url key of the target into the term under a
+// key of the reference.
+func canonicalMasks(m *Chain) []int64 {
+	var masks []int64
+	for _, k := range m.Keys {
+		for _, u := range m.CanonicalKeys {
+			masks = append(masks, int64(k)^int64(u))
+		}
+	}
+	return masks
+}
+
+// noPresence writes the test that the term of v does not say that there is any value
+// for one of keys: under the other key it would say the same of every resource that
+// refers to something.
+func (w *Writer) noPresence(keys []fhir.Key, v string) {
+	w.Write(v, ".v <> ALL (")
+	w.Terms(TermsOf(keys, fhir.ValuePresent()).Values)
+	w.Write(")")
+}
+
+// targetTypes are the numbers of the types of a chain's target; several are
+// joined by "|".
+func (w *Writer) targetTypes(target string) (types []int16, never bool) {
+	for t := range strings.SplitSeq(target, "|") {
+		if n, ok := w.env.Type(t); ok {
+			types = append(types, n)
+		}
+	}
+	return types, len(types) == 0
+}
+
+// test writes the test that r refers to a target of the chain: along the
+// references that it has.
+func (m Chain) test(w *Writer, r string) {
+	t, u := "t"+w.Next(), "u"+w.Next()
+	c := Conjoin(m.Clauses)
+	types, never := w.targetTypes(m.Target)
+	if never || c.Never {
+		w.Write("false")
+		return
+	}
+	w.Write("EXISTS (SELECT 1 FROM unnest(", r, ".targets) AS ", u, "(ref) JOIN resource ", t, " ON ", t, ".ref = ", u, ".ref WHERE ")
+	if len(m.Keys) == 1 {
+		w.Write(u, ".ref # ")
+		w.Bind(int64(m.Keys[0]))
+		w.Write("::bigint = ANY (", r, ".terms)")
+	} else {
+		w.Write("EXISTS (SELECT 1 FROM unnest(")
+		w.Terms(int64s(m.Keys))
+		w.Write(") AS k(k) WHERE ", u, ".ref # k.k = ANY (", r, ".terms) OFFSET 0)")
+	}
+	w.Write(" AND ", t, ".typ = ANY (")
+	w.Bind(types)
+	w.Write("::smallint[])")
+	and := &Conditions{W: w, Any: true}
+	w.Tests(t, &c, and, -1)
+	w.Write(" OFFSET 0)")
+	if m.CanonicalKeys != nil {
+		t, v := "t"+w.Next(), "v"+w.Next()
+		w.Write(" OR EXISTS (SELECT 1 FROM unnest(", r, ".terms) AS ", v, "(v) CROSS JOIN unnest(")
+		w.Terms(canonicalMasks(&m))
+		w.Write(") AS k(k) JOIN resource ", t, " ON ", t, ".terms @> ARRAY[", v, ".v # k.k] WHERE ", t, ".typ = ANY (")
+		w.Bind(types)
+		w.Write("::smallint[]) AND ")
+		w.noPresence(m.Keys, v)
+		w.Tests(t, &c, and, -1)
+		w.Write(" OFFSET 0)")
+	}
+}
+
+func (m Chain) nested() ([]Clause, bool) { return m.Clauses, true }
+
+func (m Chain) resolve(e *Env) Match {
+	m.Clauses = e.Resolve(m.Clauses)
+	return m
+}
+
+func (m Chain) find(w *Writer, types []int16) { w.findAlone(m, types) }
+
+// holds depends on what the resource refers to, unless it refers to nothing.
+func (m Chain) holds(r *Resource) Answer {
+	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.hasTerm(k.Term(fhir.ValuePresent())) }) {
+		return No
+	}
+	return Unknown
+}
+
+func (m Chain) describe() string {
+	return "refers to a " + strings.ReplaceAll(m.Target, "|", " or ") + " where " + Describe(m.Clauses)
+}

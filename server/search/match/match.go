@@ -1,0 +1,210 @@
+// Package match says what a resource must be like to be found. There is one file
+// for each kind of match, and in it how SQL finds the rows, how SQL tests a row that
+// is known, how a resource is judged in memory, and what it is called in words:
+//
+//	Terms      terms.go       hashed values: token, reference, uri, :exact, :missing
+//	IDs        ids.go         _id
+//	Updated    updated.go     _lastUpdated
+//	Dates      dates.go       a date or period; DateRange, several bounds on one
+//	Numbers    numbers.go     a number; NumberPair (numberpair.go), two that stand together
+//	Quantities quantities.go  a number with a unit
+//	Strings    strings.go     folded text, its start or any part
+//	Texts      texts.go       display texts and uris, by the distinct texts there are
+//	Expanded   expanded.go    the codes of a large value set
+//	Chain      chain.go       what a resource refers to
+//	Has        has.go         what refers to a resource
+//	Coded      coded.go       a code, in whatever system, with a value
+//	All        all.go         several clauses at once
+//	OfTypes    oftypes.go     a resource type
+//
+// Clauses are ANDed in a Conjunction, which find.go makes a SELECT of and test.go a
+// condition. Resource and Clause.Holds (holds.go) judge one resource without a
+// database. Which statement is asked when is decided in packages plan and strategy.
+package match
+
+import (
+	"slices"
+	"strings"
+)
+
+// Clause is one parameter of a query: the resource must have one of Any, or, when
+// Not is set, none of them.
+type Clause struct {
+	Name  string // parameter as written, with modifier and chain
+	Value string // as written
+	Any   []Match
+	Not   bool
+}
+
+// Match is something that the index must say of a resource.
+type Match interface {
+	// find writes a SELECT of the rid of every resource of types (nil is every type)
+	// that it holds for; a rid may come twice.
+	find(w *Writer, types []int16)
+	// test writes the condition that it holds for row r of resource. `IS TRUE` keeps
+	// the planner from using an index for what is meant as a test, `OFFSET 0` from
+	// turning the test into a join.
+	test(w *Writer, r string)
+	// holds judges a resource in memory.
+	holds(r *Resource) Answer
+	// describe says it in words, "" where the parameter as it is written says it.
+	describe() string
+}
+
+// What only some kinds are.
+type (
+	// ranged has rows in an ordered table, so that the surrogate alone tells.
+	ranged interface {
+		Match
+		ranged()
+		single() bool // find gives no rid twice
+		wide() bool   // it asks for more than a point or a closed range
+	}
+	// byTerms is found by terms that a sub-select gives.
+	byTerms interface {
+		Match
+		// findTerms writes that SELECT, of one column, term.
+		findTerms(w *Writer)
+	}
+	// joining has a place of its own in a Conjunction; false where it has none there.
+	joining interface {
+		join(c *Conjunction, not bool) bool
+	}
+	// resolving is replaced by what the database says.
+	resolving interface {
+		resolve(e *Env) Match
+	}
+	// nesting is made of clauses, about other resources where elsewhere is true.
+	nesting interface {
+		nested() (clauses []Clause, elsewhere bool)
+	}
+)
+
+// Prefix is a comparison. Spec: https://hl7.org/fhir/R4/search.html#prefix.
+type Prefix uint8
+
+// The prefixes, eq being the default.
+const (
+	EQ Prefix = iota
+	NE
+	LT
+	LE
+	GT
+	GE
+	SA
+	EB
+	AP
+)
+
+var prefixNames = [...]string{"eq", "ne", "lt", "le", "gt", "ge", "sa", "eb", "ap"}
+
+// String returns the two letters of the prefix.
+func (p Prefix) String() string { return prefixNames[p] }
+
+// CutPrefix cuts a prefix off a value. Only two letters before a digit, a sign or a
+// point are one; false where the letters are none.
+func CutPrefix(s string) (Prefix, string, bool) {
+	if len(s) < 2 || s[0] < 'a' || s[0] > 'z' {
+		return EQ, s, true
+	}
+	for p, name := range prefixNames {
+		if strings.HasPrefix(s, name) {
+			return Prefix(p), s[2:], true
+		}
+	}
+	return EQ, s, false
+}
+
+// wide reports whether the comparison asks for more than a point.
+func (p Prefix) wide() bool { return p != EQ && p != AP }
+
+// TextOp is how texts are compared.
+type TextOp uint8
+
+// The comparisons of Strings and Texts.
+const (
+	StartsWith TextOp = iota
+	Contains
+	URIBelow // Text itself, or Text and further path steps or a version
+	EndsWith
+	Whole // equal
+	Other // not equal
+)
+
+// Describe says in words what the clauses ask for.
+func Describe(clauses []Clause) string {
+	var b strings.Builder
+	for i, c := range clauses {
+		if i > 0 {
+			b.WriteString(" and ")
+		}
+		b.WriteString(c.Name)
+		if c.Not {
+			b.WriteString(" has none of ")
+		} else {
+			b.WriteString(" is ")
+		}
+		b.WriteString(c.Value)
+		if len(c.Any) == 1 {
+			if words := c.Any[0].describe(); words != "" {
+				b.WriteString(" (" + words + ")")
+			}
+		}
+	}
+	return b.String()
+}
+
+// Contain reports whether is holds for a match of clauses, at any depth.
+func Contain(clauses []Clause, is func(Match) bool) bool {
+	return slices.ContainsFunc(clauses, func(c Clause) bool {
+		return slices.ContainsFunc(c.Any, func(m Match) bool {
+			if is(m) {
+				return true
+			}
+			n, ok := m.(nesting)
+			if !ok {
+				return false
+			}
+			inner, _ := n.nested()
+			return Contain(inner, is)
+		})
+	})
+}
+
+// NeedUnits reports whether finding what clauses ask for needs Env.Units.
+func NeedUnits(clauses []Clause) bool {
+	return Contain(clauses, func(m Match) bool {
+		q, ok := m.(Quantities)
+		return ok && !q.AnyUnit()
+	})
+}
+
+// Resolve returns clauses with what the database says in the place of every match
+// that depends on it.
+func (e *Env) Resolve(clauses []Clause) []Clause {
+	if !Contain(clauses, func(m Match) bool { _, ok := m.(Coded); return ok }) {
+		return clauses
+	}
+	out := slices.Clone(clauses)
+	for i := range out {
+		out[i].Any = slices.Clone(out[i].Any)
+		for j, m := range out[i].Any {
+			if r, ok := m.(resolving); ok {
+				out[i].Any[j] = r.resolve(e)
+			}
+		}
+	}
+	return out
+}
+
+// ReachesOut reports whether any of the matches depends on other resources.
+func ReachesOut(any []Match) bool {
+	return slices.ContainsFunc(any, func(m Match) bool {
+		n, ok := m.(nesting)
+		if !ok {
+			return false
+		}
+		inner, elsewhere := n.nested()
+		return elsewhere || slices.ContainsFunc(inner, func(c Clause) bool { return ReachesOut(c.Any) })
+	})
+}

@@ -1,0 +1,70 @@
+package match
+
+import (
+	"slices"
+
+	"kiln/server/fhir"
+)
+
+// Terms holds for a resource that has one of these terms.
+type Terms struct{ Values []int64 }
+
+func int64s(keys []fhir.Key) []int64 {
+	out := make([]int64, len(keys))
+	for i, k := range keys {
+		out[i] = int64(k)
+	}
+	return out
+}
+
+// TermsOf is every value under every key.
+func TermsOf(keys []fhir.Key, values ...fhir.Value) Terms {
+	t := Terms{Values: make([]int64, 0, len(keys)*len(values))}
+	for _, k := range keys {
+		for _, v := range values {
+			t.Values = append(t.Values, k.Term(v))
+		}
+	}
+	return t
+}
+
+// maxAny is the number of terms up to which one OR is asked of the index: GIN
+// spends their number times the rows found. More are looked up one by one, like
+// those of a chain.
+const maxAny = 64
+
+func (m Terms) join(c *Conjunction, not bool) bool {
+	switch {
+	case not:
+		c.None = append(c.None, m.Values...)
+	case len(m.Values) == 0:
+		c.Never = true
+	case len(m.Values) == 1:
+		c.All = append(c.All, m.Values[0])
+	case len(m.Values) > maxAny:
+		return false
+	default:
+		c.Any = append(c.Any, m.Values)
+	}
+	return true
+}
+
+func (m Terms) find(w *Writer, types []int16) { w.findAlone(m, types) }
+
+func (m Terms) findTerms(w *Writer) {
+	w.Write("SELECT unnest(")
+	w.Terms(m.Values)
+	w.Write(") AS term")
+}
+
+func (m Terms) test(w *Writer, r string) {
+	w.Write("(", r, ".terms && ")
+	w.Terms(m.Values)
+	w.Write(") IS TRUE")
+}
+
+func (m Terms) holds(r *Resource) Answer {
+	return of(slices.ContainsFunc(m.Values, r.hasTerm))
+}
+
+func (m Terms) describe() string { return "" }

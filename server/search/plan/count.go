@@ -1,0 +1,55 @@
+package plan
+
+import (
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// Count is the statement that counts the matches, whatever their number: one row,
+// one bigint.
+func (p *Plan) Count() match.Statement {
+	w := newWriter(p.env)
+	c := &p.where
+	onlyTerms := len(c.Preds) == 0 && !c.ByID
+	switch {
+	case onlyTerms && len(c.All)+len(c.Any) == 0 && len(c.None) > 0 && len(p.types) > 0:
+		// The complement: all of the type, by its surrogates, without those that
+		// have a term.
+		w.Write("SELECT (SELECT count(*) FROM resource r WHERE ")
+		w.Typed("r", p.types)
+		w.Write(") - (SELECT count(*) FROM resource r WHERE r.terms && ")
+		w.Terms(c.None)
+		w.Write(")")
+		return w.Statement()
+	case onlyTerms:
+		w.Write("SELECT count(*) FROM resource r")
+		w.Found("r", c, p.types, &match.Conditions{W: w.Writer, Lead: " WHERE "})
+		return w.Statement()
+	}
+	w.Write("SELECT count(*) FROM (")
+	w.Set(c, p.types)
+	w.Write(") s")
+	return w.Statement()
+}
+
+// CountType counts the resources of the types searched, against which a total is
+// common or rare.
+func (p *Plan) CountType() match.Statement {
+	w := newWriter(p.env)
+	w.Write("SELECT count(*) FROM resource r")
+	if len(p.types) > 0 {
+		w.Write(" WHERE ")
+		w.Typed("r", p.types)
+	}
+	return w.Statement()
+}
+
+// CountValued counts the matches that have a value for the first sort key.
+func (p *Plan) CountValued() match.Statement {
+	valued := *p
+	if len(p.q.Sort) > 0 && len(p.q.Sort[0].Keys) > 0 {
+		present := match.Clause{Any: []match.Match{match.TermsOf(p.q.Sort[0].Keys, fhir.ValuePresent())}}
+		valued.where = match.Conjoin(append(p.clauses[:len(p.clauses):len(p.clauses)], present))
+	}
+	return valued.Count()
+}

@@ -1,0 +1,16 @@
+// Package plan turns a query into statements: one for each way to find its page,
+// its total, and what it includes. It runs none of them; package strategy chooses.
+//
+//	plan.go        Plan, and the drivers that may find candidates
+//	candidates.go  rows that one driver finds, tested and sorted in one statement
+//	walk.go        along the order asked for, testing each resource
+//	gather.go      every match, sorted; List, their surrogates alone
+//	count.go       the number of matches
+//	page.go        where the page lies: cursor, offset, keyset
+//	sort.go        the values that _sort compares
+//	order.go       matches in an order that no index has, in memory
+//	comparison.go  terms and one comparison; values.go, its values in memory
+//	openrange.go   one comparison alone; histogram.go, counts of its entries
+//	state.go       whether anything has changed since a statement ran
+//	include.go     _include and _revinclude
+package plan

@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"strconv"
+
+	"kiln/server/search/match"
+)
+
+// Surrogates reports whether ordered tables alone tell the matches and their order,
+// so that Gather reads resources for the page only.
+func (p *Plan) Surrogates() bool {
+	for _, k := range p.q.Sort {
+		if len(k.Keys) == 0 {
+			return false
+		}
+	}
+	return len(p.where.Preds) > 0 && p.where.OnlyRanged() && p.where.Preds[0].BySurrogates()
+}
+
+// Gather is the statement that fetches every match, however many, sorts them and
+// returns the page: for an order that no index has, and for matches that are many
+// but rare.
+func (p *Plan) Gather() (match.Statement, error) {
+	g, err := p.page()
+	if err != nil {
+		return match.Statement{}, err
+	}
+	w := newWriter(p.env)
+	w.Write("WITH m AS MATERIALIZED (SELECT r.rid")
+	for i := range g.cols {
+		w.Write(", ")
+		w.value(&g.cols[i], "r")
+		w.Write(" AS k", strconv.Itoa(i+1))
+	}
+	w.Write(" FROM ")
+	if p.Surrogates() {
+		w.Write("(")
+		w.Set(&p.where, p.types)
+		w.Write(") r")
+	} else {
+		w.Matching("r", &p.where, p.types)
+	}
+	w.Write(") SELECT 0::bigint, t.total, p.rid, ")
+	p.tail(w, &g, func() { w.Write("SELECT count(*) AS total FROM m") })
+	return w.Statement(), nil
+}
+
+// MaxList is the number of matches that are remembered one by one.
+const MaxList = 20_000
+
+// List is the statement that finds the rid of every match of a search without
+// `_sort`, up to one more than MaxList, and the snapshot that they hold in: one row
+// with an array, null without matches. ok is false where an order is asked for.
+func (p *Plan) List() (st match.Statement, ok bool) {
+	if len(p.q.Sort) > 0 {
+		return st, false
+	}
+	w := newWriter(p.env)
+	w.Write("SELECT array_agg(l.rid), ", Now, " FROM (SELECT s.rid FROM (")
+	w.Set(&p.where, p.types)
+	w.Write(") s LIMIT ")
+	w.Bind(int64(MaxList + 1))
+	w.Write("::bigint) l")
+	return w.Statement(), true
+}

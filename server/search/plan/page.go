@@ -1,0 +1,225 @@
+package plan
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/search/match"
+)
+
+// Every page statement returns these columns:
+//
+//	seen, total  rows that the driver found, and matches; null from Walk
+//	rid          null when the page is empty
+//	a text for each sort key, null where the match has no value
+//	id, version, last_updated, method, typ, body
+
+// page is where the page lies in the order.
+type page struct {
+	cols    []sortColumn
+	cursor  *search.Cursor
+	args    []any // of the cursor's keys, nil where it has no value
+	reverse bool
+	limit   int
+	offset  int
+}
+
+func badCursor() *outcome.Error {
+	return outcome.Invalid("parameter _cursor does not fit this search: follow the links of a search result")
+}
+
+func (p *Plan) page() (page, error) {
+	q := p.q
+	g := page{cols: columns(q), cursor: q.Cursor, limit: q.Count + 1, offset: q.Offset}
+	if c := q.Cursor; c != nil {
+		g.offset, g.reverse = 0, c.Before
+		if c.Size > 0 {
+			g.limit = min(c.Size, q.Count) + 1
+		}
+		if c.RID == 0 {
+			g.cursor = nil
+			return g, nil
+		}
+		if len(c.Keys) != len(g.cols) {
+			return g, badCursor()
+		}
+		for i, k := range c.Keys {
+			if k == nil {
+				g.args = append(g.args, nil)
+				continue
+			}
+			v, err := g.cols[i].bind(*k)
+			if err != nil {
+				return g, err
+			}
+			g.args = append(g.args, v)
+		}
+	}
+	return g, nil
+}
+
+// sortNames are the names of the sort columns in a CTE.
+func sortNames(alias string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = alias + ".k" + strconv.Itoa(i+1)
+	}
+	return names
+}
+
+// order writes ORDER BY over the columns, missing values last.
+func (w *writer) order(g *page, cols []string, rid string) {
+	w.Write(" ORDER BY ")
+	for i, c := range cols {
+		if g.cols[i].key.Descending != g.reverse {
+			w.Write(c, " DESC ")
+		} else {
+			w.Write(c, " ")
+		}
+		if g.reverse {
+			w.Write("NULLS FIRST, ")
+		} else {
+			w.Write("NULLS LAST, ")
+		}
+	}
+	w.Write(rid)
+	if g.reverse {
+		w.Write(" DESC")
+	}
+}
+
+// keyset writes the condition that a row lies on the page's side of the cursor.
+func (w *writer) keyset(g *page, cols []string, rid string) {
+	for i, col := range cols {
+		v := ""
+		if g.args[i] != nil {
+			v = w.Param(g.args[i]) + "::" + g.cols[i].cast
+		}
+		beyond := col + " > " + v
+		if g.cols[i].key.Descending != g.reverse {
+			beyond = col + " < " + v
+		}
+		switch {
+		case v == "" && g.reverse: // everything with a value lies before
+			w.Write("(", col, " IS NOT NULL OR ", col, " IS NULL AND ")
+		case v == "":
+			w.Write("(", col, " IS NULL AND ")
+		case g.reverse:
+			w.Write("(", beyond, " OR ", col, " = ", v, " AND ")
+		default:
+			w.Write("(", beyond, " OR ", col, " IS NULL OR ", col, " = ", v, " AND ")
+		}
+	}
+	w.Write(rid)
+	if g.reverse {
+		w.Write(" < ")
+	} else {
+		w.Write(" > ")
+	}
+	w.Bind(g.cursor.RID)
+	w.Write("::bigint")
+	for range cols {
+		w.Write(")")
+	}
+}
+
+// limit writes LIMIT and OFFSET as parameters.
+func (w *writer) limit(g *page) {
+	w.Write(" LIMIT ")
+	w.Bind(int64(g.limit))
+	w.Write("::bigint")
+	if g.offset > 0 {
+		w.Write(" OFFSET ")
+		w.Bind(int64(g.offset))
+		w.Write("::bigint")
+	}
+}
+
+const rowColumns = "r.id, r.version, r.last_updated, r.method, r.typ, r.body"
+
+// tail writes the rest of a statement that has made m: the page of it, with the
+// rows of the resources.
+func (p *Plan) tail(w *writer, g *page, totals func()) {
+	names := sortNames("p", len(g.cols))
+	for i := range g.cols {
+		w.Write(g.cols[i].asText(names[i]), ", ")
+	}
+	w.Write(rowColumns, " FROM (")
+	totals()
+	w.Write(") t LEFT JOIN ((SELECT m.* FROM m")
+	if g.cursor != nil {
+		w.Write(" WHERE ")
+		w.keyset(g, sortNames("m", len(g.cols)), "m.rid")
+	}
+	w.order(g, sortNames("m", len(g.cols)), "m.rid")
+	w.limit(g)
+	w.Write(") p CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = p.rid OFFSET 0) r) ON true")
+	w.order(g, names, "p.rid")
+}
+
+// needsResource reports whether a sort value is a column of resource.
+func (g *page) needsResource() bool {
+	for i := range g.cols {
+		if g.cols[i].table == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// PageOf is the part of a list, ascending, that the page has, as Comparison.Page.
+func (p *Plan) PageOf(rids []int64) ([]int64, error) {
+	g, err := p.page()
+	if err != nil {
+		return nil, err
+	}
+	if g.reverse {
+		end := len(rids)
+		if g.cursor != nil {
+			end, _ = slices.BinarySearch(rids, g.cursor.RID)
+		}
+		out := slices.Clone(rids[max(0, end-g.limit):end])
+		slices.Reverse(out)
+		return out, nil
+	}
+	from := g.offset
+	if g.cursor != nil {
+		i, found := slices.BinarySearch(rids, g.cursor.RID)
+		if from = i; found {
+			from++
+		}
+	}
+	from = min(from, len(rids))
+	return rids[from:min(len(rids), from+g.limit)], nil
+}
+
+// Rows is the statement that fetches the resources of a page: the columns of a
+// page statement, in no order.
+func (p *Plan) Rows(rids []int64) match.Statement {
+	w := newWriter(p.env)
+	w.Write("SELECT ")
+	p.rowsOf(w, rids)
+	return w.Statement()
+}
+
+// RowsUnchanged is Rows with Unchanged before the columns of each row.
+func (p *Plan) RowsUnchanged(rids []int64, since string) match.Statement {
+	if len(rids) == 0 {
+		return p.Rows(rids).Beside(p.Unchanged(since))
+	}
+	w := newWriter(p.env)
+	w.Write("SELECT ")
+	p.unchanged(w, since)
+	w.Write(", ")
+	p.rowsOf(w, rids)
+	return w.Statement()
+}
+
+func (p *Plan) rowsOf(w *writer, rids []int64) {
+	w.Write("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid = ANY (")
+	w.Terms(rids)
+	w.Write(")")
+}

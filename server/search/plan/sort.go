@@ -1,0 +1,130 @@
+package plan
+
+import (
+	"strconv"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search"
+)
+
+// sortColumn is how one sort key is read, compared and bound.
+type sortColumn struct {
+	key   search.SortKey
+	cast  string // SQL type
+	table string // ordered table, "" for a column of resource
+}
+
+func columns(q *search.Query) []sortColumn {
+	out := make([]sortColumn, len(q.Sort))
+	for i, k := range q.Sort {
+		c := sortColumn{key: k}
+		switch {
+		case k.Code == "_lastUpdated":
+			c.cast = "timestamptz"
+		case k.Code == "_id", k.InMemory():
+			c.cast = "text"
+		case k.Type == fhir.SearchString:
+			c.cast, c.table = "text", "index_string"
+		case k.Type == fhir.SearchDate:
+			c.cast, c.table = "bigint", "index_date"
+		case k.Type == fhir.SearchNumber:
+			c.cast, c.table = "numeric", "index_number"
+		default:
+			c.cast, c.table = "numeric", "index_quantity"
+		}
+		out[i] = c
+	}
+	return out
+}
+
+// of is the ordered value of row x of the column's table, as its index has it.
+func (c *sortColumn) of(x string) string {
+	if c.table == "index_string" {
+		return "left(" + x + ".text, 128)"
+	}
+	return x + ".low"
+}
+
+// value writes the sort value of resource r: of several entries the first in the
+// direction asked for. The neutral operation keeps the planner from looking for a
+// minimum along the whole index.
+func (w *writer) value(c *sortColumn, r string) {
+	switch c.key.Code {
+	case "_lastUpdated":
+		w.Write(r, ".last_updated")
+		return
+	case "_id":
+		w.Write(r, ".id")
+		return
+	}
+	x := "x" + w.Next()
+	pick, neutral := "min(", " + 0"
+	if c.key.Descending {
+		pick = "max("
+	}
+	if c.cast == "text" {
+		neutral = ` || '' COLLATE "C"`
+	}
+	w.Write("(SELECT ", pick, c.of(x), neutral, ") FROM ", c.table, " ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
+	w.TestKeys(x, c.key.Keys)
+	w.Write(")")
+}
+
+// asText is the column as the text that a cursor keeps.
+func (c *sortColumn) asText(col string) string {
+	if c.cast == "timestamptz" {
+		return "(extract(epoch FROM " + col + ") * 1000000)::bigint::text"
+	}
+	return col + "::text"
+}
+
+// bind turns the text of a cursor key into an argument.
+func (c *sortColumn) bind(text string) (any, error) {
+	switch c.cast {
+	case "bigint", "timestamptz":
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, badCursor()
+		}
+		if c.cast == "timestamptz" {
+			return time.UnixMicro(n).UTC(), nil
+		}
+		return n, nil
+	case "numeric":
+		if text != "Infinity" && text != "-Infinity" {
+			if _, err := fhir.ParseDecimal(text); err != nil {
+				return nil, badCursor()
+			}
+		}
+	}
+	return text, nil
+}
+
+// sortValues joins the values of later sort keys to each row.
+func (w *writer) sortValues(g *page, later []int, r string) {
+	if len(later) == 0 {
+		return
+	}
+	w.Write(" CROSS JOIN LATERAL (SELECT ")
+	for n, i := range later {
+		if n > 0 {
+			w.Write(", ")
+		}
+		w.value(&g.cols[i], r)
+		w.Write(" AS k", strconv.Itoa(i+1))
+	}
+	w.Write(" OFFSET 0) s")
+}
+
+// bound writes the part of the keyset that an index on the first column can use.
+func (w *writer) bound(g *page, col string) {
+	w.Write(col)
+	if g.cols[0].key.Descending != g.reverse {
+		w.Write(" <= ")
+	} else {
+		w.Write(" >= ")
+	}
+	w.Bind(g.args[0])
+	w.Write("::", g.cols[0].cast)
+}

@@ -1,0 +1,85 @@
+package plan
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"kiln/server/search/match"
+)
+
+// registryState changes when search parameters do, and when stored resources have
+// been brought up to them.
+const registryState = "(SELECT g.version || '.' || g.progress FROM search_registry g WHERE g.one)"
+
+// Now is the expression, a text, for the state that a statement sees: what was
+// counted in it holds as long as Unchanged says so.
+const Now = "pg_current_snapshot()::text || ' ' || " + registryState
+
+// Unchanged is two expressions: whether no resource that the query depends on has
+// changed since a state, and the present state, which SameIndex is to be asked of as
+// well. Changes of resources are in the change log, where a row without any says that
+// the index has changed.
+func (p *Plan) Unchanged(since string) match.Statement {
+	w := newWriter(p.env)
+	p.unchanged(w, since)
+	return w.Statement()
+}
+
+// SameIndex reports whether search parameters, which concern every search, are the
+// same in two states.
+func SameIndex(a, b string) bool {
+	_, x, _ := strings.Cut(a, " ")
+	_, y, _ := strings.Cut(b, " ")
+	return x == y
+}
+
+func (p *Plan) unchanged(w *writer, since string) {
+	snapshot, _, _ := strings.Cut(since, " ")
+	at := w.Param(snapshot) + "::text::pg_snapshot"
+	w.Write("NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
+	if from, to, ok := p.scope(); ok {
+		w.Write(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
+		w.Bind(from)
+		w.Write("::bigint AND r.rid < ")
+		w.Bind(to)
+		w.Write("::bigint))")
+	}
+	w.Write("), ", Now)
+}
+
+// maxAdded is the number of new resources that are looked at one by one.
+const maxAdded = 1000
+
+// Added is the statement that brings a total, counted in the state since, up to the
+// present: whether all that has changed are a few new resources, how many of them
+// match, and the present state, as from Unchanged. ok is false for a query that depends on other
+// resources.
+func (p *Plan) Added(since string) (st match.Statement, ok bool) {
+	from, to, ok := p.scope()
+	if !ok {
+		return st, false
+	}
+	w := newWriter(p.env)
+	snapshot, _, _ := strings.Cut(since, " ")
+	at := w.Param(snapshot) + "::text::pg_snapshot"
+	w.Write("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c LEFT JOIN LATERAL unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method) ON true",
+		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
+	w.Bind(from)
+	w.Write("::bigint AND v.rid < ")
+	w.Bind(to)
+	w.Write("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
+		", (SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
+	w.Tests("r", &p.where, &match.Conditions{W: w.Writer, Lead: " WHERE "}, -1)
+	w.Write("), ", Now)
+	return w.Statement(), true
+}
+
+// scope is the range of surrogates that a change must lie in to concern the
+// query; false where any change may.
+func (p *Plan) scope() (from, to int64, ok bool) {
+	if len(p.types) != 1 || slices.ContainsFunc(p.where.Preds, func(p match.Predicate) bool { return match.ReachesOut(p.Any) }) {
+		return 0, 0, false
+	}
+	return int64(p.types[0]) << 48, (int64(p.types[0]) + 1) << 48, true
+}

@@ -1,0 +1,299 @@
+package plan
+
+import (
+	"strconv"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// Walkable reports whether an index has the order asked for, so that Walk can go
+// along it.
+func (p *Plan) Walkable() bool {
+	if len(p.q.Sort) == 0 {
+		return true
+	}
+	k := &p.q.Sort[0]
+	switch k.Code {
+	case "_id":
+		return false
+	case "_lastUpdated":
+		return len(p.types) == 1 && len(p.q.Sort) == 1
+	}
+	// The entries of a quantity are sorted by unit first.
+	return len(k.Keys) == 1 && k.Type != fhir.SearchQuantity || len(k.Keys) > 1 && k.Type == fhir.SearchString
+}
+
+// Phases is how many Walk statements make a page: matches that have a value for
+// the first sort key, then those that have none.
+func (p *Plan) Phases() int {
+	if len(p.q.Sort) == 0 || len(p.q.Sort[0].Keys) == 0 {
+		return 1
+	}
+	return 2
+}
+
+// Walk is the statement that goes along the order from the cursor and tests each
+// resource until the page is full. have is the number of rows that the phases
+// before gave, skipped how many matches they passed over for an offset; ok is
+// false when this phase has nothing to do for this page. Backwards, phase 0 is
+// the matches without a value.
+func (p *Plan) Walk(phase, have, skipped int) (st match.Statement, ok bool, err error) {
+	g, err := p.page()
+	if err != nil {
+		return st, false, err
+	}
+	g.limit -= have
+	if g.offset -= skipped; have > 0 || g.offset < 0 {
+		g.offset = 0
+	}
+	if g.limit <= 0 {
+		return st, false, nil
+	}
+	w := newWriter(p.env)
+	missing := p.Phases() == 2 && (phase == 1) != g.reverse
+	inMissing := g.cursor != nil && p.Phases() == 2 && g.args[0] == nil
+	switch {
+	case p.Phases() == 2 && !missing:
+		if inMissing && !g.reverse {
+			return st, false, nil // the cursor is past every value
+		}
+		if inMissing {
+			g.cursor = nil
+		}
+		p.walkIndex(w, &g)
+	case missing:
+		if g.cursor != nil && !inMissing {
+			if g.reverse {
+				return st, false, nil // the cursor is before them
+			}
+			g.cursor = nil
+		}
+		p.walkResources(w, &g, true)
+	default:
+		p.walkResources(w, &g, false)
+	}
+	return w.Statement(), true, nil
+}
+
+// walkResources goes along resource by surrogate or by last update. With missing
+// it takes only those without a value for the first sort key.
+func (p *Plan) walkResources(w *writer, g *page, missing bool) {
+	w.Write("SELECT NULL::bigint, NULL::bigint, r.rid, ")
+	cols := make([]string, len(g.cols))
+	var later []int // sort keys that are read for each row
+	for i := range g.cols {
+		switch {
+		case g.cols[i].key.Code == "_lastUpdated":
+			cols[i] = "r.last_updated"
+		case g.cols[i].key.Code == "_id":
+			cols[i] = "r.id"
+		case missing && i == 0:
+			w.Write("NULL::text, ")
+			continue
+		default:
+			cols[i] = "s.k" + strconv.Itoa(i+1)
+			later = append(later, i)
+		}
+		w.Write(g.cols[i].asText(cols[i]), ", ")
+	}
+	w.Write(rowColumns, " FROM resource r")
+	w.sortValues(g, later, "r")
+	order, sub := cols, *g
+	if missing {
+		order = cols[1:]
+		sub.cols = g.cols[1:]
+		if g.cursor != nil {
+			sub.args = g.args[1:]
+		}
+	}
+	w.Write(" WHERE ")
+	and := &match.Conditions{W: w.Writer}
+	byUpdate := len(cols) == 1 && !missing && cols[0] == "r.last_updated"
+	switch {
+	case len(p.types) == 1 && byUpdate:
+		and.Next()
+		w.Write("r.typ = ")
+		w.Bind(p.types[0])
+		w.Write("::smallint")
+	case len(p.types) > 0:
+		and.Next()
+		w.Typed("r", p.types)
+	}
+	if sub.cursor != nil {
+		and.Next()
+		w.keyset(&sub, order, "r.rid")
+		if byUpdate { // where the index begins
+			and.Next()
+			w.bound(&sub, "r.last_updated")
+		}
+	}
+	if missing {
+		and.Next()
+		w.Write("NOT (r.terms && ")
+		w.Terms(match.TermsOf(g.cols[0].key.Keys, fhir.ValuePresent()).Values)
+		w.Write(")")
+	}
+	w.Tests("r", &p.where, and, -1)
+	if !and.Any {
+		w.Write("true")
+	}
+	w.walkOrder(&sub, order, "r.rid")
+	w.limit(g)
+}
+
+// walkOrder is order where the first column has no nulls: without NULLS LAST the
+// index gives it.
+func (w *writer) walkOrder(g *page, cols []string, rid string) {
+	if len(cols) == 0 {
+		w.order(g, cols, rid)
+		return
+	}
+	w.Write(" ORDER BY ", cols[0])
+	if g.cols[0].key.Descending != g.reverse {
+		w.Write(" DESC")
+	}
+	rest := *g
+	rest.cols = g.cols[1:]
+	mark := w.Mark()
+	w.order(&rest, cols[1:], rid)
+	// Join both lists: " ORDER BY a" + " ORDER BY b" is ", b".
+	w.Write(", ", w.Cut(mark)[len(" ORDER BY "):])
+}
+
+// walkIndex goes along the ordered table of the first sort key.
+func (p *Plan) walkIndex(w *writer, g *page) {
+	first := &g.cols[0]
+	merged := len(first.key.Keys) > 1
+	col := first.of("o")
+	if merged {
+		col = "o.k"
+	}
+	w.Write("SELECT NULL::bigint, NULL::bigint, r.rid, ", first.asText(col), ", ")
+	cols := []string{col}
+	var later []int
+	for i := 1; i < len(g.cols); i++ {
+		switch g.cols[i].key.Code {
+		case "_lastUpdated":
+			cols = append(cols, "r.last_updated")
+		case "_id":
+			cols = append(cols, "r.id")
+		default:
+			cols = append(cols, "s.k"+strconv.Itoa(i+1))
+			later = append(later, i)
+		}
+		w.Write(g.cols[i].asText(cols[i]), ", ")
+	}
+	w.Write(rowColumns, " FROM ")
+	if merged {
+		w.merged(g)
+	} else {
+		w.Write(first.table)
+	}
+	w.Write(" o CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
+	and := &match.Conditions{W: w.Writer, Any: true}
+	// A range that the index itself answers need not be tested on each row.
+	skip := p.boundsOf(first)
+	w.Tests("r", &p.where, and, skip)
+	w.Write(" OFFSET 0) r")
+	w.sortValues(g, later, "r")
+	w.Write(" WHERE ")
+	if merged {
+		w.Write("true") // the keys are asked for already
+	} else {
+		w.Keys("o", first.key.Keys)
+	}
+	if skip >= 0 {
+		w.indexBounds("o", p.where.Preds[skip].Any[0])
+	}
+	if g.cursor != nil {
+		w.Write(" AND ")
+		w.bound(g, col)
+		w.Write(" AND ")
+		w.keyset(g, cols, "r.rid")
+	}
+	if !first.key.Single {
+		rid := "o.rid"
+		if merged {
+			rid = "r.rid" // asked of what is merged: of each key alone it may hold for none of many
+		}
+		w.Write(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = ", rid, " AND ")
+		w.TestKeys("e", first.key.Keys)
+		sign := " < "
+		if first.key.Descending {
+			sign = " > "
+		}
+		w.Write(" AND (", first.of("e"), ", e.ctid)", sign, "(", col, ", o.ctid) OFFSET 0)")
+	}
+	w.walkOrder(g, cols, "r.rid")
+	w.limit(g)
+}
+
+// merged writes the entries of the first sort key where it has several keys. The
+// index has those of each in order; said so, PostgreSQL merges them.
+func (w *writer) merged(g *page) {
+	first := &g.cols[0]
+	between, order := "(", " ORDER BY 1"
+	if first.key.Descending != g.reverse {
+		order += " DESC"
+	}
+	for i := range first.key.Keys {
+		w.Write(between, "(SELECT ", first.of("x"), " AS k, x.rid, x.ctid FROM ", first.table, " x WHERE ")
+		w.Keys("x", first.key.Keys[i:i+1])
+		w.Write(order, ")")
+		between = " UNION ALL "
+	}
+	w.Write(")")
+}
+
+// boundsOf returns the index of the clause that is about the entries of the first
+// sort key itself, each resource having one at most, or -1.
+func (p *Plan) boundsOf(first *sortColumn) int {
+	if first.table != "index_date" || !first.key.Single {
+		return -1
+	}
+	for i := range p.where.Preds {
+		switch m := p.where.Preds[i].Only().(type) {
+		case match.Dates:
+			if len(m.Keys) == 1 && m.Keys[0] == first.key.Keys[0] {
+				return i
+			}
+		case match.DateRange:
+			if m.Keys[0] == first.key.Keys[0] {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// indexBounds writes the bounds of a date clause on row o of the walk, with those
+// on the low end first where the index can begin or end.
+func (w *writer) indexBounds(o string, m match.Match) {
+	var bounds []match.Dates
+	switch m := m.(type) {
+	case match.Dates:
+		bounds = []match.Dates{m}
+	case match.DateRange:
+		bounds = m.Bounds
+	}
+	from, to := fhir.OpenLow-1, fhir.OpenHigh+1
+	for _, b := range bounds {
+		switch b.Op {
+		case match.EQ:
+			from, to = max(from, b.Low), min(to, b.High)
+		case match.LT, match.EB:
+			to = min(to, b.Low)
+		case match.LE, match.AP:
+			to = min(to, b.High)
+		case match.SA:
+			from = max(from, b.High)
+		}
+	}
+	w.Write(" AND ", o, ".low >= ")
+	w.Bind(from)
+	w.Write("::bigint AND ", o, ".low < ")
+	w.Bind(to)
+	w.Write("::bigint")
+	w.DateBounds(o, bounds)
+}
