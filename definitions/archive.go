@@ -21,7 +21,12 @@ type Archive struct {
 	Integrity     string // digest of the archive as npm writes it, "sha512-…"
 	License       string
 	Files         []File // by resource type and URL
+	// Problems are files that are not taken, with the reason.
+	Problems []Problem
 }
+
+// Problem is why a file of an Archive is not among its Files.
+type Problem struct{ File, Reason string }
 
 // File is one definition of an Archive.
 type File struct {
@@ -65,8 +70,8 @@ func (c canonicalKey) String() string {
 // ReadArchive reads a .tgz of a FHIR package: the definitions in its folder
 // package. want is the digest that it must have ("sha512-…", in base64), or "" when
 // nobody said. An archive with a path that leads out of it, with links in place of
-// definitions, for another FHIR version, or with two definitions of one type, URL
-// and version is refused as a whole.
+// definitions or for another FHIR version is refused as a whole. Of two definitions of
+// one type, URL and version the second is a Problem, like a file that is no JSON.
 func ReadArchive(archive []byte, want string) (*Archive, error) {
 	a := &Archive{Integrity: integrity(archive)}
 	if want != "" && want != a.Integrity {
@@ -81,7 +86,8 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 			f := File{Name: name, Body: body}
 			var head struct{ ResourceType, ID, URL, Version string }
 			if err := json.Unmarshal(body, &head); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+				a.Problems = append(a.Problems, Problem{name, "it is no JSON of a resource: " + err.Error()})
+				return nil
 			}
 			if f.Type, f.ID, f.URL, f.Version = head.ResourceType, head.ID, head.URL, head.Version; installed[f.Type] && f.URL != "" {
 				a.Files = append(a.Files, f)
@@ -109,7 +115,8 @@ func ReadArchive(archive []byte, want string) (*Archive, error) {
 		case g.named() && !f.named():
 			a.Files = slices.Delete(a.Files, i-1, i)
 		default:
-			return nil, fmt.Errorf("%s and %s both define %s", f.Name, g.Name, canonicalKey{f.Type, f.URL, f.Version})
+			a.Problems = append(a.Problems, Problem{g.Name, fmt.Sprintf("%s and %s both define %s", f.Name, g.Name, canonicalKey{f.Type, f.URL, f.Version})})
+			a.Files = slices.Delete(a.Files, i, i+1)
 		}
 		i--
 	}

@@ -23,7 +23,7 @@ func TestReadArchive(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		files      map[string]string
-		err        string
+		err        string // of the archive; after "~" of a problem
 	}{
 		{"a package", "", good, ""},
 		{"a package with another digest", "sha512-x", good, "digest is sha512-"},
@@ -33,13 +33,19 @@ func TestReadArchive(t *testing.T) {
 		{"a path with backslashes", "", with(`package\..\..\x.json`, "{}"), "leads out of the archive"},
 		{"no manifest", "", with("package/package.json", ""), "no FHIR package"},
 		{"a manifest with a path as a name", "", with("package/package.json", `{"name":"../x","version":"1"}`), "names"},
-		{"a file that is no JSON", "", with("package/x.json", "{"), "package/x.json"},
-		{"two definitions of one URL", "", with("package/SearchParameter-q.json", strings.Replace(parameter, `"id":"p"`, `"id":"q"`, 1)), "both define SearchParameter http://x/p"},
+		{"a file that is no JSON", "", with("package/x.json", "{"), "~package/x.json"},
+		{"two definitions of one URL", "", with("package/SearchParameter-q.json", strings.Replace(parameter, `"id":"p"`, `"id":"q"`, 1)), "~both define SearchParameter http://x/p"},
 		{"one definition under a second name", "", with("package/other.json", parameter), ""},
 		{"nothing to install", "", with("package/SearchParameter-p.json", ""), "has no definitions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := ReadArchive(tgz(t, c.files), c.want)
+			if want, ok := strings.CutPrefix(c.err, "~"); ok {
+				if err != nil || len(a.Problems) != 1 || !strings.Contains(a.Problems[0].File+": "+a.Problems[0].Reason, want) {
+					t.Fatalf("error is %v, problems are %v, want %q", err, a, want)
+				}
+				return
+			}
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("error is %v, want %q", err, c.err)

@@ -21,14 +21,17 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 			return nil, fmt.Errorf("search parameters: %w", err)
 		}
 	}
+	s.profiles.store = s.Store
 	p := &searchparam.Service{
 		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract, BaseURLs: s.Config.baseURLs(),
 		NewID: newID, Now: time.Now, Logger: s.Logger,
 		Forget: func() {
+			s.profiles.forget()
 			s.Validator.Forget()
 			s.Terminology.Forget()
 		},
 	}
+	s.profiles.registry = p.Current
 	if err := p.Open(ctx); err != nil {
 		return nil, err
 	}

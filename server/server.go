@@ -43,11 +43,13 @@ type Server struct {
 	Validator   *validate.Validator
 	Parameters  *searchparam.Service // the search parameters in force
 	Service     *interaction.Service
+	Operations  *operation.Set
 	Metrics     *prometheus.Registry
 	Streams     *web.StreamRegistry
 	Handler     http.Handler // every path
 
-	closers []func() // in the order of building; Close runs them backwards
+	profiles profiles // that are stored
+	closers  []func() // in the order of building; Close runs them backwards
 }
 
 // Options are what a Server gets beside its configuration.
@@ -90,7 +92,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Parameters, err = s.parameters(ctx); err != nil {
 		return nil, err
 	}
-	s.Service = s.interactions(o) // what FHIR means
+	if s.Service, err = s.interactions(o); err != nil { // what FHIR means
+		return nil, err
+	}
 
 	// The paths, each part its own; FHIR has all that is left.
 	mux, err := s.mux()
@@ -173,7 +177,7 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 }
 
 // interactions builds the FHIR interactions and operations.
-func (s *Server) interactions(o Options) *interaction.Service {
+func (s *Server) interactions(o Options) (*interaction.Service, error) {
 	c := s.Config
 	i := &interaction.Service{
 		Model:              r4.Model,
@@ -190,15 +194,21 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Validator:          s.writesValidator(),
 		Terminology:        s.Terminology,
 		Definition:         definition,
+		StoredProfiles:     s.profiles.of,
 		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
 		Logger:             s.Logger,
 
 		VersionConflictStatus: s.versionConflictStatus,
 	}
-	operations := operation.New(i)
-	operations.AddValidate(s.Validator, s.validation())
-	i.Operations = operations
-	return i
+	var err error
+	if s.Operations, err = operation.New(i, index.Operations); err != nil {
+		return nil, err
+	}
+	if err := s.Operations.RegisterValidate(index.Operations, s.Validator, s.validation()); err != nil {
+		return nil, err
+	}
+	i.Operations = s.Operations
+	return i, nil
 }
 
 // mux is the root of all paths, with what they have in common.

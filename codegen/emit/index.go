@@ -43,6 +43,9 @@ func Index(tree Tree, m *ir.Model) error {
 	if err := tree.render("index/remarks.go", remarks(m)); err != nil {
 		return err
 	}
+	if err := tree.render("index/operation.go", operations(m)); err != nil {
+		return err
+	}
 	if err := tree.render("index/capability.go", capability(m)); err != nil {
 		return err
 	}

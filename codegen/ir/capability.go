@@ -3,21 +3,14 @@ package ir
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	samply "github.com/samply/golang-fhir-models/fhir-models/fhir"
 
 	"kiln/codegen/definition"
+	"kiln/server/fhir"
 )
-
-// Operation is what an OperationDefinition says of where it is called.
-type Operation struct {
-	Code, URL              string
-	System, Type, Instance bool
-	// AffectsState says that it cannot be called by GET.
-	AffectsState bool
-	Resources    []string // sorted; every type where it is for Resource
-}
 
 // capabilities collects what the CapabilityStatement says beyond search.
 func capabilities(set *definition.Set, m *Model) {
@@ -37,9 +30,17 @@ func capabilities(set *definition.Set, m *Model) {
 		if d.Kind != samply.OperationKindOperation {
 			continue
 		}
-		o := Operation{
+		o := fhir.OperationDefinition{
 			Code: d.Code, URL: text(d.Url), System: d.System, Type: d.Type, Instance: d.Instance,
 			AffectsState: d.AffectsState != nil && *d.AffectsState,
+		}
+		for i := range d.Parameter {
+			p := operationParameter(&d.Parameter[i])
+			if d.Parameter[i].Use == samply.OperationParameterUseIn {
+				o.In = append(o.In, p)
+			} else {
+				o.Out = append(o.Out, p)
+			}
 		}
 		for _, r := range d.Resource {
 			if t := m.Lookup(r); t != nil && t.Resource || r == "Resource" || r == "DomainResource" {
@@ -49,7 +50,20 @@ func capabilities(set *definition.Set, m *Model) {
 		slices.Sort(o.Resources)
 		m.Operations = append(m.Operations, o)
 	}
-	slices.SortFunc(m.Operations, func(a, b Operation) int {
+	slices.SortFunc(m.Operations, func(a, b fhir.OperationDefinition) int {
 		return cmp.Or(cmp.Compare(a.Code, b.Code), cmp.Compare(a.URL, b.URL))
 	})
+}
+
+// operationParameter is a parameter of an operation with its parts. What is no
+// number as max is no bound.
+func operationParameter(d *samply.OperationDefinitionParameter) fhir.OperationParameter {
+	p := fhir.OperationParameter{Name: d.Name, Min: d.Min, Max: -1, Type: text(d.Type)}
+	if n, err := strconv.Atoi(d.Max); err == nil {
+		p.Max = n
+	}
+	for i := range d.Part {
+		p.Parts = append(p.Parts, operationParameter(&d.Part[i]))
+	}
+	return p
 }

@@ -29,7 +29,7 @@ type Model struct {
 	// Profiles are, by resource type, the canonical of its definition and of each
 	// profile on it.
 	Profiles   map[string][]string
-	Operations []Operation
+	Operations []fhir.OperationDefinition
 	Invariants []*TypeInvariants // by type
 
 	byName map[string]*Type

@@ -74,6 +74,21 @@ type IndexString struct {
 	Text string
 }
 
+type InstalledPackage struct {
+	Name      string
+	Version   string
+	Integrity string
+	Installed time.Time
+}
+
+type InstalledResource struct {
+	Name            string
+	Version         string
+	ResourceType    string
+	ID              string
+	ResourceVersion int32
+}
+
 type QuantityUnit struct {
 	ID     int64
 	System string

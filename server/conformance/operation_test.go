@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -207,4 +208,82 @@ func TestCapabilities(t *testing.T) {
 			s.get("/Patient?" + name + "=" + value).want(200)
 		}
 	})
+}
+
+// Issue 11, B3: over all pages of $everything each resource comes once, those that the
+// record refers to behind its last one.
+func TestEverythingOncePerResource(t *testing.T) {
+	s := start(t)
+	s.put("/Practitioner/dr", `{"resourceType":"Practitioner","id":"dr"}`).want(201)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p","generalPractitioner":[{"reference":"Practitioner/dr"}]}`).want(201)
+	want := map[string]bool{"Patient/p": true, "Practitioner/dr": true}
+	for i := range 7 {
+		id := fmt.Sprintf("o%d", i)
+		member := ""
+		if i > 0 {
+			member = fmt.Sprintf(`,"hasMember":[{"reference":"Observation/o%d"}]`, i-1)
+		}
+		s.put("/Observation/"+id, `{"resourceType":"Observation","id":"`+id+`","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p"},"performer":[{"reference":"Practitioner/dr"}]`+member+`}`).want(201)
+		want["Observation/"+id] = true
+	}
+	for _, query := range []string{"", "_count=1", "_count=2", "_count=3", "_count=8", "_count=100", "_count=2&_since=2000-01-01T00:00:00Z", "_count=3&start=2000-01-01"} {
+		t.Run("query "+query, func(t *testing.T) {
+			s := s.in(t)
+			seen := map[string]int{}
+			for next := "/Patient/p/$everything?" + query; next != ""; {
+				a := s.get(next).want(200)
+				for i := range a.len("entry") {
+					at := fmt.Sprintf("entry.%d.resource.", i)
+					seen[a.str(at+"resourceType")+"/"+a.str(at+"id")]++
+				}
+				next = a.link("next")
+			}
+			for name := range want {
+				if seen[name] != 1 {
+					t.Errorf("%s comes %d times", name, seen[name])
+				}
+			}
+			if len(seen) != len(want) {
+				t.Errorf("found %v", seen)
+			}
+		})
+	}
+}
+
+// Issue 11, A4: every OperationDefinition that /metadata claims can be read, and its
+// inputs are checked by name, type and number.
+func TestOperationDefinitions(t *testing.T) {
+	s := start(t)
+	var statement struct {
+		Rest []struct {
+			Operation []struct{ Name, Definition string }
+			Resource  []struct {
+				Operation []struct{ Name, Definition string }
+			}
+		}
+	}
+	if err := json.Unmarshal(s.get("/metadata").want(200).body, &statement); err != nil {
+		t.Fatal(err)
+	}
+	claimed := map[string]string{}
+	for _, o := range statement.Rest[0].Operation {
+		claimed[o.Definition] = o.Name
+	}
+	for _, r := range statement.Rest[0].Resource {
+		for _, o := range r.Operation {
+			claimed[o.Definition] = o.Name
+		}
+	}
+	if len(claimed) < 15 {
+		t.Fatalf("only %d operations are claimed: %v", len(claimed), claimed)
+	}
+	for definition, name := range claimed {
+		id := definition[strings.LastIndexByte(definition, '/')+1:]
+		s.get("/OperationDefinition/"+id).want(200).equal("url", definition).equal("code", name)
+	}
+	s.get("/ValueSet/$expand?url=http://x&count=many").issue(400, "invalid", "count", "integer")
+	s.get("/ValueSet/$expand?url=http://x&url=http://y").issue(400, "invalid", "2 times")
+	s.get("/ValueSet/$expand?url=http://x&exclude-system=http://y").issue(400, "invalid", "exclude-system")
+	s.post("/Patient/p/$meta-add", `{"resourceType":"Parameters"}`).issue(400, "required", "meta")
+	s.get("/Patient/p/$everythin").issue(404, "not-supported", "$everything")
 }

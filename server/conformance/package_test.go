@@ -116,9 +116,9 @@ func TestInstallPackageRefuses(t *testing.T) {
 		{"no manifest", packed(t, good, content), "", 400, "package.json"},
 		{"another FHIR version", packed(t, "package/package.json", strings.Replace(packageJSON, "4.0.1", "5.0.0", 1), good, content), "", 400, "5.0.0"},
 		{"a file that unpacks to too much", bomb, "", 400, "larger than"},
-		{"a definition that is no R4", packed(t, "package/package.json", packageJSON, good, content, "package/ValueSet-x.json", `{"resourceType":"ValueSet","url":"http://example.org/x","status":"active","colour":1}`), "", 422, "package/ValueSet-x.json"},
-		{"a parameter that cannot work", packed(t, "package/package.json", packageJSON, good, content, "package/SearchParameter-x.json", parameter("x", "x", "string", "Patient", "Patient.nickname")), "", 422, "nickname"},
-		{"two of one URL", packed(t, "package/package.json", packageJSON, good, content, "package/CodeSystem-y.json", strings.Replace(content, `"id":"colours"`, `"id":"y"`, 1)), "", 400, "both define"},
+		{"a definition that is no R4", packed(t, "package/package.json", packageJSON, good, content, "package/ValueSet-x.json", `{"resourceType":"ValueSet","url":"http://example.org/x","status":"active","colour":1}`), "?strict=true", 422, "package/ValueSet-x.json"},
+		{"a parameter that cannot work", packed(t, "package/package.json", packageJSON, good, content, "package/SearchParameter-x.json", parameter("x", "x", "string", "Patient", "Patient.nickname")), "?strict=true", 422, "nickname"},
+		{"two of one URL", packed(t, "package/package.json", packageJSON, good, content, "package/CodeSystem-y.json", strings.Replace(content, `"id":"colours"`, `"id":"y"`, 1)), "?strict=true", 422, "both define"},
 		{"a bad value of dry-run", packed(t, "package/package.json", packageJSON, good, content), "?dry-run=maybe", 400, "dry-run"},
 		{"damaged", packed(t, "package/package.json", packageJSON, good, content)[:150], "", 400, "cannot be installed"},
 	} {
@@ -133,6 +133,58 @@ func TestInstallPackageRefuses(t *testing.T) {
 	}
 	s.post("/$install-package", "{}").issue(415, "not-supported", "application/gzip")
 	s.get("/$install-package").want(405)
+}
+
+// Issue 11, B22: packages as they are published have mistakes. They are told with
+// file and element, and cost what is wrong alone.
+func TestInstallPackageWithMistakes(t *testing.T) {
+	s := start(t)
+	profile := `{"resourceType":"StructureDefinition","id":"p1","url":"http://example.org/StructureDefinition/p1","name":"P1","status":"active","fhirVersion":"4.0.1",` +
+		`"kind":"resource","abstract":false,"type":"Patient","baseDefinition":"http://hl7.org/fhir/StructureDefinition/Patient","derivation":"constraint",` +
+		`"differential":{"element":[{"id":"Patient","path":"Patient"},{"id":"Patient.birthDate","path":"Patient.birthDate","min":1}]}}`
+	archive := packed(t, "package/package.json", packageJSON,
+		"package/CodeSystem-colours.json", fmt.Sprintf(packageCodes, "1", "green"),
+		"package/ValueSet-x.json", `{"resourceType":"ValueSet","url":"http://example.org/x","status":"active","colour":1}`,
+		"package/SearchParameter-x.json", parameter("x", "x", "string", "Patient", "Patient.nickname"),
+		"package/SearchParameter-mine.json", parameter("mine", "birthdate", "date", "Patient", "Patient.deceased.ofType(dateTime)"),
+		"package/broken.json", "{", "package/StructureDefinition-p1.json", profile)
+	a := s.install(archive, "").want(200)
+	for _, word := range []string{`"name":"create","valueInteger":2`, `"name":"refused","valueInteger":3`, "package/ValueSet-x.json", "colour", "nickname", "package/broken.json",
+		`"name":"conflict"`, "Patient.birthdate"} {
+		if !strings.Contains(string(a.body), word) {
+			t.Errorf("the answer does not say %q: %s", word, clip(a.body))
+		}
+	}
+	s.get("/CodeSystem/colours").want(200)
+	// The compiled parameter of that code counts, as when the package is compiled in.
+	s.put("/Patient/d", `{"resourceType":"Patient","id":"d","birthDate":"1970-01-01","deceasedDateTime":"2000-01-01"}`).want(201)
+	s.finds("/Patient?birthdate=1970-01-01", "d")
+
+	t.Run("profiles of the run time are in supportedProfile", func(t *testing.T) {
+		if body := string(s.in(t).get("/metadata").want(200).body); !strings.Contains(body, `"supportedProfile"`) || !strings.Contains(body, "http://example.org/StructureDefinition/p1") {
+			t.Error("the capability statement does not list http://example.org/StructureDefinition/p1")
+		}
+	})
+	t.Run("installed packages are listed", func(t *testing.T) {
+		s.in(t).get("/$packages").want(200).equal("parameter.0.part.0.valueString", "example.ig").equal("parameter.0.part.4.valueInteger", "2")
+	})
+	t.Run("a package is removed, but for what was changed since", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/CodeSystem/colours", fmt.Sprintf(packageCodes, "2", "blue")).want(200)
+		s.post("/$remove-package?name=other", "").issue(404, "not-found", "example.ig@1.0.0")
+		s.get("/$remove-package?name=example.ig").want(405)
+		s.post("/$remove-package?name=example.ig&dry-run=true", "").want(200).equal("parameter.3.valueInteger", "1").equal("parameter.4.valueInteger", "1")
+		s.get("/StructureDefinition/p1").want(200)
+		s.post("/$remove-package?name=example.ig", "").want(200).equal("parameter.3.valueInteger", "1").equal("parameter.4.valueInteger", "1")
+		s.get("/StructureDefinition/p1").want(410)
+		s.get("/CodeSystem/colours").want(200)
+		if body := string(s.get("/$packages").want(200).body); strings.Contains(body, "example.ig") {
+			t.Errorf("the package is still listed: %s", body)
+		}
+		if body := string(s.get("/metadata").want(200).body); strings.Contains(body, "http://example.org/StructureDefinition/p1") {
+			t.Error("the capability statement still lists the removed profile")
+		}
+	})
 }
 
 func TestReindexOnDemand(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/patch"
@@ -23,6 +24,7 @@ type metadata struct {
 	mu            sync.Mutex
 	of            *search.Registry
 	operations    int64 // their version
+	profiles      int64 // their version
 	before, after []byte
 }
 
@@ -36,7 +38,7 @@ type CapabilitiesParams struct {
 // the tables that serve it. Mode terminology asks for the TerminologyCapabilities;
 // mode normative for what is normative, which here is all.
 // Spec: https://hl7.org/fhir/R4/http.html#capabilities.
-func (s *Service) Capabilities(_ context.Context, p CapabilitiesParams) (Response, error) {
+func (s *Service) Capabilities(ctx context.Context, p CapabilitiesParams) (Response, error) {
 	base := s.Facts.URL
 	if base == "" {
 		base = p.BaseURL
@@ -45,7 +47,7 @@ func (s *Service) Capabilities(_ context.Context, p CapabilitiesParams) (Respons
 	var err error
 	switch mode := p.Values.Get("mode"); mode {
 	case "", "full", "normative":
-		v.Body, err = s.capabilityBody(base)
+		v.Body, err = s.capabilityBody(ctx, base)
 	case "terminology":
 		v.ResourceType = "TerminologyCapabilities"
 		v.Body, err = json.Marshal(s.terminologyCapabilities(base))
@@ -60,7 +62,7 @@ func (s *Service) Capabilities(_ context.Context, p CapabilitiesParams) (Respons
 }
 
 // capabilityBody is the capability statement of the service at base.
-func (s *Service) capabilityBody(base string) ([]byte, error) {
+func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, error) {
 	const mark = "urn:kiln:base"
 	reg := s.Parameters.Current()
 	if err := reg.Err(); err != nil {
@@ -68,12 +70,17 @@ func (s *Service) capabilityBody(base string) ([]byte, error) {
 	}
 	s.metadata.mu.Lock()
 	defer s.metadata.mu.Unlock()
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version {
-		body, err := json.Marshal(s.capabilityStatement(reg, mark))
-		if err != nil {
-			return nil, fmt.Errorf("capability statement: %w", err)
+	var profiles map[string][]string
+	var profilesVersion int64
+	if s.StoredProfiles != nil {
+		var err error
+		if profiles, profilesVersion, err = s.StoredProfiles(ctx); err != nil {
+			return nil, fmt.Errorf("stored profiles: %w", err)
 		}
-		s.metadata.of, s.metadata.operations = reg, version
+	}
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version || s.metadata.profiles != profilesVersion {
+		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, mark))
+		s.metadata.of, s.metadata.operations, s.metadata.profiles = reg, version, profilesVersion
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -82,162 +89,132 @@ func (s *Service) capabilityBody(base string) ([]byte, error) {
 	return append(body, s.metadata.after...), nil
 }
 
-// The parts of a CapabilityStatement that the service fills in.
-type (
-	capabilityStatement struct {
-		ResourceType   string         `json:"resourceType"`
-		Status         string         `json:"status"`
-		Date           string         `json:"date"`
-		Kind           string         `json:"kind"`
-		Software       software       `json:"software"`
-		Implementation implementation `json:"implementation"`
-		FHIRVersion    string         `json:"fhirVersion"`
-		Format         []string       `json:"format"`
-		PatchFormat    []string       `json:"patchFormat"`
-		Rest           []capRest      `json:"rest"`
-	}
-	software struct {
-		Name    string `json:"name"`
-		Version string `json:"version"`
-	}
-	implementation struct {
-		Description string `json:"description"`
-		URL         string `json:"url"`
-	}
-	capRest struct {
-		Mode          string         `json:"mode"`
-		Documentation string         `json:"documentation,omitempty"`
-		Resource      []capResource  `json:"resource"`
-		Interaction   []capCode      `json:"interaction"`
-		SearchParam   []capParameter `json:"searchParam"`
-		Operation     []capOperation `json:"operation,omitempty"`
-		Compartment   []string       `json:"compartment,omitempty"`
-	}
-	capCode struct {
-		Code string `json:"code"`
-	}
-	capResource struct {
-		Type              string         `json:"type"`
-		Profile           string         `json:"profile"`
-		SupportedProfile  []string       `json:"supportedProfile,omitempty"`
-		Interaction       []capCode      `json:"interaction"`
-		Versioning        string         `json:"versioning"`
-		ReadHistory       bool           `json:"readHistory"`
-		UpdateCreate      bool           `json:"updateCreate"`
-		ConditionalCreate bool           `json:"conditionalCreate"`
-		ConditionalRead   string         `json:"conditionalRead"`
-		ConditionalUpdate bool           `json:"conditionalUpdate"`
-		ConditionalDelete string         `json:"conditionalDelete"`
-		ReferencePolicy   []string       `json:"referencePolicy"`
-		SearchInclude     []string       `json:"searchInclude"`
-		SearchRevInclude  []string       `json:"searchRevInclude"`
-		SearchParam       []capParameter `json:"searchParam"`
-		Operation         []capOperation `json:"operation,omitempty"`
-	}
-	capParameter struct {
-		Name          string `json:"name"`
-		Definition    string `json:"definition,omitempty"`
-		Type          string `json:"type"`
-		Documentation string `json:"documentation,omitempty"`
-	}
-	capOperation struct {
-		Name       string `json:"name"`
-		Definition string `json:"definition"`
-	}
-)
-
 const description = "Kiln, a FHIR R4 server compiled from its definitions"
 
 // common are the parameters of every type that are no entries of the index.
-var common = []capParameter{
-	{"_id", "http://hl7.org/fhir/SearchParameter/Resource-id", "token", "Logical id of this artifact"},
-	{"_lastUpdated", "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", "date", "When the resource version last changed"},
-	{"_list", "", "special", "Members of the List with this id"},
-	{"_has", "", "special", "Reverse chaining: resources that others refer to"},
-	{"_filter", "http://hl7.org/fhir/SearchParameter/filter", "special", "Comparisons joined by and, or, not and parentheses"},
+var common = []fhir.Parameter{
+	{Code: "_id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Type: fhir.SearchToken, Description: "Logical id of this artifact"},
+	{Code: "_lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Type: fhir.SearchDate, Description: "When the resource version last changed"},
+	{Code: "_list", Type: fhir.SearchSpecial, Description: "Members of the List with this id"},
+	{Code: "_has", Type: fhir.SearchSpecial, Description: "Reverse chaining: resources that others refer to"},
+	{Code: "_filter", Type: fhir.SearchSpecial, Description: "Comparisons joined by and, or, not and parentheses"},
 }
 
-func codes(list ...string) []capCode {
-	out := make([]capCode, len(list))
-	for i, c := range list {
-		out[i].Code = c
+// The generated models hold texts as structs.
+func text(s string) fhir.Primitive        { return fhir.Primitive{Text: s} }
+func codeOf(s string) fhir.Code           { return fhir.Code{Primitive: text(s)} }
+func stringOf(s string) fhir.String       { return fhir.String{Primitive: text(s)} }
+func canonicalOf(s string) fhir.Canonical { return fhir.Canonical{Primitive: text(s)} }
+
+func booleanOf(b bool) fhir.Boolean {
+	if b {
+		return fhir.Boolean{Primitive: text("true")}
+	}
+	return fhir.Boolean{Primitive: text("false")}
+}
+
+// each makes a list of what of makes of each text.
+func each[T any](of func(string) T, list ...string) []T {
+	out := make([]T, len(list))
+	for i, s := range list {
+		out[i] = of(s)
 	}
 	return out
 }
 
-func (s *Service) capabilityStatement(reg *search.Registry, base string) capabilityStatement {
-	c := capabilityStatement{
-		ResourceType: "CapabilityStatement", Status: "active", Date: s.Facts.Date, Kind: "instance",
-		Software:       software{"Kiln", s.Facts.Version},
-		Implementation: implementation{description, base},
-		FHIRVersion:    "4.0.1",
-		Format:         []string{"application/fhir+json", "application/json", "json"},
-		PatchFormat:    []string{patch.JSONType, "application/fhir+json"},
-		Rest: []capRest{{
-			Mode:        "server",
-			Interaction: codes("transaction", "batch", "search-system", "history-system"),
-			SearchParam: append([]capParameter{{"_type", "", "special", "Resource types to search"}}, common...),
-			Compartment: []string{},
+// capabilityStatement is the statement of the service at base. profiles are those
+// that are stored, by resource type.
+func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, base string) *r4.CapabilityStatement {
+	c := &r4.CapabilityStatement{
+		Status: codeOf("active"), Date: fhir.DateTime{Primitive: text(s.Facts.Date)}, Kind: codeOf("instance"),
+		Software:       &r4.CapabilityStatementSoftware{Name: stringOf("Kiln"), Version: stringOf(s.Facts.Version)},
+		Implementation: &r4.CapabilityStatementImplementation{Description: stringOf(description), URL: fhir.URL{Primitive: text(base)}},
+		FHIRVersion:    codeOf("4.0.1"),
+		Format:         each(codeOf, "application/fhir+json", "application/json", "json"),
+		PatchFormat:    each(codeOf, patch.JSONType, "application/fhir+json"),
+		Rest: []r4.CapabilityStatementRest{{
+			Mode: codeOf("server"),
+			Interaction: each(func(code string) r4.CapabilityStatementRestInteraction {
+				return r4.CapabilityStatementRestInteraction{Code: codeOf(code)}
+			}, "transaction", "batch", "search-system", "history-system"),
 		}},
 	}
 	rest := &c.Rest[0]
+	rest.SearchParam = []r4.CapabilityStatementRestResourceSearchParam{searchParam(&fhir.Parameter{Code: "_type", Type: fhir.SearchSpecial, Description: "Resource types to search"})}
+	for i := range common {
+		rest.SearchParam = append(rest.SearchParam, searchParam(&common[i]))
+	}
 	for _, code := range []string{"Device", "Encounter", "Patient", "Practitioner", "RelatedPerson"} {
 		if _, ok := reg.Compartment(code); ok {
-			rest.Compartment = append(rest.Compartment, "http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code[:1])+code[1:])
+			rest.Compartment = append(rest.Compartment, canonicalOf("http://hl7.org/fhir/CompartmentDefinition/"+strings.ToLower(code[:1])+code[1:]))
 		}
 	}
 	rest.Operation = s.operationsOf("")
 	pointers := pointersTo(reg)
 	var own []string
 	for _, typ := range reg.Types() {
-		r := s.capabilities(reg, typ, pointers[typ])
-		if !strings.HasPrefix(r.Profile, "http://hl7.org/fhir/") {
+		r := s.capabilities(reg, typ, pointers[typ], profiles[typ])
+		if !strings.HasPrefix(r.Profile.Text, "http://hl7.org/fhir/") {
 			// The binding of rest.resource.type leaves no room for a type of our own.
-			own = append(own, fmt.Sprintf("%s (%s)", typ, r.Profile))
+			own = append(own, fmt.Sprintf("%s (%s)", typ, r.Profile.Text))
 			continue
 		}
 		rest.Resource = append(rest.Resource, r)
 	}
 	if own != nil {
-		rest.Documentation = "Served like the resource types of FHIR: " + strings.Join(own, ", ") + "."
+		rest.Documentation.Text = "Served like the resource types of FHIR: " + strings.Join(own, ", ") + "."
 	}
 	return c
 }
 
-func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes []string) capResource {
-	r := capResource{
-		Type:    typ,
-		Profile: "http://hl7.org/fhir/StructureDefinition/" + typ,
-		Interaction: codes("read", "vread", "update", "patch", "delete", "history-instance", "history-type",
-			"create", "search-type"),
-		Versioning: "versioned", ReadHistory: true, UpdateCreate: !s.RefuseUpdateCreate,
-		ConditionalCreate: true, ConditionalRead: "full-support", ConditionalUpdate: true, ConditionalDelete: "single",
-		ReferencePolicy:  []string{"literal", "logical"},
-		SearchInclude:    []string{"*"},
-		SearchRevInclude: append([]string{"*"}, revIncludes...),
-		SearchParam:      slices.Clone(common),
+func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes, profiles []string) r4.CapabilityStatementRestResource {
+	r := r4.CapabilityStatementRestResource{
+		Type_:   codeOf(typ),
+		Profile: canonicalOf("http://hl7.org/fhir/StructureDefinition/" + typ),
+		Interaction: each(func(code string) r4.CapabilityStatementRestResourceInteraction {
+			return r4.CapabilityStatementRestResourceInteraction{Code: codeOf(code)}
+		}, "read", "vread", "update", "patch", "delete", "history-instance", "history-type", "create", "search-type"),
+		Versioning: codeOf("versioned"), ReadHistory: booleanOf(true), UpdateCreate: booleanOf(!s.RefuseUpdateCreate),
+		ConditionalCreate: booleanOf(true), ConditionalRead: codeOf("full-support"), ConditionalUpdate: booleanOf(true),
+		ConditionalDelete: codeOf("single"),
+		ReferencePolicy:   each(codeOf, "literal", "logical"),
+		SearchInclude:     each(stringOf, "*"),
+		SearchRevInclude:  each(stringOf, append([]string{"*"}, revIncludes...)...),
+	}
+	for i := range common {
+		r.SearchParam = append(r.SearchParam, searchParam(&common[i]))
 	}
 	for _, p := range reg.Parameters(typ) {
-		if !search.Supported(p) || slices.ContainsFunc(common, func(c capParameter) bool { return c.Name == p.Code }) {
+		if !search.Supported(p) || slices.ContainsFunc(common, func(c fhir.Parameter) bool { return c.Code == p.Code }) {
 			continue
 		}
-		r.SearchParam = append(r.SearchParam, capParameter{p.Code, p.URL, string(p.Type), p.Description})
+		r.SearchParam = append(r.SearchParam, searchParam(p))
 		if p.Type == fhir.SearchReference {
-			r.SearchInclude = append(r.SearchInclude, typ+":"+p.Code)
+			r.SearchInclude = append(r.SearchInclude, stringOf(typ+":"+p.Code))
 		}
 	}
 	r.Operation = s.operationsOf(typ)
-	if profiles := s.Facts.Profiles[typ]; len(profiles) > 0 {
-		r.Profile, r.SupportedProfile = profiles[0], profiles[1:]
+	compiled := s.Facts.Profiles[typ]
+	if len(compiled) > 0 {
+		r.Profile = canonicalOf(compiled[0])
+		compiled = compiled[1:]
 	}
+	all := slices.Concat(compiled, slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return slices.Contains(compiled, p) }))
+	r.SupportedProfile = each(canonicalOf, all...)
 	return r
 }
 
+func searchParam(p *fhir.Parameter) r4.CapabilityStatementRestResourceSearchParam {
+	out := r4.CapabilityStatementRestResourceSearchParam{Name: stringOf(p.Code), Type_: codeOf(string(p.Type))}
+	out.Definition.Text, out.Documentation.Text = p.URL, p.Description
+	return out
+}
+
 // operationsOf lists the operations of a type, or with "" of the system, by name.
-func (s *Service) operationsOf(typ string) []capOperation {
-	var out []capOperation
+func (s *Service) operationsOf(typ string) []r4.CapabilityStatementRestResourceOperation {
+	var out []r4.CapabilityStatementRestResourceOperation
 	for _, o := range s.listed(typ) {
-		out = append(out, capOperation{o.Name, o.Definition})
+		out = append(out, r4.CapabilityStatementRestResourceOperation{Name: stringOf(o.Name), Definition: canonicalOf(o.Definition)})
 	}
 	return out
 }

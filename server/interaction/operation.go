@@ -102,9 +102,6 @@ func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string)
 	return s.may(ctx, i, typ, id)
 }
 
-// Decode reads a body of the given resource type.
-func (s *Service) Decode(typ string, data []byte) (fhir.Resource, error) { return s.decode(typ, data) }
-
 // Draft fills in body and index of w from r, as it is to be stored.
 func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
 	return s.draft(w, r, edits)
@@ -129,4 +126,36 @@ func (s *Service) Page(ctx context.Context, from Reader, q *search.Query, self s
 // ReadFrom is Read of what from has: the store, or a transaction.
 func (s *Service) ReadFrom(ctx context.Context, from Reader, p ReadParams) (Response, error) {
 	return s.read(ctx, from, p)
+}
+
+// Modify changes the current version of a resource by change, as a new version,
+// which it returns. The result is not validated.
+func (s *Service) Modify(ctx context.Context, typ, id string, change func(r fhir.Resource)) (fhir.Version, error) {
+	if err := s.may(ctx, access.Update, typ, id); err != nil {
+		return fhir.Version{}, err
+	}
+	if !fhir.ValidID(id) {
+		return fhir.Version{}, outcome.NotFound(typ, clip(id))
+	}
+	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id, MustExist: true}
+	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+		r, err := fhir.Decode(s.Model, current.Body)
+		if err != nil {
+			return nil, nil, err
+		}
+		change(r)
+		// Written anew and read again: body and index are of the same text.
+		text := fhir.Encode(make([]byte, 0, len(current.Body)+256), r)
+		if r, err = fhir.Decode(s.Model, text); err != nil {
+			return nil, nil, err
+		}
+		body, err := fhir.Splice(text, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		x, err := s.Parameters.Index(current.ID, r)
+		return body, x, err
+	}
+	err := s.Store.Write(ctx, w)
+	return w.Result, err
 }

@@ -46,8 +46,11 @@ type Service struct {
 	// VersionConflictStatus answers a version conflict in a batch: 409 or 412; nil
 	// is 409.
 	VersionConflictStatus func() int
-	Facts                 Facts
-	Logger                *slog.Logger // nil discards
+	// StoredProfiles are the canonicals of the profiles that are stored, by resource
+	// type, and a version that differs when they do; nil has none.
+	StoredProfiles func(ctx context.Context) (byType map[string][]string, version int64, err error)
+	Facts          Facts
+	Logger         *slog.Logger // nil discards
 
 	metadata metadata
 }

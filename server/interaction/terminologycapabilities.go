@@ -14,6 +14,14 @@ type (
 		ValidateCode   *validateCode  `json:"validateCode,omitempty"`
 		Translation    *translation   `json:"translation,omitempty"`
 	}
+	software struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	implementation struct {
+		Description string `json:"description"`
+		URL         string `json:"url"`
+	}
 	expansion struct {
 		Hierarchical bool                 `json:"hierarchical"`
 		Paging       bool                 `json:"paging"`

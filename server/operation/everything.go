@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"kiln/server/access"
@@ -18,33 +19,35 @@ import (
 // everythingCount is the size of a page of $everything: most records are one.
 const everythingCount = 1000
 
-// EverythingParams are the inputs of $everything.
-type EverythingParams struct {
-	ResourceType, ID string // Patient or Encounter
-	// Values are _since, _type, _count, start and end (dates of care), and _offset
-	// and _cursor of a page.
-	Values url.Values
+// patientEverything is Patient/$everything: the resources of a patient's record and
+// what these refer to.
+// Spec: https://hl7.org/fhir/R4/operation-patient-everything.html.
+func (s *Set) patientEverything() Operation {
+	return Operation{Definition: core + "Patient-everything", InstanceOnly: true, Further: pages, Run: s.everything}
 }
 
-// everythingInputs are the names of Values.
-var everythingInputs = []string{"_since", "_type", "_count", "start", "end", "_offset", "_cursor"}
+// encounterEverything is Encounter/$everything.
+// Spec: https://hl7.org/fhir/R4/encounter-operation-everything.html.
+func (s *Set) encounterEverything() Operation {
+	further := append([]fhir.OperationParameter{{Name: "start", Max: 1, Type: "date"}, {Name: "end", Max: 1, Type: "date"}}, pages...)
+	return Operation{Definition: core + "Encounter-everything", Further: further, Run: s.everything}
+}
 
-// Everything returns the resources of a compartment, the one it is named after
+// pages are the inputs that the links of a page have.
+var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}, {Name: "_cursor", Max: 1, Type: "string"}}
+
+// everything returns the resources of a compartment, the one it is named after
 // included, and what these refer to. start and end leave out what is dated before
 // or after them; what has no date stays. With _type, the types outside the
 // compartment are looked for among the references, and total is left out.
-// Spec: https://hl7.org/fhir/R4/operation-patient-everything.html.
-func (s *Set) Everything(ctx context.Context, p EverythingParams) (interaction.Response, error) {
-	return s.everything(ctx, s.Store, p)
-}
-
-func (s *Set) everything(ctx context.Context, from interaction.Reader, p EverythingParams) (interaction.Response, error) {
+func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	if err := s.May(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return interaction.Response{}, err
 	}
 	if !fhir.ValidID(p.ID) {
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
 	}
+	from, given := p.From, in.Values()
 	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
 		return interaction.Response{}, err
 	}
@@ -63,7 +66,7 @@ func (s *Set) everything(ctx context.Context, from interaction.Reader, p Everyth
 	var dated []match.Clause
 	values := url.Values{"_count": {"1000"}}
 	kept := url.Values{}
-	for name, v := range p.Values {
+	for name, v := range given {
 		last := v[len(v)-1]
 		switch name {
 		case "_since":
@@ -107,30 +110,115 @@ func (s *Set) everything(ctx context.Context, from interaction.Reader, p Everyth
 		types = inside
 	}
 	values.Set("_type", strings.Join(types, ","))
-	if asked == nil || beside {
+	e := &record{s: s, from: from, self: interaction.WithQuery(path, kept), types: types, of: p, dated: dated}
+
+	// 2. Its result, with links of its own. What the record refers to stands behind its
+	// last resource: on an earlier page it would come again, or be one of a later page.
+	included := asked == nil || beside
+	later := values.Has("_offset") || values.Has("_cursor")
+	answer, err := e.page(ctx, values, included && !later)
+	if err != nil {
+		return answer, err
+	}
+	b := answer.Bundle
+	switch last := next(b) == ""; {
+	case included && !last:
+		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool { return e.Mode == "include" })
+	case included && later:
+		more, err := e.includes(ctx, values)
+		if err != nil {
+			return interaction.Response{}, err
+		}
+		b.Entries = append(b.Entries, more...)
+	}
+	if beside {
+		b.Total = -1
+		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool {
+			return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
+		})
+	}
+	return answer, nil
+}
+
+// record is the search that one $everything is.
+type record struct {
+	s     *Set
+	from  interaction.Reader
+	self  string // URL without what tells one page from another
+	types []string
+	of    Request
+	dated []match.Clause
+}
+
+// page returns the page of the record that values ask for, with what it refers to
+// or without.
+func (e *record) page(ctx context.Context, values url.Values, included bool) (interaction.Response, error) {
+	values.Del("_include")
+	if included {
 		values.Set("_include", "*")
 	}
-	options := s.SearchOptions(ctx, false, nil)
+	options := e.s.SearchOptions(ctx, false, nil)
 	options.MaxCount = everythingCount
+	reg := e.s.Parameters.Current()
 	q, err := search.Parse(reg, "", values, options)
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	q.Inside(reg, types, p.ResourceType, p.ID)
-	for _, c := range dated {
+	q.Inside(reg, e.types, e.of.ResourceType, e.of.ID)
+	for _, c := range e.dated {
 		q.And(c)
 	}
+	return e.s.Page(ctx, e.from, q, e.self)
+}
 
-	// 2. Its result, with links of its own.
-	answer, err := s.Page(ctx, from, q, interaction.WithQuery(path, kept))
-	if err != nil || !beside {
-		return answer, err
+// includes returns what the whole record refers to and does not hold, each resource
+// once.
+func (e *record) includes(ctx context.Context, values url.Values) ([]interaction.Entry, error) {
+	values.Del("_offset")
+	values.Del("_cursor")
+	values.Set("_count", strconv.Itoa(everythingCount))
+	type name struct{ typ, id string }
+	held := make(map[name]bool)
+	var out []interaction.Entry
+	for {
+		answer, err := e.page(ctx, values, true)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range answer.Bundle.Entries {
+			n := name{entry.Version.ResourceType, entry.Version.ID}
+			switch entry.Mode {
+			case "match":
+				held[n] = true
+			case "include":
+				out = append(out, entry)
+			}
+		}
+		cursor := next(answer.Bundle)
+		if cursor == "" {
+			break
+		}
+		values.Set("_cursor", cursor)
 	}
-	answer.Bundle.Total = -1
-	answer.Bundle.Entries = slices.DeleteFunc(answer.Bundle.Entries, func(e interaction.Entry) bool {
-		return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
-	})
-	return answer, nil
+	return slices.DeleteFunc(out, func(entry interaction.Entry) bool {
+		n := name{entry.Version.ResourceType, entry.Version.ID}
+		known := held[n]
+		held[n] = true
+		return known
+	}), nil
+}
+
+// next is the cursor of the page behind b, "" where there is none.
+func next(b *interaction.Bundle) string {
+	for _, l := range b.Links {
+		if l.Relation == "next" {
+			u, err := url.Parse(l.URL)
+			if err == nil {
+				return u.Query().Get("_cursor")
+			}
+		}
+	}
+	return ""
 }
 
 // careDateCodes are the search parameters that say when care took place, the

@@ -11,10 +11,12 @@ import (
 	"slices"
 
 	"kiln/definitions"
+	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 	"kiln/server/store"
 )
 
@@ -24,41 +26,44 @@ const installLock = 0x6b706b67 // "kpkg"
 // errDryRun undoes a transaction that was only to show what it would do.
 var errDryRun = errors.New("interaction: dry run")
 
-// InstallPackage stores the definitions of a FHIR package (a .tgz, as registries
-// have it) as resources, in one transaction: SearchParameters, profiles, value
-// sets and what else has a canonical URL. What is stored with that URL already is
-// updated where it differs; something new keeps its id where that is free.
+// installPackage is $install-package: it stores the definitions of a FHIR package (a
+// .tgz, as registries have it) as resources, in one transaction: SearchParameters,
+// profiles, value sets and what else has a canonical URL. What is stored with that
+// URL already is updated where it differs; something new keeps its id where that is
+// free.
 //
-// The value `dry-run=true` shows what would change, and changes nothing;
-// `integrity=sha512-…` is the digest that the archive must have. It fails with
-// invalid, 400, when the archive is no package, is damaged or tries to lead out of
-// itself, and with invalid, 422, when a definition is not valid: nothing is stored
-// then. The answer is a Parameters resource with a part for each definition.
+// Packages as they are published have mistakes. What is wrong with a definition is
+// told with file and element; a definition that can be read is stored all the same,
+// one that cannot, a search parameter that could never work, and one whose code a
+// compiled one has, are left out. With strict=true an error is invalid, 422, and nothing
+// is stored.
+//
+// dry-run=true shows what would change, and changes nothing; integrity=sha512-… is the
+// digest that the archive must have. It fails with invalid, 400, when the archive is
+// no package, is damaged or tries to lead out of itself.
 // Spec: https://hl7.org/fhir/packages.html.
-func (s *Set) InstallPackage(ctx context.Context, p Request) (interaction.Response, error) {
+func (s *Set) installPackage() Operation {
+	return Operation{Definition: local + "install-package", Run: s.runInstallPackage,
+		Accepts: []string{"application/gzip", "application/x-gzip", "application/x-gtar", "application/x-tgz", "application/octet-stream"}}
+}
+
+func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	if err := s.May(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err
-	}
-	dryRun := false
-	switch v := p.Values.Get("dry-run"); v {
-	case "", "false":
-	case "true":
-		dryRun = true
-	default:
-		return interaction.Response{}, outcome.Invalid(`parameter dry-run is %q: expected "true" or "false"`, clip(v))
 	}
 	if len(p.Body) == 0 {
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "the request has no body; expected a FHIR package as a .tgz (Content-Type: application/gzip)")
 	}
+	dryRun, strict := in.True("dry-run"), in.True("strict")
 
 	// 1. The archive.
-	a, err := definitions.ReadArchive(p.Body, p.Values.Get("integrity"))
+	a, err := definitions.ReadArchive(p.Body, in.Text("integrity"))
 	if err != nil {
 		return interaction.Response{}, outcome.Invalid("the package cannot be installed: %v", err)
 	}
 
 	// 2. Each definition for itself.
-	items, err := s.packageItems(ctx, a)
+	got, err := s.readPackage(ctx, a, strict)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -68,22 +73,39 @@ func (s *Set) InstallPackage(ctx context.Context, p Request) (interaction.Respon
 		if err := tx.Lock(ctx, installLock); err != nil {
 			return err
 		}
-		if err := s.planItems(ctx, tx, items); err != nil {
+		if err := s.planItems(ctx, tx, got.items); err != nil {
 			return err
 		}
-		if err := s.writeItems(ctx, tx, items); err != nil {
+		if err := s.writeItems(ctx, tx, got.items); err != nil {
 			return err
 		}
 		if dryRun {
 			return errDryRun
 		}
-		return nil
+		return tx.PutPackage(ctx, store.InstalledPackage{Name: a.Name, Version: a.Version, Integrity: a.Integrity, Installed: s.Now()}, got.brought())
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
 		return interaction.Response{}, err
 	}
-	return interaction.Response{Status: http.StatusOK, Body: packageAnswer(a, items, dryRun)}, nil
+	return told(http.StatusOK, got.told(a, dryRun))
 }
+
+// packageContent is what a package is found to hold.
+type packageContent struct {
+	items     []*packageItem
+	refused   []*definitions.File
+	issues    []fileIssue
+	conflicts []codeConflict
+}
+
+// fileIssue is what is wrong in one file.
+type fileIssue struct {
+	file string
+	outcome.Issue
+}
+
+// codeConflict is a code of a type that two search parameters have.
+type codeConflict struct{ code, used, hidden string }
 
 // packageItem is a definition of a package on its way into the store.
 type packageItem struct {
@@ -95,39 +117,127 @@ type packageItem struct {
 	w        *store.Write
 }
 
-// packageItems reads and judges the definitions. All that is wrong is told.
-func (s *Set) packageItems(ctx context.Context, a *definitions.Archive) ([]*packageItem, error) {
-	const most = 100
-	items := make([]*packageItem, 0, len(a.Files))
+// readPackage reads and judges the definitions. With strict it fails with all that is
+// wrong.
+func (s *Set) readPackage(ctx context.Context, a *definitions.Archive, strict bool) (*packageContent, error) {
+	got := new(packageContent)
 	wrong := &outcome.Error{Status: http.StatusUnprocessableEntity}
+	note := func(file string, issue outcome.Issue) {
+		got.issues = append(got.issues, fileIssue{file, issue})
+		if issue.Severity == outcome.Failure || issue.Severity == outcome.Fatal {
+			issue.Diagnostics = file + ": " + issue.Diagnostics
+			wrong.Issues = append(wrong.Issues, issue)
+		}
+	}
+	for _, p := range a.Problems {
+		note(p.File, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Diagnostics: p.Reason})
+	}
 	for i := range a.Files {
 		f := &a.Files[i]
 		r, err := fhir.Decode(s.Model, f.Body)
-		if err == nil {
+		readable := err == nil
+		if readable {
 			err = s.Check(ctx, r)
 		}
-		if err == nil {
-			items = append(items, &packageItem{file: f, resource: r})
-			continue
-		}
-		e, ok := outcome.From(err)
-		if !ok {
-			return nil, fmt.Errorf("%s: %w", f.Name, err)
-		}
-		for _, issue := range e.Issues {
-			if issue.Severity == outcome.Failure || issue.Severity == outcome.Fatal {
-				issue.Diagnostics = f.Name + ": " + issue.Diagnostics
-				wrong.Issues = append(wrong.Issues, issue)
+		if p, ok := r.(*r4.SearchParameter); ok && readable {
+			if s.Parameters.Check(p) != nil {
+				readable = false
+			} else if c := s.codeConflicts(p); len(c) > 0 {
+				got.conflicts = append(got.conflicts, c...)
+				got.refused = append(got.refused, f)
+				continue
 			}
 		}
-		if len(wrong.Issues) >= most {
-			break
+		if err != nil {
+			e, ok := outcome.From(err)
+			if !ok {
+				return nil, fmt.Errorf("%s: %w", f.Name, err)
+			}
+			for _, issue := range e.Issues {
+				note(f.Name, issue)
+			}
+		}
+		if readable {
+			got.items = append(got.items, &packageItem{file: f, resource: r})
+		} else {
+			got.refused = append(got.refused, f)
 		}
 	}
-	if len(wrong.Issues) > 0 {
+	if strict && len(wrong.Issues) > 0 {
+		wrong.Issues = wrong.Issues[:min(len(wrong.Issues), mostIssues)]
 		return nil, wrong
 	}
-	return items, nil
+	return got, nil
+}
+
+// mostIssues bounds what an answer tells of a package.
+const mostIssues = 1000
+
+// codeConflicts are the types of p that have a compiled search parameter of its code
+// with another URL. That one counts, as when the package is compiled in.
+func (s *Set) codeConflicts(p *r4.SearchParameter) []codeConflict {
+	var out []codeConflict
+	for _, base := range p.Base {
+		if c, ok := s.Parameters.Current().Compiled(base.Text, p.Code.Text); ok && c.URL != p.URL.Text {
+			out = append(out, codeConflict{base.Text + "." + p.Code.Text, c.URL, p.URL.Text})
+		}
+	}
+	return out
+}
+
+// brought are the resources that the package has made or found.
+func (c *packageContent) brought() []store.InstalledResource {
+	out := make([]store.InstalledResource, len(c.items))
+	for i, it := range c.items {
+		out[i] = store.InstalledResource{ResourceType: it.file.Type, ID: it.id, VersionID: it.version}
+		if it.w != nil {
+			out[i].VersionID = it.w.Result.VersionID
+		}
+	}
+	return out
+}
+
+// told tells what was done, or would be.
+func (c *packageContent) told(a *definitions.Archive, dryRun bool) []parameters.Parameter {
+	out := []parameters.Parameter{
+		parameters.String("name", a.Name), parameters.String("version", a.Version),
+		parameters.String("integrity", a.Integrity), parameters.Boolean("dryRun", dryRun),
+	}
+	counts := map[string]int{"refused": len(c.refused)}
+	for _, it := range c.items {
+		counts[it.action]++
+	}
+	for _, action := range []string{"create", "update", "unchanged", "refused"} {
+		out = append(out, parameters.Integer(action, counts[action]))
+	}
+	for _, i := range c.issues[:min(len(c.issues), mostIssues)] {
+		parts := []parameters.Parameter{parameters.String("file", i.file), parameters.Code("severity", string(i.Severity))}
+		if i.Expression != "" {
+			parts = append(parts, parameters.String("expression", i.Expression))
+		}
+		out = append(out, parameters.Parts("issue", append(parts, parameters.String("diagnostics", i.Diagnostics))...))
+	}
+	for _, d := range c.conflicts {
+		out = append(out, parameters.Parts("conflict", parameters.String("code", d.code), parameters.URI("used", d.used), parameters.URI("hidden", d.hidden)))
+	}
+	for _, it := range c.items {
+		out = append(out, itemTold(it.action, it.file, it.file.Type+"/"+it.id))
+	}
+	for _, f := range c.refused {
+		out = append(out, itemTold("refused", f, ""))
+	}
+	return out
+}
+
+func itemTold(action string, f *definitions.File, reference string) parameters.Parameter {
+	parts := []parameters.Parameter{parameters.Code("action", action), parameters.URI("url", f.URL)}
+	if f.Version != "" {
+		parts = append(parts, parameters.String("version", f.Version))
+	}
+	if reference != "" {
+		parts = append(parts, parameters.Reference("reference", reference))
+	}
+	return parameters.Parts("resource", parts...)
 }
 
 // planItems decides what becomes of each item, by its URL.
@@ -239,53 +349,4 @@ func inFile(f *definitions.File, err error) error {
 		n.Issues[i].Diagnostics = f.Name + ": " + n.Issues[i].Diagnostics
 	}
 	return &n
-}
-
-// packageAnswer tells what was done, or would be.
-func packageAnswer(a *definitions.Archive, items []*packageItem, dryRun bool) []byte {
-	out := parameters{}
-	out.add("name", "valueString", a.Name)
-	out.add("version", "valueString", a.Version)
-	out.add("integrity", "valueString", a.Integrity)
-	out.add("dryRun", "valueBoolean", dryRun)
-	counts := map[string]int{}
-	for _, it := range items {
-		counts[it.action]++
-	}
-	for _, action := range []string{"create", "update", "unchanged"} {
-		out.add(action, "valueInteger", counts[action])
-	}
-	for _, it := range items {
-		r := parameters{}
-		r.add("action", "valueCode", it.action)
-		r.add("url", "valueUri", it.file.URL)
-		if it.file.Version != "" {
-			r.add("version", "valueString", it.file.Version)
-		}
-		r.add("reference", "valueReference", map[string]string{"reference": it.file.Type + "/" + it.id})
-		out.part("resource", r)
-	}
-	return out.json()
-}
-
-// parameters are the parameters of a Parameters resource made for an answer.
-type parameters []map[string]any
-
-func (p *parameters) add(name, property string, value any) {
-	*p = append(*p, map[string]any{"name": name, property: value})
-}
-
-func (p *parameters) part(name string, parts parameters) {
-	*p = append(*p, map[string]any{"name": name, "part": parts})
-}
-
-func (p parameters) json() []byte {
-	b, err := json.Marshal(struct {
-		ResourceType string     `json:"resourceType"`
-		Parameter    parameters `json:"parameter,omitempty"`
-	}{"Parameters", p})
-	if err != nil {
-		panic(err) // strings, numbers and maps of them
-	}
-	return b
 }

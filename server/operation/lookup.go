@@ -8,18 +8,14 @@ import (
 	"kiln/server/terminology"
 )
 
-// Lookup is CodeSystem/$lookup: what is known of a code.
+// lookup is CodeSystem/$lookup: what is known of a code.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-lookup.html.
-func (s *Set) Lookup(ctx context.Context, p Request) (interaction.Response, error) {
+func (s *Set) lookup() Operation {
+	return Operation{Definition: core + "CodeSystem-lookup", Run: s.runLookup, Unserved: []string{"date"}}
+}
+
+func (s *Set) runLookup(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
-		return interaction.Response{}, err
-	}
-	in, err := s.inputs(p, "", "", "system", "version", "code", "coding", "property", "displayLanguage")
-	if err != nil {
-		return interaction.Response{}, err
-	}
-	var l terminology.LookupParams
-	if err := in.texts(map[string]*string{"version": &l.Version, "displayLanguage": &l.DisplayLanguage}); err != nil {
 		return interaction.Response{}, err
 	}
 	codings, err := in.codings("system")
@@ -29,7 +25,8 @@ func (s *Set) Lookup(ctx context.Context, p Request) (interaction.Response, erro
 	if len(codings) == 0 {
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "$lookup needs system and code, or coding")
 	}
-	l.System, l.Code, l.Property = codings[0].System, codings[0].Code, in.text["property"]
+	l := terminology.LookupParams{System: codings[0].System, Code: codings[0].Code, Version: in.Text("version"),
+		DisplayLanguage: in.Text("displayLanguage"), Property: in.Texts("property")}
 	if l.Version == "" {
 		l.Version = codings[0].Version
 	}

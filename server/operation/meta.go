@@ -5,43 +5,32 @@ import (
 	"net/http"
 
 	"kiln/gen/r4"
-	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
-	"kiln/server/store"
 )
 
-// MetaParams are the inputs of $meta, $meta-add and $meta-delete.
-type MetaParams struct {
-	ResourceType, ID string
-	// Body is a Parameters resource with a parameter meta; unused by $meta.
-	Body []byte
-}
-
-// Meta returns the profiles, tags and security labels of a resource; without ID
-// those that any resource of the type has, without ResourceType any at all.
+// meta is $meta: the profiles, tags and security labels of a resource; of a type
+// those that any resource of it has, of the system any at all.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
-func (s *Set) Meta(ctx context.Context, p MetaParams) (interaction.Response, error) {
-	return s.meta(ctx, s.Store, p)
+func (s *Set) meta() Operation {
+	return Operation{Definition: core + "Resource-meta", Run: func(ctx context.Context, p Request, _ *Inputs) (interaction.Response, error) {
+		if p.ID == "" {
+			return s.metaInUse(ctx, p.From, p.ResourceType)
+		}
+		answer, err := s.ReadFrom(ctx, p.From, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
+		if err != nil {
+			return interaction.Response{}, err
+		}
+		return s.metaOf(answer.Version)
+	}}
 }
 
-func (s *Set) meta(ctx context.Context, from interaction.Reader, p MetaParams) (interaction.Response, error) {
-	if p.ID == "" {
-		return s.metaInUse(ctx, from, p.ResourceType)
-	}
-	answer, err := s.ReadFrom(ctx, from, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
-	if err != nil {
-		return interaction.Response{}, err
-	}
-	return s.metaOf(answer.Version)
-}
-
-// MetaAdd adds the profiles, tags and security labels of Body to a resource, as
+// metaAdd is $meta-add: it adds profiles, tags and security labels to a resource, as
 // a new version; those it has already stay single.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta-add.html.
-func (s *Set) MetaAdd(ctx context.Context, p MetaParams) (interaction.Response, error) {
-	return s.changeMeta(ctx, p, func(to, by *r4.Meta) {
+func (s *Set) metaAdd() Operation {
+	return s.metaChange("Resource-meta-add", func(to, by *r4.Meta) {
 		for _, profile := range by.Profile {
 			if at(to.Profile, func(c *fhir.Canonical) bool { return c.Text == profile.Text }) < 0 {
 				to.Profile = append(to.Profile, profile)
@@ -52,11 +41,11 @@ func (s *Set) MetaAdd(ctx context.Context, p MetaParams) (interaction.Response, 
 	})
 }
 
-// MetaDelete takes the profiles, tags and security labels of Body away from a
-// resource, as a new version. Codings are the same when system and code are.
+// metaDelete is $meta-delete: it takes profiles, tags and security labels away from
+// a resource, as a new version. Codings are the same when system and code are.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta-delete.html.
-func (s *Set) MetaDelete(ctx context.Context, p MetaParams) (interaction.Response, error) {
-	return s.changeMeta(ctx, p, func(to, by *r4.Meta) {
+func (s *Set) metaDelete() Operation {
+	return s.metaChange("Resource-meta-delete", func(to, by *r4.Meta) {
 		for _, profile := range by.Profile {
 			if i := at(to.Profile, func(c *fhir.Canonical) bool { return c.Text == profile.Text }); i >= 0 {
 				to.Profile = append(to.Profile[:i], to.Profile[i+1:]...)
@@ -67,54 +56,22 @@ func (s *Set) MetaDelete(ctx context.Context, p MetaParams) (interaction.Respons
 	})
 }
 
-func (s *Set) changeMeta(ctx context.Context, p MetaParams, change func(to, by *r4.Meta)) (interaction.Response, error) {
-	if err := s.May(ctx, access.Update, p.ResourceType, p.ID); err != nil {
-		return interaction.Response{}, err
-	}
-	by, err := s.metaParameter(p.Body)
-	if err != nil {
-		return interaction.Response{}, err
-	}
-	if !fhir.ValidID(p.ID) {
-		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
-	}
-	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID, MustExist: true}
-	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-		r, err := fhir.Decode(s.Model, current.Body)
+func (s *Set) metaChange(definition string, change func(to, by *r4.Meta)) Operation {
+	return Operation{Definition: core + definition, Writes: true, Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
+		e, err := in.Element("meta")
 		if err != nil {
-			return nil, nil, err
+			return interaction.Response{}, err
 		}
-		change(metaAt(r), by)
-		// Written anew and read again: body and index are of the same text.
-		text := fhir.Encode(make([]byte, 0, len(current.Body)+256), r)
-		if r, err = fhir.Decode(s.Model, text); err != nil {
-			return nil, nil, err
+		by, ok := e.(*r4.Meta)
+		if !ok {
+			return interaction.Response{}, outcome.Invalid("%s: parameter meta is no Meta", p.Name)
 		}
-		body, err := fhir.Splice(text, nil)
+		v, err := s.Modify(ctx, p.ResourceType, p.ID, func(r fhir.Resource) { change(metaAt(r), by) })
 		if err != nil {
-			return nil, nil, err
+			return interaction.Response{}, err
 		}
-		x, err := s.Parameters.Index(current.ID, r)
-		return body, x, err
-	}
-	if err := s.Store.Write(ctx, w); err != nil {
-		return interaction.Response{}, err
-	}
-	return s.metaOf(w.Result)
-}
-
-// metaParameter reads the parameter meta of a Parameters resource.
-func (s *Set) metaParameter(body []byte) (*r4.Meta, error) {
-	r, err := s.Decode("Parameters", body)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range r.(*r4.Parameters).Parameter {
-		if m, ok := p.Value.(*r4.Meta); ok && p.Name.Text == "meta" {
-			return m, nil
-		}
-	}
-	return nil, outcome.New(outcome.CodeRequired, "the Parameters have no parameter meta with a valueMeta").At("Parameters.parameter")
+		return s.metaOf(v)
+	}}
 }
 
 // metaOf is the answer to every $meta operation.

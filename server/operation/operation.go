@@ -2,48 +2,79 @@ package operation
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // Request is what an operation is asked.
 type Request = interaction.OperationParams
 
-// Operation is a $operation that the service has.
+// Operation is what the OperationDefinition of a $operation does not say of it.
 type Operation struct {
-	Types                  []string // resource types that have it; nil is every one
-	System, Type, Instance bool     // where it can be called
-	// Definition is the canonical of its OperationDefinition; {type} stands for
-	// the resource type.
+	// Definition is the canonical of its OperationDefinition, which says where it is
+	// called, with which inputs, and whether it can be called by GET.
 	Definition string
-	Affects    bool // it changes something, and so cannot be a GET
-	// Accepts are the content types of its body where that is no resource.
+	// Run carries it out. The inputs are those of the definition: their names, types
+	// and how often they are given have been checked.
+	Run func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error)
+	// Writes says that it changes something, where the definition does not.
+	Writes bool
+	// System adds the level of the system; InstanceOnly takes away that of the type.
+	System, InstanceOnly bool
+	// Unserved are inputs of the definition that are refused by name: left out they
+	// could change the answer.
+	Unserved []string
+	// Further are inputs beside those of the definition.
+	Further []fhir.OperationParameter
+	// Body is the input that a resource in the body is, instead of Parameters; "" takes
+	// Parameters alone.
+	Body string
+	// Accepts are the content types of its body where that is no resource. Such a body
+	// is Run's to read, like every one with OwnBody.
 	Accepts []string
-	Run     func(ctx context.Context, p Request) (interaction.Response, error)
+	OwnBody bool
+}
+
+// entry is an operation with its definition.
+type entry struct {
+	Operation
+	def *fhir.OperationDefinition
 }
 
 // on reports whether the operation can be called where p calls it.
-func (o Operation) on(p Request) bool {
+func (e *entry) on(p Request) bool {
 	switch {
 	case p.ResourceType == "":
-		return o.System
-	case o.Types != nil && !slices.Contains(o.Types, p.ResourceType):
+		return e.def.System || e.System
+	case !e.def.Of(p.ResourceType):
 		return false
 	case p.ID == "":
-		return o.Type
+		return e.def.Type && !e.InstanceOnly
 	}
-	return o.Instance
+	return e.def.Instance
 }
 
+// of reports whether a resource type has the operation, with "" the system.
+func (e *entry) of(typ string) bool {
+	if typ == "" {
+		return e.def.System || e.System
+	}
+	return (e.def.Type || e.def.Instance) && e.def.Of(typ)
+}
+
+func (e *entry) affects() bool { return e.def.AffectsState || e.Writes }
+
 // Set are the operations in force. A request sees one state of them, whatever is
-// added meanwhile. The zero value of all but Service is an empty set.
+// changed meanwhile.
 type Set struct {
 	*interaction.Service
 
@@ -54,66 +85,86 @@ type Set struct {
 // snapshot is one state of a Set. It is never changed.
 type snapshot struct {
 	version int64
-	byName  map[string][]Operation
+	byName  map[string][]*entry
+	names   []string // sorted
 }
 
-var nothing = new(snapshot)
-
-func (s *Set) now() *snapshot {
-	if c := s.current.Load(); c != nil {
-		return c
-	}
-	return nothing
-}
-
-// New returns the operations that this package has itself.
+// New returns the operations that the server has itself, but for $validate.
+// definitions are the shapes that Operation.Definition names.
 // Spec: https://hl7.org/fhir/R4/operationslist.html.
-func New(service *interaction.Service) *Set {
+func New(service *interaction.Service, definitions []fhir.OperationDefinition) (*Set, error) {
 	s := &Set{Service: service}
-	s.addInstance()
-	s.addTerminology()
-	s.addIndex()
-	return s
+	s.current.Store(new(snapshot))
+	err := s.Register(definitions,
+		s.patientEverything(), s.encounterEverything(),
+		s.meta(), s.metaAdd(), s.metaDelete(),
+		s.expand(), s.valueSetValidateCode(), s.codeSystemValidateCode(), s.lookup(), s.subsumes(), s.translate(),
+		s.reindexing(), s.installPackage(), s.packages(), s.removePackage())
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// Add makes an operation known under name, which starts with $. A later one of the
-// same name and types replaces an earlier one.
-func (s *Set) Add(name string, o Operation) {
+// Register adds operations to those in force. It fails when a definition is not
+// among definitions, or does not have an input that the operation says it has.
+func (s *Set) Register(definitions []fhir.OperationDefinition, operations ...Operation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.now()
-	next := &snapshot{version: was.version + 1, byName: maps.Clone(was.byName)}
-	if next.byName == nil {
-		next.byName = make(map[string][]Operation)
+	was := s.current.Load()
+	next := &snapshot{version: was.version + 1, byName: make(map[string][]*entry, len(was.byName)+len(operations))}
+	for name, list := range was.byName {
+		next.byName[name] = slices.Clone(list)
 	}
-	next.byName[name] = append([]Operation{o}, next.byName[name]...)
+	for _, o := range operations {
+		i := slices.IndexFunc(definitions, func(d fhir.OperationDefinition) bool { return d.URL == o.Definition })
+		if i < 0 {
+			return fmt.Errorf("there is no OperationDefinition %s", o.Definition)
+		}
+		def := &definitions[i]
+		for _, name := range append(slices.Clone(o.Unserved), o.Body) {
+			if _, ok := def.Input(name); !ok && name != "" {
+				return fmt.Errorf("%s has no input %s", o.Definition, name)
+			}
+		}
+		next.byName["$"+def.Code] = append(next.byName["$"+def.Code], &entry{o, def})
+	}
+	for name := range next.byName {
+		next.names = append(next.names, name)
+	}
+	slices.Sort(next.names)
 	s.current.Store(next)
+	return nil
 }
 
 // find returns the operation that p calls.
-func (s *Set) find(p Request) (Operation, bool) {
-	for _, o := range s.now().byName[p.Name] {
-		if o.on(p) {
-			return o, true
+func (s *Set) find(p Request) *entry {
+	for _, e := range s.current.Load().byName[p.Name] {
+		if e.on(p) {
+			return e
 		}
 	}
-	return Operation{}, false
+	return nil
 }
+
+// Has reports whether the server has an operation of that name, with its $, on any
+// level of any type.
+func (s *Set) Has(name string) bool { return len(s.current.Load().byName[name]) > 0 }
 
 // Affects reports whether the operation that p calls can change something.
 func (s *Set) Affects(p Request) bool {
-	o, ok := s.find(p)
-	return ok && o.Affects
+	e := s.find(p)
+	return e != nil && e.affects()
 }
 
 // Version differs when Listed does.
-func (s *Set) Version() int64 { return s.now().version }
+func (s *Set) Version() int64 { return s.current.Load().version }
 
 // Accepts are the content types of an operation's body, nil where it is a resource.
 func (s *Set) Accepts(name string) []string {
-	for _, o := range s.now().byName[name] {
-		if o.Accepts != nil {
-			return o.Accepts
+	for _, e := range s.current.Load().byName[name] {
+		if e.Operation.Accepts != nil {
+			return e.Operation.Accepts
 		}
 	}
 	return nil
@@ -122,11 +173,11 @@ func (s *Set) Accepts(name string) []string {
 // Listed are the operations of a resource type, or with "" of the system, by name.
 func (s *Set) Listed(typ string) []interaction.OperationListing {
 	var out []interaction.OperationListing
-	now := s.now()
-	for _, name := range slices.Sorted(maps.Keys(now.byName)) {
-		for _, o := range now.byName[name] {
-			if typ == "" && o.System || typ != "" && (o.Type || o.Instance) && (o.Types == nil || slices.Contains(o.Types, typ)) {
-				out = append(out, interaction.OperationListing{Name: name[1:], Definition: strings.ReplaceAll(o.Definition, "{type}", typ)})
+	now := s.current.Load()
+	for _, name := range now.names {
+		for _, e := range now.byName[name] {
+			if e.of(typ) {
+				out = append(out, interaction.OperationListing{Name: name[1:], Definition: e.def.URL})
 				break
 			}
 		}
@@ -135,15 +186,26 @@ func (s *Set) Listed(typ string) []interaction.OperationListing {
 }
 
 // Run carries out the operation that p calls. One that there is not is
-// not-supported, 404; one that changes something is not to be had by GET, 405.
+// not-supported, 404, with the names that are near; one that changes something is
+// not to be had by GET, 405.
+// Spec: https://hl7.org/fhir/R4/operations.html#executing.
 func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) {
-	o, ok := s.find(p)
-	if ok && o.Affects && p.Read {
+	e := s.find(p)
+	switch {
+	case e == nil:
+		return interaction.Response{}, s.unknown(p)
+	case e.affects() && p.Read:
 		return interaction.Response{}, outcome.NotSupported("%s changes something and needs a POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
 	}
-	if ok {
-		return o.Run(ctx, p)
+	in, err := e.inputs(s.Model, p)
+	if err != nil {
+		return interaction.Response{}, err
 	}
+	return e.Operation.Run(ctx, p, in)
+}
+
+// unknown says that there is no operation where p calls one.
+func (s *Set) unknown(p Request) error {
 	where := "here"
 	switch {
 	case p.ResourceType != "" && p.ID == "":
@@ -151,43 +213,28 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 	case p.ResourceType != "":
 		where = "on a resource of type " + p.ResourceType
 	}
-	return interaction.Response{}, outcome.NotSupported("there is no operation %s %s", clip(p.Name), where)
+	var near []string
+	for _, o := range s.Listed(p.ResourceType) {
+		near = append(near, "$"+o.Name)
+	}
+	if len(near) == 0 {
+		return outcome.NotSupported("there is no operation %s %s", clip(p.Name), where)
+	}
+	return outcome.NotSupported("there is no operation %s %s; %s", clip(p.Name), where, "there are "+strings.Join(near, ", "))
 }
 
-// addInstance makes known the operations on stored resources.
-func (s *Set) addInstance() {
-	s.Add("$everything", Operation{
-		Types: []string{"Patient", "Encounter"}, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/{type}-everything",
-		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
-			in, err := s.inputs(p, "", "", everythingInputs...)
-			if err != nil {
-				return interaction.Response{}, err
-			}
-			return s.everything(ctx, p.From, EverythingParams{ResourceType: p.ResourceType, ID: p.ID, Values: in.text})
-		},
-	})
-	s.Add("$meta", Operation{
-		System: true, Type: true, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta",
-		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
-			return s.meta(ctx, p.From, MetaParams{ResourceType: p.ResourceType, ID: p.ID})
-		},
-	})
-	s.Add("$meta-add", Operation{
-		Instance: true, Affects: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta-add",
-		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
-			return s.MetaAdd(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID, Body: p.Body})
-		},
-	})
-	s.Add("$meta-delete", Operation{
-		Instance: true, Affects: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-meta-delete",
-		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
-			return s.MetaDelete(ctx, MetaParams{ResourceType: p.ResourceType, ID: p.ID, Body: p.Body})
-		},
-	})
+// told answers with a Parameters resource.
+func told(status int, list []parameters.Parameter) (interaction.Response, error) {
+	body, err := parameters.Write(list)
+	return interaction.Response{Status: status, Body: body}, err
+}
+
+// answer answers 200 with a resource.
+func answer(body []byte, err error) (interaction.Response, error) {
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	return interaction.Response{Status: http.StatusOK, Body: body}, nil
 }
 
 // clip bounds what an error repeats of its input.

@@ -2,27 +2,21 @@ package operation
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"kiln/server/access"
-	"kiln/server/interaction"
+	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/terminology"
 )
 
-// addTerminology makes known the operations about codes.
-// Spec: https://hl7.org/fhir/R4/terminology-service.html.
-func (s *Set) addTerminology() {
-	add := func(name, typ, definition string, run func(context.Context, Request) (interaction.Response, error)) {
-		s.Add(name, Operation{Types: []string{typ}, Type: true, Instance: name != "$lookup",
-			Definition: "http://hl7.org/fhir/OperationDefinition/" + definition, Run: run})
-	}
-	add("$expand", "ValueSet", "ValueSet-expand", s.Expand)
-	add("$validate-code", "ValueSet", "ValueSet-validate-code", s.ValidateCode)
-	add("$validate-code", "CodeSystem", "CodeSystem-validate-code", s.ValidateCode)
-	add("$lookup", "CodeSystem", "CodeSystem-lookup", s.Lookup)
-	add("$subsumes", "CodeSystem", "CodeSystem-subsumes", s.Subsumes)
-	add("$translate", "ConceptMap", "ConceptMap-translate", s.Translate)
-}
+// core is what the canonicals of HL7's own OperationDefinitions begin with, local
+// those of this server's.
+const (
+	core  = "http://hl7.org/fhir/OperationDefinition/"
+	local = "http://kiln/fhir/OperationDefinition/"
+)
 
 // mayAsk makes sure that there is terminology and that the caller may read typ.
 func (s *Set) mayAsk(ctx context.Context, p Request) error {
@@ -32,9 +26,47 @@ func (s *Set) mayAsk(ctx context.Context, p Request) error {
 	return s.May(ctx, access.Read, p.ResourceType, p.ID)
 }
 
-func answer(body []byte, err error) (interaction.Response, error) {
-	if err != nil {
-		return interaction.Response{}, err
+// valueSet returns the value set of the body or the instance, nil for neither.
+func (s *Set) valueSet(ctx context.Context, p Request, in *Inputs) (*terminology.ValueSet, error) {
+	body := []byte(in.Resource("valueSet"))
+	switch {
+	case body != nil && p.ID != "":
+		return nil, outcome.Invalid("%s takes one of url, valueSet and the instance", p.Name)
+	case body != nil:
+		r, err := fhir.Decode(s.Model, body)
+		if err != nil {
+			return nil, err
+		}
+		if r.Type().Name != "ValueSet" {
+			return nil, outcome.Invalid("the body is a resource of type %s: %s takes Parameters or a ValueSet", r.Type().Name, p.Name)
+		}
+	case p.ID != "":
+		var err error
+		if body, err = s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, nil
 	}
-	return interaction.Response{Status: http.StatusOK, Body: body}, nil
+	vs, err := terminology.ParseValueSet(body)
+	if err != nil {
+		return nil, outcome.Invalid("%s: the value set cannot be read", p.Name).Because(err)
+	}
+	return vs, nil
+}
+
+// codeSystemOf returns url and version of the instance that an operation is on.
+func (s *Set) codeSystemOf(ctx context.Context, p Request) (url, version string, err error) {
+	body, err := s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID)
+	if err != nil {
+		return "", "", err
+	}
+	var head struct{ URL, Version string }
+	if err := json.Unmarshal(body, &head); err != nil {
+		return "", "", err
+	}
+	if head.URL == "" {
+		return "", "", outcome.Invalid("%s/%s has no url, by which its codes are named", p.ResourceType, p.ID).WithStatus(http.StatusUnprocessableEntity)
+	}
+	return head.URL, head.Version, nil
 }

@@ -8,34 +8,29 @@ import (
 	"kiln/server/terminology"
 )
 
-// Translate is ConceptMap/$translate: what a code is in another system.
+// translate is ConceptMap/$translate: what a code is in another system.
 // Spec: https://hl7.org/fhir/R4/conceptmap-operation-translate.html.
-func (s *Set) Translate(ctx context.Context, p Request) (interaction.Response, error) {
+func (s *Set) translate() Operation {
+	return Operation{Definition: core + "ConceptMap-translate", Run: s.runTranslate, Unserved: []string{"conceptMap", "dependency"}}
+}
+
+func (s *Set) runTranslate(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
 		return interaction.Response{}, err
 	}
-	in, err := s.inputs(p, "", "", "url", "conceptMapVersion", "code", "system", "version", "source", "coding",
-		"codeableConcept", "target", "targetsystem", "reverse")
-	if err != nil {
+	t := terminology.TranslateParams{URL: in.Text("url"), Version: in.Text("conceptMapVersion"), Source: in.Text("source"),
+		Target: in.Text("target"), TargetSystem: in.Text("targetsystem"), Reverse: in.True("reverse")}
+	var err error
+	if t.Coding, err = in.codings("system"); err != nil {
 		return interaction.Response{}, err
 	}
-	var t terminology.TranslateParams
-	err = in.texts(map[string]*string{"url": &t.URL, "conceptMapVersion": &t.Version, "source": &t.Source, "target": &t.Target, "targetsystem": &t.TargetSystem})
-	if err == nil {
-		err = in.flags(map[string]*bool{"reverse": &t.Reverse})
-	}
-	if err == nil {
-		t.Coding, err = in.codings("system")
-	}
-	if err == nil && p.ID != "" {
+	if p.ID != "" {
 		if t.URL != "" {
-			err = outcome.Invalid("$translate takes one of url and the instance")
-		} else {
-			t.Map, err = s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID)
+			return interaction.Response{}, outcome.Invalid("$translate takes one of url and the instance")
 		}
-	}
-	if err != nil {
-		return interaction.Response{}, err
+		if t.Map, err = s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID); err != nil {
+			return interaction.Response{}, err
+		}
 	}
 	r, err := s.Terminology.Translate(ctx, t)
 	if err != nil {

@@ -4,19 +4,20 @@ import (
 	"context"
 	"net/http"
 
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/validate"
 )
 
-// AddValidate makes $validate known, which judges with v.
+// RegisterValidate adds $validate, which judges with v. The body is v's to read: what
+// is wrong in it is what is asked.
 // Spec: https://hl7.org/fhir/R4/resource-operation-validate.html.
-func (s *Set) AddValidate(v *validate.Validator, options validate.Options) {
-	s.Add("$validate", Operation{
-		System: true, Type: true, Instance: true,
-		Definition: "http://hl7.org/fhir/OperationDefinition/Resource-validate",
-		Run: func(ctx context.Context, p Request) (interaction.Response, error) {
-			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: p.Values.Get("mode"), Profiles: p.Values["profile"], Body: p.Body}
+func (s *Set) RegisterValidate(definitions []fhir.OperationDefinition, v *validate.Validator, options validate.Options) error {
+	return s.Register(definitions, Operation{
+		Definition: core + "Resource-validate", System: true, OwnBody: true,
+		Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
+			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: in.Text("mode"), Profiles: in.Texts("profile"), Body: p.Body}
 			if p.Read && p.ID != "" && op.Mode != "delete" {
 				stored, err := s.Read(ctx, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
 				if err != nil {

@@ -2,42 +2,30 @@ package operation
 
 import (
 	"context"
-	"encoding/json"
 
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
 )
 
-// ValidateCode is $validate-code of a value set or a code system: whether a code is
-// in it, and its display right.
-// Spec: https://hl7.org/fhir/R4/valueset-operation-validate-code.html,
-// codesystem-operation-validate-code.html.
-func (s *Set) ValidateCode(ctx context.Context, p Request) (interaction.Response, error) {
+// valueSetValidateCode is ValueSet/$validate-code: whether a code is in a value set,
+// and its display right.
+// Spec: https://hl7.org/fhir/R4/valueset-operation-validate-code.html.
+func (s *Set) valueSetValidateCode() Operation {
+	return Operation{Definition: core + "ValueSet-validate-code", Run: s.validateInValueSet, Unserved: []string{"context", "date"}}
+}
+
+func (s *Set) validateInValueSet(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	if err := s.mayAsk(ctx, p); err != nil {
 		return interaction.Response{}, err
 	}
-	if p.ResourceType == "CodeSystem" {
-		return s.validateInCodeSystem(ctx, p)
-	}
-	in, err := s.inputs(p, "", "", "url", "valueSet", "valueSetVersion", "system", "systemVersion", "code", "display",
-		"coding", "codeableConcept", "abstract", "displayLanguage")
-	if err != nil {
+	v := terminology.ValidateCodeParams{URL: in.Text("url"), Version: in.Text("valueSetVersion"),
+		DisplayLanguage: in.Text("displayLanguage"), Abstract: in.True("abstract")}
+	var err error
+	if v.ValueSet, err = s.valueSet(ctx, p, in); err != nil {
 		return interaction.Response{}, err
 	}
-	var v terminology.ValidateCodeParams
-	var version string
-	err = in.texts(map[string]*string{"url": &v.URL, "valueSetVersion": &v.Version, "systemVersion": &version, "displayLanguage": &v.DisplayLanguage})
-	if err == nil {
-		err = in.flags(map[string]*bool{"abstract": &v.Abstract})
-	}
-	if err == nil {
-		v.ValueSet, err = s.valueSet(ctx, p, in)
-	}
-	if err == nil {
-		v.Coding, err = in.codings("system")
-	}
-	if err != nil {
+	if v.Coding, err = in.codings("system"); err != nil {
 		return interaction.Response{}, err
 	}
 	switch {
@@ -47,10 +35,10 @@ func (s *Set) ValidateCode(ctx context.Context, p Request) (interaction.Response
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "$validate-code needs url or valueSet")
 	}
 	// A code alone is that of a code element, which names no system.
-	v.InferSystem = len(in.text["code"]) == 1
+	v.InferSystem = in.Text("code") != ""
 	for i := range v.Coding {
 		if v.Coding[i].Version == "" {
-			v.Coding[i].Version = version
+			v.Coding[i].Version = in.Text("systemVersion")
 		}
 	}
 	return s.validated(ctx, v)
@@ -64,30 +52,29 @@ func (s *Set) validated(ctx context.Context, v terminology.ValidateCodeParams) (
 	return answer(r.JSON())
 }
 
-// validateInCodeSystem is CodeSystem/$validate-code.
-func (s *Set) validateInCodeSystem(ctx context.Context, p Request) (interaction.Response, error) {
-	in, err := s.inputs(p, "", "", "url", "version", "code", "display", "coding", "codeableConcept", "abstract", "displayLanguage")
-	if err != nil {
+// codeSystemValidateCode is CodeSystem/$validate-code.
+// Spec: https://hl7.org/fhir/R4/codesystem-operation-validate-code.html.
+func (s *Set) codeSystemValidateCode() Operation {
+	return Operation{Definition: core + "CodeSystem-validate-code", Run: s.validateInCodeSystem, Unserved: []string{"codeSystem", "date"}}
+}
+
+func (s *Set) validateInCodeSystem(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
+	if err := s.mayAsk(ctx, p); err != nil {
 		return interaction.Response{}, err
 	}
-	var v terminology.ValidateCodeParams
-	var url, version string
-	err = in.texts(map[string]*string{"url": &url, "version": &version, "displayLanguage": &v.DisplayLanguage})
-	if err == nil {
-		err = in.flags(map[string]*bool{"abstract": &v.Abstract})
+	v := terminology.ValidateCodeParams{DisplayLanguage: in.Text("displayLanguage"), Abstract: in.True("abstract")}
+	url, version := in.Text("url"), in.Text("version")
+	var err error
+	if v.Coding, err = in.codings("url"); err != nil {
+		return interaction.Response{}, err
 	}
-	if err == nil {
-		v.Coding, err = in.codings("url")
-	}
-	if err == nil && p.ID != "" {
+	if p.ID != "" {
 		if url != "" {
-			err = outcome.Invalid("$validate-code takes one of url and the instance")
-		} else {
-			url, version, err = s.codeSystemOf(ctx, p)
+			return interaction.Response{}, outcome.Invalid("$validate-code takes one of url and the instance")
 		}
-	}
-	if err != nil {
-		return interaction.Response{}, err
+		if url, version, err = s.codeSystemOf(ctx, p); err != nil {
+			return interaction.Response{}, err
+		}
 	}
 	for i := range v.Coding {
 		c := &v.Coding[i]
@@ -102,20 +89,4 @@ func (s *Set) validateInCodeSystem(ctx context.Context, p Request) (interaction.
 		}
 	}
 	return s.validated(ctx, v)
-}
-
-// codeSystemOf returns url and version of the instance that an operation is on.
-func (s *Set) codeSystemOf(ctx context.Context, p Request) (url, version string, err error) {
-	body, err := s.StoredOrBuiltIn(ctx, p.ResourceType, p.ID)
-	if err != nil {
-		return "", "", err
-	}
-	var head struct{ URL, Version string }
-	if err := json.Unmarshal(body, &head); err != nil {
-		return "", "", err
-	}
-	if head.URL == "" {
-		return "", "", outcome.Invalid("%s/%s has no url, by which its codes are named", p.ResourceType, p.ID).WithStatus(422)
-	}
-	return head.URL, head.Version, nil
 }

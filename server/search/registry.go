@@ -142,6 +142,13 @@ func (r *Registry) Lookup(typ, code string) (*fhir.Parameter, bool) {
 	return p, ok
 }
 
+// Compiled returns the compiled parameter code of a resource type, whether one that
+// arrived at run time stands in its place or not.
+func (r *Registry) Compiled(typ, code string) (*fhir.Parameter, bool) {
+	p, ok := r.compiled[typ][code]
+	return p, ok
+}
+
 // Parameters returns the parameters of a resource type, by code. Those with
 // Unsupported set are refused when they are used.
 func (r *Registry) Parameters(typ string) []*fhir.Parameter { return r.sorted[typ] }

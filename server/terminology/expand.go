@@ -12,6 +12,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // ExpandParams are the inputs of $expand. One of URL and ValueSet is set.
@@ -155,38 +156,38 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 
 // told are the inputs and sources that the expansion names.
 // Spec: https://hl7.org/fhir/R4/valueset-definitions.html#ValueSet.expansion.parameter.
-func (p *ExpandParams) told(x *expansion) []Parameter {
-	var list []Parameter
+func (p *ExpandParams) told(x *expansion) []parameters.Parameter {
+	var list []parameters.Parameter
 	if p.Filter != "" {
-		list = append(list, textParameter("filter", p.Filter))
+		list = append(list, parameters.String("filter", p.Filter))
 	}
 	if p.Count != nil {
-		list = append(list, intParameter("count", *p.Count))
+		list = append(list, parameters.Integer("count", *p.Count))
 	}
 	if p.Offset > 0 {
-		list = append(list, intParameter("offset", p.Offset))
+		list = append(list, parameters.Integer("offset", p.Offset))
 	}
 	for _, b := range []struct {
 		name string
 		on   bool
 	}{{"activeOnly", p.ActiveOnly}, {"includeDesignations", p.IncludeDesignations}, {"excludeNested", p.ExcludeNested}} {
 		if b.on {
-			list = append(list, boolParameter(b.name, true))
+			list = append(list, parameters.Boolean(b.name, true))
 		}
 	}
 	if p.DisplayLanguage != "" {
-		list = append(list, codeParameter("displayLanguage", p.DisplayLanguage))
+		list = append(list, parameters.Code("displayLanguage", p.DisplayLanguage))
 	}
 	for _, c := range x.systems {
 		if c.url != "" && c.version != "" {
-			list = append(list, Parameter{Name: "version", ValueURI: c.String()})
+			list = append(list, parameters.URI("version", c.String()))
 		}
 	}
 	for _, c := range x.supplements {
-		list = append(list, Parameter{Name: "used-supplement", ValueURI: c.String()})
+		list = append(list, parameters.URI("used-supplement", c.String()))
 	}
 	for _, w := range x.warnings {
-		list = append(list, textParameter("warning", w))
+		list = append(list, parameters.String("warning", w))
 	}
 	return list
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // ServerConfig names the external terminology server.
@@ -244,24 +245,26 @@ func countOf(list []Contained) int {
 }
 
 func (s *externalServer) page(ctx context.Context, q question, count, offset int, budget *int64) (*Expansion, error) {
-	in := parametersIn{}
+	in := askedParameters{}
 	if q.Compose != nil {
 		vs := struct {
 			ResourceType string `json:"resourceType"`
 			ValueSet
 		}{"ValueSet", ValueSet{Status: "active", Compose: q.Compose}}
-		in.resource("valueSet", vs)
+		if err := in.resource("valueSet", vs); err != nil {
+			return nil, fmt.Errorf("terminology question: %w", err)
+		}
 	} else {
 		c := parseCanonical(q.URL)
-		in.text("url", "valueUri", c.url)
-		in.text("valueSetVersion", "valueString", c.version)
+		in.add(parameters.URI("url", c.url))
+		in.add(parameters.String("valueSetVersion", c.version))
 	}
-	in.text("filter", "valueString", q.Filter)
-	in.text("displayLanguage", "valueCode", q.DisplayLanguage)
+	in.add(parameters.String("filter", q.Filter))
+	in.add(parameters.Code("displayLanguage", q.DisplayLanguage))
 	in.flag("activeOnly", q.ActiveOnly)
 	in.flag("includeDesignations", q.IncludeDesignations)
-	in.number("count", count)
-	in.number("offset", offset)
+	in.add(parameters.Integer("count", count))
+	in.add(parameters.Integer("offset", offset))
 	body, err := s.call(ctx, "ValueSet/$expand", in, budget)
 	if err != nil {
 		return nil, err
@@ -277,8 +280,8 @@ func (s *externalServer) page(ctx context.Context, q question, count, offset int
 }
 
 // operation asks for an operation that answers Parameters, and returns them.
-func (s *externalServer) operation(ctx context.Context, path string, in parametersIn) (*parametersOut, string, error) {
-	name, err := json.Marshal(in)
+func (s *externalServer) operation(ctx context.Context, path string, in askedParameters) ([]parameters.Parameter, string, error) {
+	name, err := parameters.Write(in)
 	if err != nil {
 		return nil, "", fmt.Errorf("terminology question: %w", err)
 	}
@@ -293,11 +296,11 @@ func (s *externalServer) operation(ctx context.Context, path string, in paramete
 	if err != nil {
 		return nil, "", fmt.Errorf("unpack kept answer: %w", err)
 	}
-	var out parametersOut
-	if err := json.Unmarshal(body, &out); err != nil || out.ResourceType != "Parameters" {
+	out, err := parameters.Read(body)
+	if err != nil {
 		return nil, "", s.unavailable(fmt.Errorf("%s answered what are no Parameters: %w", path, err))
 	}
-	return &out, stale, nil
+	return out, stale, nil
 }
 
 // unreachable is the cause of every failure that is the server's and not the
@@ -347,7 +350,7 @@ func (e statusError) Error() string {
 
 // call makes one request and returns the body of a good answer, whose size is
 // taken off budget.
-func (s *externalServer) call(ctx context.Context, path string, in parametersIn, budget *int64) ([]byte, error) {
+func (s *externalServer) call(ctx context.Context, path string, in askedParameters, budget *int64) ([]byte, error) {
 	if err := s.breaker.allow(); err != nil {
 		return nil, s.unavailable(err)
 	}
@@ -435,15 +438,15 @@ type tooLarge struct{}
 func (tooLarge) Error() string { return "the answer is too large" }
 
 // send is one HTTP exchange. typ is the media type of the answer.
-func (s *externalServer) send(ctx context.Context, path string, in parametersIn, limit int64) (body []byte, status int, typ string, err error) {
+func (s *externalServer) send(ctx context.Context, path string, in askedParameters, limit int64) (body []byte, status int, typ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var req *http.Request
-	if query, ok := in.query(); ok {
+	if query, ok := parameters.Query(in); ok {
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, s.base+"/"+path+"?"+query, nil)
 	} else {
 		var b []byte
-		if b, err = json.Marshal(in); err != nil {
+		if b, err = parameters.Write(in); err != nil {
 			return nil, 0, "", err
 		}
 		if req, err = http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/"+path, bytes.NewReader(b)); err == nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 	"kiln/server/search"
 )
 
@@ -385,8 +386,8 @@ func TestServerStale(t *testing.T) {
 	r.answers(status(503, ""))
 	at.add(2 * time.Hour)
 	got := expand(t, s, ExpandParams{URL: "http://far/vs"}).Expansion
-	warned := slices.ContainsFunc(got.Parameter, func(p Parameter) bool {
-		return p.Name == "warning" && strings.Contains(p.ValueString, "does not answer") && strings.Contains(p.ValueString, "2026-01-01T00:00:00Z")
+	warned := slices.ContainsFunc(got.Parameter, func(p parameters.Parameter) bool {
+		return p.Name == "warning" && strings.Contains(p.Text(), "does not answer") && strings.Contains(p.Text(), "2026-01-01T00:00:00Z")
 	})
 	if tree(got.Contains) != "a" || !warned {
 		t.Errorf("got %q, %+v", tree(got.Contains), got.Parameter)

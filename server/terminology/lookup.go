@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // LookupParams are the inputs of $lookup.
@@ -44,11 +45,11 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	check := grammars[p.System]
 	switch {
 	case found:
-		return writeParameters(cs.describe(i, &p))
+		return parameters.Write(cs.describe(i, &p))
 	case (cs == nil || !cs.complete) && s.server != nil:
 		return s.askLookup(ctx, &p)
 	case check != nil && check(p.Code):
-		return writeParameters([]Parameter{textParameter("name", p.System), textParameter("display", p.Code)})
+		return parameters.Write([]parameters.Parameter{parameters.String("name", p.System), parameters.String("display", p.Code)})
 	case cs == nil && check == nil:
 		return nil, notFound(typeCodeSystem, at)
 	case cs == nil:
@@ -58,56 +59,56 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 }
 
 // describe is everything about one concept.
-func (cs *codeSystem) describe(i int32, p *LookupParams) []Parameter {
+func (cs *codeSystem) describe(i int32, p *LookupParams) []parameters.Parameter {
 	c := &cs.concepts[i]
 	name := cs.name
 	if name == "" {
 		name = cs.url
 	}
-	list := []Parameter{textParameter("name", name)}
+	list := []parameters.Parameter{parameters.String("name", name)}
 	if cs.version != "" {
-		list = append(list, textParameter("version", cs.version))
+		list = append(list, parameters.String("version", cs.version))
 	}
 	display := displayIn(c.display, c.designation, p.DisplayLanguage)
 	if display == "" {
 		display = c.code
 	}
-	list = append(list, textParameter("display", display))
+	list = append(list, parameters.String("display", display))
 	wants := func(code string) bool { return len(p.Property) == 0 || slices.Contains(p.Property, code) }
 	if wants("designation") {
 		for _, d := range c.designation {
-			out := Parameter{Name: "designation"}
+			out := parameters.Parameter{Name: "designation"}
 			if d.Language != "" {
-				out.Part = append(out.Part, codeParameter("language", d.Language))
+				out.Part = append(out.Part, parameters.Code("language", d.Language))
 			}
 			if d.Use != nil {
-				out.Part = append(out.Part, Parameter{Name: "use", ValueCoding: d.Use})
+				out.Part = append(out.Part, parameters.Datatype("use", "Coding", d.Use))
 			}
-			out.Part = append(out.Part, textParameter("value", d.Value))
+			out.Part = append(out.Part, parameters.String("value", d.Value))
 			list = append(list, out)
 		}
 	}
-	add := func(code string, value Parameter) {
+	add := func(code string, value parameters.Parameter) {
 		if wants(code) {
 			value.Name = "value"
-			list = append(list, Parameter{Name: "property", Part: []Parameter{codeParameter("code", code), value}})
+			list = append(list, parameters.Parameter{Name: "property", Part: []parameters.Parameter{parameters.Code("code", code), value}})
 		}
 	}
 	if c.definition != "" {
-		add("definition", Parameter{ValueString: c.definition})
+		add("definition", parameters.String("", c.definition))
 	}
 	if c.inactive {
-		add("inactive", boolParameter("", true))
+		add("inactive", parameters.Boolean("", true))
 	}
 	if c.abstract {
-		add("notSelectable", boolParameter("", true))
+		add("notSelectable", parameters.Boolean("", true))
 	}
 	cs.link()
 	for _, up := range cs.parents[i] {
-		add("parent", Parameter{ValueCode: cs.concepts[up].code})
+		add("parent", parameters.Code("", cs.concepts[up].code))
 	}
 	for _, down := range cs.children[i] {
-		add("child", Parameter{ValueCode: cs.concepts[down].code})
+		add("child", parameters.Code("", cs.concepts[down].code))
 	}
 	for _, q := range c.property {
 		switch q.code {
@@ -119,41 +120,39 @@ func (cs *codeSystem) describe(i int32, p *LookupParams) []Parameter {
 	return list
 }
 
-func (q property) parameter() Parameter {
+func (q property) parameter() parameters.Parameter {
 	switch q.element {
 	case "valueCode":
-		return Parameter{ValueCode: q.text}
+		return parameters.Code("", q.text)
 	case "valueBoolean":
-		return boolParameter("", q.text == "true")
+		return parameters.Boolean("", q.text == "true")
 	case "valueInteger":
-		n := json.Number(q.text)
-		return Parameter{ValueInteger: &n}
+		return parameters.Parameter{Type: "Integer", Value: json.RawMessage(q.text)}
 	case "valueDecimal":
-		n := json.Number(q.text)
-		return Parameter{ValueDecimal: &n}
+		return parameters.Decimal("", json.Number(q.text))
 	case "valueDateTime":
-		return Parameter{ValueDateTime: q.text}
+		return parameters.DateTime("", q.text)
 	case "valueCoding":
-		return Parameter{ValueCoding: q.coding}
+		return parameters.Datatype("", "Coding", q.coding)
 	}
-	return Parameter{ValueString: q.text}
+	return parameters.String("", q.text)
 }
 
 func (s *Service) askLookup(ctx context.Context, p *LookupParams) ([]byte, error) {
-	var in parametersIn
-	in.text("system", "valueUri", p.System)
-	in.text("version", "valueString", p.Version)
-	in.text("code", "valueCode", p.Code)
-	in.text("displayLanguage", "valueCode", p.DisplayLanguage)
+	var in askedParameters
+	in.add(parameters.URI("system", p.System))
+	in.add(parameters.String("version", p.Version))
+	in.add(parameters.Code("code", p.Code))
+	in.add(parameters.Code("displayLanguage", p.DisplayLanguage))
 	for _, q := range p.Property {
-		in.text("property", "valueCode", q)
+		in.add(parameters.Code("property", q))
 	}
 	out, warning, err := s.server.operation(ctx, "CodeSystem/$lookup", in)
 	if err != nil {
 		return nil, err
 	}
 	if warning != "" {
-		out.Parameter = append(out.Parameter, textParameter("warning", warning))
+		out = append(out, parameters.String("warning", warning))
 	}
-	return writeParameters(out.Parameter)
+	return parameters.Write(out)
 }

@@ -2,34 +2,31 @@ package terminology
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // said writes Parameters as "name=value; property(code=x value=y)".
 func said(t testing.TB, body []byte) string {
 	t.Helper()
-	var p parametersOut
-	if err := json.Unmarshal(body, &p); err != nil || p.ResourceType != "Parameters" {
+	list, err := parameters.Read(body)
+	if err != nil {
 		t.Fatalf("no Parameters: %s", body)
 	}
-	return sayAll(p.Parameter, "; ")
+	return sayAll(list, "; ")
 }
 
-func sayAll(list []Parameter, between string) string {
+func sayAll(list []parameters.Parameter, between string) string {
 	var out []string
 	for _, p := range list {
-		v := p.ValueString + p.ValueCode + p.ValueURI + p.ValueDateTime
-		switch {
-		case p.ValueBoolean != nil:
-			v = fmt.Sprint(*p.ValueBoolean)
-		case p.ValueInteger != nil:
-			v = p.ValueInteger.String()
-		case p.ValueCoding != nil:
-			v = p.ValueCoding.System + "|" + p.ValueCoding.Code
+		v := p.Text()
+		if p.Type == "Coding" {
+			var c Coding
+			_ = json.Unmarshal(p.Value, &c)
+			v = c.System + "|" + c.Code
 		}
 		if p.Part != nil {
 			out = append(out, p.Name+"("+sayAll(p.Part, " ")+")")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"kiln/server/parameters"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,13 +82,13 @@ type Filter struct {
 
 // Expansion is ValueSet.expansion.
 type Expansion struct {
-	Extension  []Extension `json:"extension,omitempty"`
-	Identifier string      `json:"identifier,omitempty"`
-	Timestamp  string      `json:"timestamp,omitempty"`
-	Total      *int        `json:"total,omitempty"`
-	Offset     *int        `json:"offset,omitempty"`
-	Parameter  []Parameter `json:"parameter,omitempty"`
-	Contains   []Contained `json:"contains,omitempty"`
+	Extension  []Extension            `json:"extension,omitempty"`
+	Identifier string                 `json:"identifier,omitempty"`
+	Timestamp  string                 `json:"timestamp,omitempty"`
+	Total      *int                   `json:"total,omitempty"`
+	Offset     *int                   `json:"offset,omitempty"`
+	Parameter  []parameters.Parameter `json:"parameter,omitempty"`
+	Contains   []Contained            `json:"contains,omitempty"`
 }
 
 // Extension is an extension with a simple value.
@@ -115,15 +116,15 @@ func (x *Expansion) marked(url string) bool {
 // limited reports whether the server says that it has left codes out to keep the
 // expansion small.
 func (x *Expansion) limited() bool {
-	return x.marked(costlyURL) || slices.ContainsFunc(x.Parameter, func(p Parameter) bool {
-		return p.Name == "limitedExpansion" && p.ValueBoolean != nil && *p.ValueBoolean
+	return x.marked(costlyURL) || slices.ContainsFunc(x.Parameter, func(p parameters.Parameter) bool {
+		return p.Name == "limitedExpansion" && p.True()
 	})
 }
 
 // cutAt reports whether the expansion names n as the most codes that it may have.
 func (x *Expansion) cutAt(n int) bool {
-	return slices.ContainsFunc(x.Parameter, func(p Parameter) bool {
-		return p.Name == "count" && p.ValueInteger != nil && p.ValueInteger.String() == strconv.Itoa(n)
+	return slices.ContainsFunc(x.Parameter, func(p parameters.Parameter) bool {
+		return p.Name == "count" && p.Type == "Integer" && p.Text() == strconv.Itoa(n)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // SubsumesParams are the inputs of $subsumes.
@@ -73,16 +74,16 @@ func (s *Service) askSubsumes(ctx context.Context, p SubsumesParams, at canonica
 	if s.server == nil {
 		return "", notFound(typeCodeSystem, at)
 	}
-	var in parametersIn
-	in.text("system", "valueUri", p.System)
-	in.text("version", "valueString", p.Version)
-	in.text("codeA", "valueCode", p.CodeA)
-	in.text("codeB", "valueCode", p.CodeB)
+	var in askedParameters
+	in.add(parameters.URI("system", p.System))
+	in.add(parameters.String("version", p.Version))
+	in.add(parameters.Code("codeA", p.CodeA))
+	in.add(parameters.Code("codeB", p.CodeB))
 	out, _, err := s.server.operation(ctx, "CodeSystem/$subsumes", in)
 	if err != nil {
 		return "", err
 	}
-	return Subsumption(out.get("outcome").ValueCode), nil
+	return Subsumption(parameters.Get(out, "outcome").Text()), nil
 }
 
 // Subsumes reports whether code general is special or above it. known is false
@@ -107,5 +108,5 @@ func notKnown(err error) bool {
 
 // JSON returns the outcome as Parameters.
 func (o Subsumption) JSON() ([]byte, error) {
-	return writeParameters([]Parameter{codeParameter("outcome", string(o))})
+	return parameters.Write([]parameters.Parameter{parameters.Code("outcome", string(o))})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // TranslateParams are the inputs of $translate.
@@ -216,24 +217,24 @@ func converse(equivalence string) string {
 
 // JSON returns the result as Parameters.
 func (r TranslateResult) JSON() ([]byte, error) {
-	list := []Parameter{boolParameter("result", r.Result)}
+	list := []parameters.Parameter{parameters.Boolean("result", r.Result)}
 	if r.Message != "" {
-		list = append(list, textParameter("message", r.Message))
+		list = append(list, parameters.String("message", r.Message))
 	}
 	for _, m := range r.Match {
-		out := Parameter{Name: "match", Part: []Parameter{codeParameter("equivalence", m.Equivalence)}}
+		out := parameters.Parameter{Name: "match", Part: []parameters.Parameter{parameters.Code("equivalence", m.Equivalence)}}
 		if m.Concept.Code != "" {
-			out.Part = append(out.Part, Parameter{Name: "concept", ValueCoding: &m.Concept})
+			out.Part = append(out.Part, parameters.Datatype("concept", "Coding", &m.Concept))
 		}
 		for _, q := range m.Product {
-			out.Part = append(out.Part, Parameter{Name: "product", Part: []Parameter{
-				{Name: "element", ValueURI: q.Property},
-				{Name: "concept", ValueCoding: &Coding{System: q.System, Code: q.Value, Display: q.Display}}}})
+			out.Part = append(out.Part, parameters.Parameter{Name: "product", Part: []parameters.Parameter{
+				parameters.URI("element", q.Property),
+				parameters.Datatype("concept", "Coding", &Coding{System: q.System, Code: q.Value, Display: q.Display})}})
 		}
 		if m.Source != "" {
-			out.Part = append(out.Part, Parameter{Name: "source", ValueURI: strings.TrimSpace(m.Source)})
+			out.Part = append(out.Part, parameters.URI("source", strings.TrimSpace(m.Source)))
 		}
 		list = append(list, out)
 	}
-	return writeParameters(list)
+	return parameters.Write(list)
 }

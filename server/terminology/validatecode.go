@@ -8,6 +8,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // ValidateCodeParams are the inputs of $validate-code. For a value set one of URL
@@ -105,7 +106,7 @@ func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c 
 		return ValidateCodeResult{Result: true, Coding: Coding{System: c.System, Code: c.Code}}, nil
 	case check == nil && (cs == nil || !cs.complete):
 		if g.server != nil {
-			return g.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *parametersIn) { in.text("url", "valueUri", c.System) })
+			return g.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) { in.add(parameters.URI("url", c.System)) })
 		}
 		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
 	}
@@ -175,10 +176,10 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 			open = true
 		}
 		if open && g.server != nil {
-			r, err := g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *parametersIn) {
+			r, err := g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
 				if vs == nil {
-					in.text("url", "valueUri", at.url)
-					in.text("valueSetVersion", "valueString", at.version)
+					in.add(parameters.URI("url", at.url))
+					in.add(parameters.String("valueSetVersion", at.version))
 					return
 				}
 				in.resource("valueSet", struct {
@@ -283,14 +284,14 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 }
 
 // askValidate asks the server.
-func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*parametersIn)) (ValidateCodeResult, error) {
-	var in parametersIn
+func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*askedParameters)) (ValidateCodeResult, error) {
+	var in askedParameters
 	where(&in)
-	in.text("system", "valueUri", c.System)
-	in.text("version", "valueString", c.Version)
-	in.text("code", "valueCode", c.Code)
-	in.text("display", "valueString", c.Display)
-	in.text("displayLanguage", "valueCode", p.DisplayLanguage)
+	in.add(parameters.URI("system", c.System))
+	in.add(parameters.String("version", c.Version))
+	in.add(parameters.Code("code", c.Code))
+	in.add(parameters.String("display", c.Display))
+	in.add(parameters.Code("displayLanguage", p.DisplayLanguage))
 	in.flag("abstract", p.Abstract)
 	out, warning, err := g.server.operation(ctx, path, in)
 	if err != nil {
@@ -299,9 +300,8 @@ func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c C
 		}
 		return ValidateCodeResult{}, err
 	}
-	result := out.get("result").ValueBoolean
-	r := ValidateCodeResult{Result: result != nil && *result, Message: out.get("message").ValueString, Warning: warning,
-		Coding: Coding{System: c.System, Version: out.get("version").ValueString, Code: c.Code, Display: out.get("display").ValueString}}
+	r := ValidateCodeResult{Result: parameters.Get(out, "result").True(), Message: parameters.Get(out, "message").Text(), Warning: warning,
+		Coding: Coding{System: c.System, Version: parameters.Get(out, "version").Text(), Code: c.Code, Display: parameters.Get(out, "display").Text()}}
 	if !r.Result && r.Message == "" {
 		r.Message = fmt.Sprintf("code %q of %s is not valid, says the terminology server", clip(c.Code), systemName(c.System))
 	}
@@ -310,17 +310,17 @@ func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c C
 
 // JSON returns the result as Parameters.
 func (r ValidateCodeResult) JSON() ([]byte, error) {
-	list := []Parameter{boolParameter("result", r.Result)}
-	add := func(p Parameter) {
-		if p.ValueString+p.ValueCode+p.ValueURI != "" {
+	list := []parameters.Parameter{parameters.Boolean("result", r.Result)}
+	add := func(p parameters.Parameter) {
+		if !p.Empty() {
 			list = append(list, p)
 		}
 	}
-	add(textParameter("message", r.Message))
-	add(textParameter("display", r.Coding.Display))
-	add(codeParameter("code", r.Coding.Code))
-	add(Parameter{Name: "system", ValueURI: r.Coding.System})
-	add(textParameter("version", r.Coding.Version))
-	add(textParameter("warning", r.Warning))
-	return writeParameters(list)
+	add(parameters.String("message", r.Message))
+	add(parameters.String("display", r.Coding.Display))
+	add(parameters.Code("code", r.Coding.Code))
+	add(parameters.URI("system", r.Coding.System))
+	add(parameters.String("version", r.Coding.Version))
+	add(parameters.String("warning", r.Warning))
+	return parameters.Write(list)
 }

@@ -2,12 +2,12 @@ package validate
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 )
 
 // Operation is a $validate request.
@@ -37,9 +37,9 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 			case "resource":
 				body = p.Resource
 			case "mode":
-				op.Mode = p.ValueCode
+				op.Mode = p.Text()
 			case "profile":
-				op.Profiles = append(op.Profiles, p.ValueURI+p.ValueCanonical+p.ValueString)
+				op.Profiles = append(op.Profiles, p.Text())
 			default:
 				return nil, outcome.Invalid("$validate has no parameter %q; it takes resource, mode and profile", p.Name)
 			}
@@ -100,24 +100,9 @@ func valid(text string) []outcome.Issue {
 	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: text}}
 }
 
-type part struct {
-	Name           string          `json:"name"`
-	Resource       json.RawMessage `json:"resource"`
-	ValueCode      string          `json:"valueCode"`
-	ValueURI       string          `json:"valueUri"`
-	ValueCanonical string          `json:"valueCanonical"`
-	ValueString    string          `json:"valueString"`
-}
-
 // parametersOf reads the parts of a Parameters resource that wraps a request. The
 // resource stays JSON, so that its issues have its own paths.
-func parametersOf(body []byte) ([]part, bool) {
-	var p struct {
-		ResourceType string `json:"resourceType"`
-		Parameter    []part `json:"parameter"`
-	}
-	if json.Unmarshal(body, &p) != nil || p.ResourceType != "Parameters" {
-		return nil, false
-	}
-	return p.Parameter, true
+func parametersOf(body []byte) ([]parameters.Parameter, bool) {
+	list, err := parameters.Read(body)
+	return list, err == nil
 }

@@ -1,0 +1,143 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/parameters"
+	"kiln/server/store"
+)
+
+// packages is GET /$packages: the packages that were installed on the running
+// service, by name.
+func (s *Set) packages() Operation {
+	return Operation{Definition: local + "packages", Run: func(ctx context.Context, _ Request, _ *Inputs) (interaction.Response, error) {
+		if err := s.May(ctx, access.Admin, "", ""); err != nil {
+			return interaction.Response{}, err
+		}
+		list, err := s.Store.InstalledPackages(ctx)
+		if err != nil {
+			return interaction.Response{}, err
+		}
+		var out []parameters.Parameter
+		for _, p := range list {
+			out = append(out, parameters.Parts("package",
+				parameters.String("name", p.Name), parameters.String("version", p.Version), parameters.String("integrity", p.Integrity),
+				parameters.DateTime("installed", p.Installed.Format(time.RFC3339Nano)), parameters.Integer("resources", p.Resources)))
+		}
+		return told(http.StatusOK, out)
+	}}
+}
+
+// removePackage is POST /$remove-package: it deletes what an installed package
+// brought, in one transaction, but for what has been changed since and what another
+// installed package brought too. A package that is not installed is not-found, 404.
+func (s *Set) removePackage() Operation {
+	return Operation{Definition: local + "remove-package", Run: s.runRemovePackage}
+}
+
+func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (interaction.Response, error) {
+	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+		return interaction.Response{}, err
+	}
+	name, dryRun := in.Text("name"), in.True("dry-run")
+	version, err := s.installedVersion(ctx, name, in.Text("version"))
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	var out []parameters.Parameter
+	var deleted int
+	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
+		out, deleted = nil, 0
+		if err := tx.Lock(ctx, installLock); err != nil {
+			return err
+		}
+		list, err := tx.PackageResources(ctx, name, version)
+		if err != nil {
+			return err
+		}
+		var ws []*store.Write
+		for _, r := range list {
+			reference := parameters.Reference("reference", r.ResourceType+"/"+r.ID)
+			reason, gone, err := keepReason(ctx, tx, r)
+			switch {
+			case err != nil:
+				return err
+			case gone:
+			case reason != "":
+				out = append(out, parameters.Parts("resource", parameters.Code("action", "keep"), reference, parameters.String("reason", reason)))
+			default:
+				ws = append(ws, &store.Write{Method: fhir.DELETE, ResourceType: r.ResourceType, ID: r.ID})
+				out = append(out, parameters.Parts("resource", parameters.Code("action", "delete"), reference))
+			}
+		}
+		deleted = len(ws)
+		if dryRun {
+			return errDryRun
+		}
+		if len(ws) > 0 {
+			if err := tx.Write(ctx, ws); err != nil {
+				return err
+			}
+		}
+		return tx.DropPackage(ctx, name, version)
+	})
+	if err != nil && !errors.Is(err, errDryRun) {
+		return interaction.Response{}, err
+	}
+	return told(http.StatusOK, slices.Concat([]parameters.Parameter{
+		parameters.String("name", name), parameters.String("version", version), parameters.Boolean("dryRun", dryRun),
+		parameters.Integer("delete", deleted), parameters.Integer("keep", len(out)-deleted)}, out))
+}
+
+// keepReason is why a resource of a package is not to be deleted, "" when it is; gone
+// says that it is deleted already.
+func keepReason(ctx context.Context, tx *store.Tx, r store.InstalledResource) (reason string, gone bool, err error) {
+	v, err := tx.Read(ctx, r.ResourceType, r.ID)
+	if e, ok := outcome.From(err); ok && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+		return "", true, nil
+	}
+	switch {
+	case err != nil:
+		return "", false, err
+	case r.Shared:
+		return "another installed package brought it too", false, nil
+	case v.VersionID != r.VersionID:
+		return "it has been changed since", false, nil
+	}
+	return "", false, nil
+}
+
+// installedVersion is the version of a package that is meant: the one named, or the
+// only one that is installed.
+func (s *Set) installedVersion(ctx context.Context, name, version string) (string, error) {
+	list, err := s.Store.InstalledPackages(ctx)
+	if err != nil {
+		return "", err
+	}
+	var versions, names []string
+	for _, p := range list {
+		names = append(names, p.Name+"@"+p.Version)
+		if p.Name == name && (version == "" || p.Version == version) {
+			versions = append(versions, p.Version)
+		}
+	}
+	switch len(versions) {
+	case 1:
+		return versions[0], nil
+	case 0:
+		if len(names) == 0 {
+			names = []string{"none"}
+		}
+		return "", outcome.New(outcome.CodeNotFound, "the package %s is not installed; installed: %s", clip(name), strings.Join(names, ", "))
+	}
+	return "", outcome.Invalid("of %s several versions are installed, %s: name one", clip(name), strings.Join(versions, ", "))
+}

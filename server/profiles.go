@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"sync"
+
+	"kiln/server/search"
+	"kiln/server/store"
+)
+
+// profiles are the canonicals of the stored profiles, by resource type, read again
+// after a definition was written.
+type profiles struct {
+	store    *store.Store
+	registry func() *search.Registry
+
+	mu      sync.Mutex
+	version int64
+	byType  map[string][]string // nil: to be read
+}
+
+// forget makes the next of read them.
+func (p *profiles) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.version++
+	p.byType = nil
+}
+
+// of returns the profiles, and a version that differs when they may.
+func (p *profiles) of(ctx context.Context) (map[string][]string, int64, error) {
+	p.registry() // what is written elsewhere is noticed with the search parameters
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byType != nil {
+		return p.byType, p.version, nil
+	}
+	byType := make(map[string][]string)
+	for cursor := ""; ; {
+		values := url.Values{"derivation": {"constraint"}, "_count": {"200"}, "_total": {"none"}}
+		if cursor != "" {
+			values.Set("_cursor", cursor)
+		}
+		q, err := search.Parse(p.registry(), "StructureDefinition", values, search.Options{MaxCount: 200})
+		if err != nil {
+			return nil, 0, err
+		}
+		page, err := p.store.Search(ctx, q)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, v := range page.Matches {
+			var d struct{ Kind, Type, URL string }
+			if err := json.Unmarshal(v.Body, &d); err != nil {
+				return nil, 0, fmt.Errorf("StructureDefinition/%s: %w", v.ID, err)
+			}
+			if d.Kind == "resource" && d.URL != "" {
+				byType[d.Type] = append(byType[d.Type], d.URL)
+			}
+		}
+		if !page.HasNext {
+			break
+		}
+		cursor = page.Last
+	}
+	for typ := range byType {
+		slices.Sort(byType[typ])
+		byType[typ] = slices.Compact(byType[typ])
+	}
+	p.byType = byType
+	return byType, p.version, nil
+}
