@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -21,17 +25,29 @@ func load() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load PATH…",
 		Short: "Load files into a running server",
-		Long: `Load posts what it finds through the server's ordinary REST interface: Bundles
-of type transaction and batch as they are, other resources by PUT (POST without
-an id), lines of .ndjson in batches.
+		Long: `Load posts what it finds through the server's ordinary REST interface. Bundles
+of type transaction and batch go as they are. The resources of a searchset or
+collection, the lines of .ndjson and single resources are stored by PUT where they
+have an id, else by POST. A document or message is stored as a Bundle; another type
+of Bundle is refused.
 
-PATH is a file or a folder: .json, .ndjson, each also .gz, and .tar, .tar.gz,
+PATH is a file or a folder: .json, .ndjson, each also .gz or .zst, and .tar, .tar.gz,
 .tar.zst of them. Hospitals, practitioners and organizations come first, as others
-refer to them. What the server acknowledged is noted in the state file, so that a
-load that was interrupted goes on where it stopped; the file is removed when all
-is loaded. What failed is told in the error file, and by a non-zero exit.`,
+refer to them. A file that cannot be read fails alone.
+
+The state file tells what was sent and what was acknowledged. Interrupted by Ctrl-C,
+load waits for the answers that are due; run again, it goes on where it stopped. What
+was sent without an answer is looked up before it is sent again, so that nothing is
+stored twice. The file is removed when all is loaded. What failed is told in the error
+file, and by a non-zero exit.`,
+		Example: `  kiln load examples/patients
+  kiln load synthea.tar.zst --parallel 8
+  kiln load export.ndjson.gz --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, paths []string) error {
+			if o.parallel < 1 || o.parallel > maxParallel {
+				return fmt.Errorf("--parallel is %d: expected 1 to %d", o.parallel, maxParallel)
+			}
 			if o.server == "" {
 				cfg, err := configured(c)
 				if err != nil {
@@ -40,6 +56,9 @@ is loaded. What failed is told in the error file, and by a non-zero exit.`,
 				if o.server = cfg.Server.BaseURL; o.server == "" {
 					o.server = "http://" + cfg.Server.Listen
 				}
+			}
+			if u, err := url.Parse(o.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+				return fmt.Errorf("--server is %q: expected a URL that starts with http:// or https://", o.server)
 			}
 			o.server = strings.TrimRight(o.server, "/")
 			return runLoad(c, o, paths)
@@ -51,21 +70,27 @@ is loaded. What failed is told in the error file, and by a non-zero exit.`,
 	f.IntVar(&o.parallel, "parallel", max(4, 2*runtime.NumCPU()), "requests at the same time")
 	f.StringVar(&o.state, "state", "kiln-load.state", "file that remembers what was acknowledged")
 	f.StringVar(&o.errors, "errors", "kiln-load.errors.ndjson", "file that failures are written to")
+	f.DurationVar(&o.settle, "settle", 10*time.Second, "how long a request that was cut off may still be at work in the server")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress bar")
 	return c
 }
+
+// maxParallel bounds the requests at the same time.
+const maxParallel = 256
 
 type loadOptions struct {
 	server, token string
 	parallel      int
 	state, errors string
+	settle        time.Duration
 	quiet         bool
 }
 
 // loadResult is the summary of a load.
 type loadResult struct {
 	Requests  int     `json:"requests"`
-	Skipped   int     `json:"skipped"` // acknowledged by an earlier run
+	Skipped   int     `json:"skipped"` // requests that an earlier run had acknowledged
+	Found     int     `json:"found"`   // resources that it had stored without learning of it
 	Resources int     `json:"resources"`
 	Failed    int     `json:"failed"`
 	Bytes     int64   `json:"bytes"`
@@ -79,62 +104,46 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 		return err
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("nothing to load in %s: expected .json, .ndjson, .gz, .tar, .tar.gz or .tar.zst", strings.Join(paths, ", "))
+		return fmt.Errorf("nothing to load in %s: expected .json, .ndjson, .gz, .zst, .tar, .tar.gz or .tar.zst", strings.Join(paths, ", "))
 	}
-	state, err := openState(o.state, o.server)
-	if err != nil {
-		return err
-	}
-	defer state.close()
-	if state.known() > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "going on after an earlier load: %d requests were acknowledged (%s)\n", state.known(), o.state)
-	}
+
+	// 1. The first signal stops new requests, the second one those under way.
+	taking, giveUp := context.WithCancelCause(c.Context())
+	defer giveUp(nil)
+	working, cut := context.WithCancel(context.WithoutCancel(c.Context()))
+	defer cut()
 	p := newPoster(o)
-	bar := progress(c.ErrOrStderr(), o.quiet || wantsJSON(c), total)
-	var (
-		mu     sync.Mutex
-		result loadResult
-		fails  errorFile
-		start  = time.Now()
-	)
-	fails.path = o.errors
-	done := func(it item, a posted) {
-		mu.Lock()
-		defer mu.Unlock()
-		result.Requests++
-		result.Resources += a.resources
-		result.Failed += len(a.failures)
-		result.Bytes += int64(len(it.data))
-		for _, f := range a.failures {
-			fails.add(f)
-		}
-		if len(a.failures) == 0 {
-			state.add(it.key)
-		}
-		rate := float64(result.Resources) / time.Since(start).Seconds()
-		bar.Describe(fmt.Sprintf("%d resources, %.0f/s, %d failed", result.Resources, rate, result.Failed))
-		bar.Add64(it.weight)
-	}
-	skip := func(it item) bool {
-		if !state.has(it.key) {
-			return false
-		}
-		mu.Lock()
-		result.Skipped++
-		bar.Add64(it.weight)
-		mu.Unlock()
-		return true
-	}
-	err = loadAll(c.Context(), files, o.parallel, skip, func(ctx context.Context, it item) { done(it, p.post(ctx, it)) })
-	bar.Finish()
-	result.Seconds = time.Since(start).Seconds()
-	result.Rate = float64(result.Resources) / result.Seconds
-	if cerr := fails.close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	p.stopping, p.giveUp = taking, func(err error) { giveUp(err) }
+	if err := p.meet(taking); err != nil {
 		return err
 	}
+
+	// 2. What earlier runs did.
+	if p.journal, err = openJournal(o.state, o.server); err != nil {
+		return err
+	}
+	defer p.journal.close()
+	if done, unsure := p.journal.counts(); done+unsure > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "going on after an earlier load: %d requests were acknowledged, %d have no answer and are looked up (%s)\n", done, unsure, o.state)
+	}
+	l := &loading{journal: p.journal, start: time.Now(), bar: progress(c.ErrOrStderr(), o.quiet || wantsJSON(c), total)}
+	l.fails.path = o.errors
+	stopped := l.listen(c, taking, cut)
+	defer stopped()
+
+	// 3. The work.
+	loadAll(taking, files, o.parallel, handlers{
+		skip: l.skip,
+		post: func(it item) {
+			l.began()
+			l.done(it, p.post(working, it))
+		},
+		broken: l.broken,
+	})
+	l.bar.Finish()
+
+	// 4. What came of it.
+	result := l.result()
 	if wantsJSON(c) {
 		if err := printJSON(c.OutOrStdout(), result); err != nil {
 			return err
@@ -142,11 +151,125 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 	} else {
 		fmt.Fprintf(c.OutOrStdout(), "%d resources in %d requests, %.1f s, %.0f resources/s; %d failed, %d requests skipped\n",
 			result.Resources, result.Requests, result.Seconds, result.Rate, result.Failed, result.Skipped)
+		if result.Found > 0 {
+			fmt.Fprintf(c.OutOrStdout(), "%d resources were stored already by requests that had no answer\n", result.Found)
+		}
+	}
+	if err := l.fails.close(); err != nil {
+		return fmt.Errorf("error file: %w", err)
+	}
+	switch cause := context.Cause(taking); {
+	case cause == nil:
+	case errors.Is(cause, context.Canceled):
+		return errors.New("interrupted: the same command goes on where this one stopped")
+	default:
+		return fmt.Errorf("%w; the same command goes on where this one stopped", cause)
 	}
 	if result.Failed > 0 {
 		return fmt.Errorf("%d failed: see %s", result.Failed, o.errors)
 	}
-	return state.remove()
+	return p.journal.remove()
+}
+
+// loading counts what a load has done so far.
+type loading struct {
+	journal *journal
+	start   time.Time
+	bar     *progressbar.ProgressBar
+
+	mu       sync.Mutex
+	counts   loadResult
+	inFlight int
+	fails    errorFile
+}
+
+// listen says that a signal came, and cuts the requests off at the second one. The
+// function that it returns ends it.
+func (l *loading) listen(c *cobra.Command, taking context.Context, cut func()) func() {
+	over := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		select {
+		case <-over:
+			return
+		case <-taking.Done():
+		}
+		if !errors.Is(context.Cause(taking), context.Canceled) {
+			return // it is said at the end
+		}
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+		defer signal.Stop(again)
+		l.mu.Lock()
+		n := l.inFlight
+		l.mu.Unlock()
+		fmt.Fprintf(c.ErrOrStderr(), "\nstopping: waiting for %d answers; again to stop at once\n", n)
+		select {
+		case <-over:
+		case <-again:
+			cut()
+		}
+	})
+	return func() { close(over); done.Wait() }
+}
+
+func (l *loading) began() {
+	l.mu.Lock()
+	l.inFlight++
+	l.mu.Unlock()
+}
+
+// done counts an item that was sent.
+func (l *loading) done(it item, a posted) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inFlight--
+	l.counts.Found += a.found
+	if a.notSent {
+		return
+	}
+	l.counts.Requests++
+	l.counts.Resources += a.resources
+	l.counts.Bytes += int64(a.bytes)
+	l.fail(a.failures...)
+	l.bar.Describe(fmt.Sprintf("%d resources, %.0f/s, %d failed", l.counts.Resources, l.rate(), l.counts.Failed))
+	l.bar.Add64(it.weight)
+}
+
+// skip reports whether an earlier run has stored an item.
+func (l *loading) skip(it item) bool {
+	if !l.journal.of(it.key).done {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts.Skipped++
+	l.bar.Add64(it.weight)
+	return true
+}
+
+// broken notes a file that cannot be read, or not to its end.
+func (l *loading) broken(name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail(failure{Source: name, Error: err.Error()})
+}
+
+func (l *loading) fail(list ...failure) {
+	l.counts.Failed += len(list)
+	for _, f := range list {
+		l.fails.add(f)
+	}
+}
+
+func (l *loading) rate() float64 { return float64(l.counts.Resources) / time.Since(l.start).Seconds() }
+
+func (l *loading) result() loadResult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.counts
+	r.Rate, r.Seconds = l.rate(), time.Since(l.start).Seconds()
+	return r
 }
 
 // progress is a bar over the bytes of all files, or nothing where nobody looks.
@@ -201,53 +324,4 @@ func (e *errorFile) close() error {
 		}
 	}
 	return e.err
-}
-
-// state remembers the keys of what the server acknowledged, one a line.
-type state struct {
-	path   string
-	prefix string
-	mu     sync.Mutex
-	seen   map[string]bool
-	f      *os.File
-}
-
-func openState(path, server string) (*state, error) {
-	s := &state{path: path, prefix: server + " ", seen: make(map[string]bool)}
-	old, err := os.ReadFile(path)
-	if err != nil && !os.IsNotExist(err) {
-		return nil, err
-	}
-	// A line that was cut off by a crash has no end and does not count.
-	for line := range strings.SplitAfterSeq(string(old), "\n") {
-		if key, ok := strings.CutSuffix(line, "\n"); ok {
-			if key, ok = strings.CutPrefix(key, s.prefix); ok {
-				s.seen[key] = true
-			}
-		}
-	}
-	s.f, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	return s, err
-}
-
-func (s *state) known() int { return len(s.seen) }
-
-func (s *state) has(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seen[key]
-}
-
-func (s *state) add(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen[key] = true
-	fmt.Fprintf(s.f, "%s%s\n", s.prefix, key)
-}
-
-func (s *state) close() { s.f.Close() }
-
-func (s *state) remove() error {
-	s.f.Close()
-	return os.Remove(s.path)
 }

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ import (
 // item is the body of one request: a Bundle, a resource, or lines of .ndjson.
 type item struct {
 	name   string // for people: file, member, line
-	key    string // for the state file: name and size
+	key    string // for the state file: name and hash of the content
 	data   []byte
 	lines  int   // first line of a group of .ndjson lines; 0 for JSON
 	weight int64 // bytes of the source file that it stands for, for the progress bar
@@ -95,9 +96,17 @@ func rank(path string) int {
 	return len(ranks)
 }
 
-// loadAll hands every item to post, parallel ones at a time. Files of one rank
-// are done before the next rank begins; so are the members of an archive.
-func loadAll(ctx context.Context, files []source, parallel int, skip func(item) bool, post func(context.Context, item)) error {
+// handlers are what loadAll calls.
+type handlers struct {
+	skip   func(item) bool // whether an item is stored already
+	post   func(item)
+	broken func(name string, err error) // a file that cannot be read
+}
+
+// loadAll hands every item to post, parallel ones at a time, until ctx ends. Files of
+// one rank are done before the next rank begins; so are the members of an archive. It
+// returns when every call has. A file that cannot be read costs no other one.
+func loadAll(ctx context.Context, files []source, parallel int, h handlers) {
 	var g *errgroup.Group
 	start := func() {
 		g = new(errgroup.Group)
@@ -105,11 +114,16 @@ func loadAll(ctx context.Context, files []source, parallel int, skip func(item) 
 	}
 	start()
 	give := func(it item) error {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return errStopped
 		}
-		if !skip(it) {
-			g.Go(func() error { post(ctx, it); return nil })
+		if !h.skip(it) {
+			g.Go(func() error {
+				if ctx.Err() == nil { // it may have waited for its turn
+					h.post(it)
+				}
+				return nil
+			})
 		}
 		return nil
 	}
@@ -122,43 +136,54 @@ func loadAll(ctx context.Context, files []source, parallel int, skip func(item) 
 		if i > 0 && rank(f.path) != rank(files[i-1].path) {
 			barrier()
 		}
-		if kindOf(f.path) != "tar" {
-			if err := readFile(f, give); err != nil {
-				return fmt.Errorf("%s: %w", f.path, err)
-			}
-			continue
+		load := readFile
+		if kindOf(f.path) == "tar" {
+			load = func(f source, give func(item) error) error { return readArchive(f, h, give, barrier) }
 		}
-		// An archive is read once to learn the ranks of its members, then once
-		// for each rank there is.
-		members := make(map[int]int64)
-		if err := readTar(f, func(name string, size int64, _ io.Reader) error {
-			members[rank(name)] += size
-			return nil
-		}); err != nil {
-			return fmt.Errorf("%s: %w", f.path, err)
-		}
-		var all int64
-		for _, size := range members {
-			all += size
-		}
-		for r := range len(ranks) + 1 {
-			if members[r] == 0 {
-				continue
-			}
-			if err := readTar(f, func(name string, size int64, in io.Reader) error {
-				if rank(name) != r {
-					return nil
-				}
-				share := int64(float64(f.size) * float64(size) / float64(all))
-				return readMember(f.path+"!"+name, name, size, share, in, give)
-			}); err != nil {
-				return fmt.Errorf("%s: %w", f.path, err)
-			}
-			barrier()
+		switch err := load(f, give); {
+		case errors.Is(err, errStopped):
+			return
+		case err != nil:
+			h.broken(f.path, fmt.Errorf("the file cannot be read: %w", err))
 		}
 	}
-	g.Wait()
-	return ctx.Err()
+}
+
+// readArchive cuts an archive into items. It is read once to learn the ranks of its
+// members, then once for each rank there is. What is before the place where it is
+// broken is loaded.
+func readArchive(f source, h handlers, give func(item) error, barrier func()) error {
+	members := make(map[int]int64)
+	broken := readTar(f, func(name string, size int64, _ io.Reader) error {
+		members[rank(name)] += max(size, 1)
+		return nil
+	})
+	var all int64
+	for _, size := range members {
+		all += size
+	}
+	for r := range len(ranks) + 1 {
+		if members[r] == 0 {
+			continue
+		}
+		err := readTar(f, func(name string, size int64, in io.Reader) error {
+			if rank(name) != r {
+				return nil
+			}
+			share := int64(float64(f.size) * float64(size) / float64(all))
+			err := readMember(f.path+"!"+name, name, share, in, give)
+			if err != nil && !errors.Is(err, errStopped) && broken == nil {
+				h.broken(f.path+"!"+name, fmt.Errorf("the file cannot be read: %w", err))
+				return nil
+			}
+			return err
+		})
+		if errors.Is(err, errStopped) {
+			return err
+		}
+		barrier()
+	}
+	return broken
 }
 
 // unpacked opens a file and undoes its compression.
@@ -199,7 +224,7 @@ func readFile(f source, give func(item) error) error {
 		return err
 	}
 	defer done()
-	return readItems(f.path, f.path, f.size, f.size, in, give)
+	return readItems(f.path, f.path, f.size, in, give)
 }
 
 // readTar calls each for every regular member that can be loaded.
@@ -227,26 +252,37 @@ func readTar(f source, each func(name string, size int64, in io.Reader) error) e
 	}
 }
 
-func readMember(label, name string, size, share int64, in io.Reader, give func(item) error) error {
+func readMember(label, name string, share int64, in io.Reader, give func(item) error) error {
 	r, done, err := unpack(name, in)
 	if err != nil {
 		return err
 	}
 	defer done()
-	return readItems(label, name, size, share, r, give)
+	return readItems(label, name, share, r, give)
+}
+
+// keyOf names an item in the state file, from whichever folder it is loaded: by its
+// absolute name and a hash of its content, so that a file that was changed is another
+// item.
+func keyOf(label string, data []byte) string {
+	if abs, err := filepath.Abs(label); err == nil {
+		label = abs
+	}
+	sum := sha256.Sum256(data)
+	return fmt.Sprintf("%s %x", label, sum[:12])
 }
 
 // groupLines is how many lines of .ndjson go into one batch.
 const groupLines = 200
 
 // readItems cuts a file into items.
-func readItems(label, name string, size, share int64, in io.Reader, give func(item) error) error {
+func readItems(label, name string, share int64, in io.Reader, give func(item) error) error {
 	if kindOf(name) == "json" {
 		data, err := io.ReadAll(in)
 		if err != nil {
 			return err
 		}
-		return give(item{name: label, key: fmt.Sprintf("%s:%d", label, size), data: data, weight: share})
+		return give(item{name: label, key: keyOf(label, data), data: data, weight: share})
 	}
 	lines := bufio.NewReaderSize(in, 1<<20)
 	var group bytes.Buffer
@@ -256,7 +292,7 @@ func readItems(label, name string, size, share int64, in io.Reader, give func(it
 			return nil
 		}
 		it := item{
-			name: fmt.Sprintf("%s:%d", label, first), key: fmt.Sprintf("%s:%d:%d", label, size, first),
+			name: fmt.Sprintf("%s:%d", label, first), key: keyOf(fmt.Sprintf("%s:%d", label, first), group.Bytes()),
 			data: bytes.Clone(group.Bytes()), lines: first, weight: weight,
 		}
 		group.Reset()

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// journal is the state file of `kiln load`: what was sent and what became of it, one
+// JSON object a line, written before a request goes out and after its answer came.
+// What was sent and has no answer may be stored or not: that is looked up before it
+// is sent again.
+type journal struct {
+	path, server string
+
+	mu    sync.Mutex
+	f     *os.File
+	items map[string]*record
+	// claimed are the resources that are known to be of an item, the latest ones, so
+	// that they are not taken for another item with the same content. before is the
+	// full generation ahead of it.
+	claimed, before map[string]bool
+}
+
+// maxClaimed bounds one generation of claimed resources.
+const maxClaimed = 200_000
+
+// record is what the journal knows of an item.
+type record struct {
+	// sent and last are when it was sent the first and the last time, by the server's
+	// clock; zero when never.
+	sent, last time.Time
+	done       bool
+	unsure     bool         // the last sending has no answer, or one that does not tell
+	stored     map[int]bool // entries of a batch that are stored
+}
+
+// line is one line of the file.
+type line struct {
+	Server string    `json:"server"`
+	Key    string    `json:"key"`
+	Event  string    `json:"event"` // sent, stored (with entries), refused, done
+	At     time.Time `json:"at,omitzero"`
+	// Entries are those of a batch that are stored; Locations what was stored.
+	Entries   []int    `json:"entries,omitempty"`
+	Locations []string `json:"locations,omitempty"`
+	Unsure    bool     `json:"unsure,omitempty"`
+}
+
+// The events of an item.
+const (
+	eventSent    = "sent"    // it goes out now
+	eventStored  = "stored"  // some entries are stored; the others are not, or Unsure
+	eventRefused = "refused" // the server has stored nothing of it
+	eventDone    = "done"    // all of it is stored
+)
+
+func openJournal(path, server string) (*journal, error) {
+	j := &journal{path: path, server: server, items: make(map[string]*record), claimed: make(map[string]bool)}
+	old, err := os.Open(path)
+	switch {
+	case err == nil:
+		defer old.Close()
+		lines := bufio.NewReader(old)
+		for {
+			text, err := lines.ReadString('\n')
+			if err != nil {
+				break // a line that was cut off by a crash has no end and does not count
+			}
+			j.read(strings.TrimSuffix(text, "\n"))
+		}
+	case !os.IsNotExist(err):
+		return nil, fmt.Errorf("state file: %w", err)
+	}
+	if j.f, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+		return nil, fmt.Errorf("state file: %w", err)
+	}
+	return j, nil
+}
+
+func (j *journal) read(text string) {
+	var l line
+	if json.Unmarshal([]byte(text), &l) == nil && l.Server == j.server {
+		j.apply(l)
+	}
+}
+
+func (j *journal) apply(l line) {
+	r := j.items[l.Key]
+	if r == nil {
+		r = &record{stored: make(map[int]bool)}
+		j.items[l.Key] = r
+	}
+	switch l.Event {
+	case eventSent:
+		if r.unsure, r.last = true, l.At; r.sent.IsZero() {
+			r.sent = l.At
+		}
+	case eventStored:
+		r.unsure = l.Unsure
+		for _, i := range l.Entries {
+			r.stored[i] = true
+		}
+	case eventRefused:
+		r.unsure = false
+	case eventDone:
+		r.done, r.unsure = true, false
+	}
+	for _, at := range l.Locations {
+		j.claims(at)
+	}
+}
+
+func (j *journal) claims(location string) {
+	if len(j.claimed) >= maxClaimed {
+		j.before, j.claimed = j.claimed, make(map[string]bool)
+	}
+	j.claimed[location] = true
+}
+
+// note writes an event down. It returns the error of writing: what cannot be noted
+// must not be sent.
+func (j *journal) note(l line) error {
+	l.Server = j.server
+	text, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("state file: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.apply(l)
+	if _, err := j.f.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("state file: %w", err)
+	}
+	return nil
+}
+
+// of returns what is known of an item, its zero value when nothing is.
+func (j *journal) of(key string) record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r := j.items[key]; r != nil {
+		return *r
+	}
+	return record{}
+}
+
+// claim reports whether location is not that of another item, and makes it that of
+// this one.
+func (j *journal) claim(location string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.claimed[location] || j.before[location] {
+		return false
+	}
+	j.claims(location)
+	return true
+}
+
+// counts returns how many items are done, and of how many it is not known.
+func (j *journal) counts() (done, unsure int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.items {
+		if r.done {
+			done++
+		} else if r.unsure {
+			unsure++
+		}
+	}
+	return done, unsure
+}
+
+func (j *journal) close() { j.f.Close() }
+
+func (j *journal) remove() error {
+	j.f.Close()
+	return os.Remove(j.path)
+}
