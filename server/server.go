@@ -200,6 +200,7 @@ func (s *Server) interactions(o Options) (*interaction.Service, error) {
 
 		VersionConflictStatus: s.versionConflictStatus,
 	}
+	i.Access = s.access(i)
 	var err error
 	if s.Operations, err = operation.New(i, index.Operations); err != nil {
 		return nil, err

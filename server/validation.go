@@ -9,6 +9,7 @@ import (
 
 	"kiln/definitions"
 	"kiln/gen/r4"
+	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/validate"
@@ -55,12 +56,24 @@ func definition(typ, id string) ([]byte, bool, error) {
 	return body, ok, nil
 }
 
-// exists reports whether a reference has a target on this server.
+// exists reports whether a reference has a target on this server that the request can
+// read. A token that reads nothing of the type cannot learn what there is: then every
+// target is taken for granted.
 func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
 	if exists, known := interaction.Promised(ctx, typ, id); known {
 		return exists, nil
 	}
-	_, err := s.Store.Read(ctx, typ, id)
+	if err := s.Service.May(ctx, access.Read, typ, id); err != nil {
+		if outcome.Is(err, outcome.CodeForbidden) {
+			return true, nil
+		}
+		return false, err
+	}
+	from, err := s.Service.Seen(ctx, s.Store)
+	if err != nil {
+		return false, err
+	}
+	_, err = from.Read(ctx, typ, id)
 	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return false, nil
 	}

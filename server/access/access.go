@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/netip"
 
-	"kiln/server/outcome"
+	"kiln/oauth/smart"
 )
 
 // Interaction is what a caller wants to do, in the words of the capability
@@ -25,24 +25,22 @@ const (
 	Admin     Interaction = "admin"
 )
 
-// Request is what May is asked. ResourceType and ID are "" where the interaction
-// has none.
-type Request struct {
-	Interaction  Interaction
-	ResourceType string
-	ID           string
-}
-
-// May returns nil when p may do what r says. It fails with login where there is
-// no principal, and with forbidden where the principal's rights do not reach.
-func (p *Principal) May(r Request) error {
-	switch {
-	case p == nil:
-		return outcome.New(outcome.CodeLogin, "%s needs an access token", r.Interaction)
-	case p.open:
-		return nil
+// Permission is the letter of a scope that allows the interaction; 0 for those that
+// are decided otherwise: an operation by itself, admin by the scope of that name.
+func (i Interaction) Permission() smart.Permissions {
+	switch i {
+	case Read:
+		return smart.Read
+	case Search, History:
+		return smart.Search
+	case Create:
+		return smart.Create
+	case Update, Patch:
+		return smart.Update
+	case Delete:
+		return smart.Delete
 	}
-	return outcome.New(outcome.CodeForbidden, "%s is not allowed to %s %s", p.Subject, r.Interaction, r.ResourceType)
+	return 0
 }
 
 // CheckListen refuses to serve everyone without authorization: with auth off,

@@ -32,15 +32,17 @@ func TestCheckListen(t *testing.T) {
 	}
 }
 
-func TestMay(t *testing.T) {
-	r := Request{Interaction: Delete, ResourceType: "Patient", ID: "1"}
-	if err := From(With(context.Background(), Open)).May(r); err != nil {
-		t.Errorf("open principal: %v", err)
+func TestNobody(t *testing.T) {
+	if r, err := (*Decider)(nil).Rights(With(context.Background(), Open)); err != nil || r != nil {
+		t.Errorf("open principal: %v, %v, want no rights to ask and no error", r, err)
 	}
-	if err, _ := outcome.From(From(context.Background()).May(r)); err == nil || err.HTTPStatus() != 401 {
-		t.Errorf("no principal: %v, want 401", err)
+	for _, ctx := range []context.Context{context.Background(), With(context.Background(), nil)} {
+		_, err := new(Decider).Rights(ctx)
+		if e, ok := outcome.From(err); !ok || e.HTTPStatus() != 401 || e.Issues[0].Code != outcome.CodeLogin {
+			t.Errorf("no principal: %v, want login, 401", err)
+		}
 	}
-	if err, _ := outcome.From((&Principal{Subject: "app"}).May(r)); err == nil || err.HTTPStatus() != 403 {
-		t.Errorf("principal without rights: %v, want 403", err)
+	if _, err := (*Decider)(nil).Rights(With(context.Background(), &Principal{Subject: "app"})); err == nil {
+		t.Error("a principal without a decider has every right")
 	}
 }

@@ -35,16 +35,3 @@ func (p *Principal) IsOpen() bool { return p != nil && p.open }
 type Verifier interface {
 	Verify(ctx context.Context, token string) (*Principal, error)
 }
-
-type key struct{}
-
-// With returns a context whose requests run as p.
-func With(ctx context.Context, p *Principal) context.Context {
-	return context.WithValue(ctx, key{}, p)
-}
-
-// From returns the principal of a request, nil when there is none.
-func From(ctx context.Context) *Principal {
-	p, _ := ctx.Value(key{}).(*Principal)
-	return p
-}

@@ -23,6 +23,8 @@ type service struct {
 	t    testing.TB
 	base string
 	stop func() // before the test ends
+	// token is the header Authorization, "" for none.
+	token string
 }
 
 // start runs the service with the default configuration, changed by change.
@@ -34,13 +36,20 @@ func start(t testing.TB, change ...func(*server.Config)) *service {
 // startOn is start on a database that there is.
 func startOn(t testing.TB, url string, change ...func(*server.Config)) *service {
 	t.Helper()
+	return startWith(t, url, server.Options{}, change...)
+}
+
+// startWith is startOn with options; version and log are those of tests.
+func startWith(t testing.TB, url string, o server.Options, change ...func(*server.Config)) *service {
+	t.Helper()
+	o.Version, o.Logger = "test", slog.New(slog.DiscardHandler)
 	cfg := server.Default()
 	cfg.Database.URL = url
 	cfg.Log.Level = "error"
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)})
+	s, err := server.New(context.Background(), cfg, o)
 	if err != nil {
 		t.Fatalf("start the service: %v", err)
 	}
@@ -54,7 +63,11 @@ func startOn(t testing.TB, url string, change ...func(*server.Config)) *service 
 }
 
 // in is the same service for a subtest.
-func (s *service) in(t testing.TB) *service { return &service{t: t, base: s.base, stop: s.stop} }
+func (s *service) in(t testing.TB) *service {
+	n := *s
+	n.t = t
+	return &n
+}
 
 // answer is a response with its body read.
 type answer struct {
@@ -92,6 +105,9 @@ func (s *service) try(method, path, body string, headers ...string) (*answer, er
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/fhir+json")
+	}
+	if s.token != "" {
+		req.Header.Set("Authorization", s.token)
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i] == "Host" {

@@ -247,6 +247,10 @@ func dropSpace(r rune) rune {
 // operation, or a search by POST, whose parameters are those of its URL.
 func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	lenient, base := p.Lenient, p.BaseURL
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return Response{}, err
+	}
 	q := j.entry.Request
 	values, err := ParseQuery(j.to.query)
 	if err != nil {
@@ -299,7 +303,7 @@ func entryOf(r Response, p BundleParams, method string) Entry {
 	e.Answer.Located = r.Version.ResourceType != ""
 	switch {
 	case r.Written:
-		e.NoResource = p.Return != ReturnRepresentation
+		e.NoResource = p.Return != ReturnRepresentation || r.Version.Body == nil
 	case r.Version.Body == nil || method == "HEAD":
 		e.NoResource = true
 	}

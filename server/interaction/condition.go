@@ -8,13 +8,15 @@ import (
 	"net/http"
 	"net/url"
 
+	"kiln/oauth/smart"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
 )
 
-// condition is the search of a conditional interaction. Whoever acts on its
+// condition is the search of a conditional interaction, narrowed to what the request
+// may find. Whoever acts on its
 // answer holds the lock of its key until the transaction ends, so that of two
 // requests with the same condition the second sees what the first did.
 type condition struct {
@@ -62,6 +64,18 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	if len(q.Notices) > 0 {
 		// A match that cannot be found yet would be made a second time.
 		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics).WithStatus(http.StatusConflict)
+	}
+	rights, err := s.Access.Rights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if rights != nil {
+		if err := rights.May(smart.Search, typ); err != nil {
+			return nil, err
+		}
+		if q, err = rights.Narrow(q, smart.Search); err != nil {
+			return nil, err
+		}
 	}
 	values.Del("_count")
 	values.Del("_total")

@@ -40,10 +40,22 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Response, error) 
 }
 
 func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
+	answer, err := s.store(ctx, p, r)
+	return s.readable(ctx, answer, err)
+}
+
+// store is create without a look at what the client may read of its answer.
+func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
+	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
+		return Response{}, err
+	}
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.POST, ResourceType: p.ResourceType, ID: s.NewID()}
+	if err := s.Guarded(ctx, w); err != nil {
+		return Response{}, err
+	}
 	if err := s.draft(w, r, nil); err != nil {
 		return Response{}, err
 	}

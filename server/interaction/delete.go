@@ -26,6 +26,9 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.DELETE, ResourceType: p.ResourceType, ID: p.ID}
+	if err := s.Guarded(ctx, w); err != nil {
+		return Response{}, err
+	}
 	if p.IfMatch != "" && p.IfMatch != "*" {
 		n, err := ParseETag(p.IfMatch)
 		if err != nil {

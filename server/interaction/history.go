@@ -36,11 +36,14 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if err := s.may(ctx, kind, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return Response{}, err
+	}
 	if p.ID != "" && !fhir.ValidID(p.ID) {
 		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
 	}
 	q := store.HistoryQuery{ResourceType: p.ResourceType, ID: p.ID}
-	var err error
 	if q.Count, err = s.pageSize(p.Values); err != nil {
 		return Response{}, err
 	}

@@ -120,6 +120,10 @@ func (s *Service) SearchOptions(ctx context.Context, lenient bool, told *[]outco
 // Page runs q and makes a searchset of the result; self is its URL without what
 // tells one page from another.
 func (s *Service) Page(ctx context.Context, from Reader, q *search.Query, self string) (Response, error) {
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return Response{}, err
+	}
 	return s.page(ctx, from, q, self)
 }
 
@@ -137,7 +141,13 @@ func (s *Service) Modify(ctx context.Context, typ, id string, change func(r fhir
 	if !fhir.ValidID(id) {
 		return fhir.Version{}, outcome.NotFound(typ, clip(id))
 	}
+	if err := s.may(ctx, access.Read, typ, id); err != nil { // the answer is what it reads
+		return fhir.Version{}, err
+	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id, MustExist: true}
+	if err := s.Guarded(ctx, w); err != nil {
+		return fhir.Version{}, err
+	}
 	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
 		r, err := fhir.Decode(s.Model, current.Body)
 		if err != nil {

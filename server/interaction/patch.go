@@ -27,10 +27,19 @@ type PatchParams struct {
 // another format is 415.
 // Spec: https://hl7.org/fhir/R4/http.html#patch, fhirpatch.html, RFC 6902.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
+	answer, err := s.patch(ctx, p)
+	return s.readable(ctx, answer, err)
+}
+
+// patch is Patch without a look at what the client may read of its answer.
+func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 	if err := s.may(ctx, access.Patch, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.PATCH, ResourceType: p.ResourceType, ID: p.ID, MustExist: true}
+	if err := s.Guarded(ctx, w); err != nil {
+		return Response{}, err
+	}
 	if p.IfMatch != "" && p.IfMatch != "*" {
 		n, err := ParseETag(p.IfMatch)
 		if err != nil {

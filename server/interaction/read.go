@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -38,6 +39,10 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return Response{}, err
+	}
 	if !fhir.ValidID(p.ID) {
 		// What is not an id names nothing that ever existed.
 		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
@@ -45,7 +50,7 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 	v, err := from.Read(ctx, p.ResourceType, p.ID)
 	if err != nil {
 		if outcome.Is(err, outcome.CodeNotFound) {
-			return s.builtIn(p, err)
+			return s.builtIn(ctx, p, err)
 		}
 		return Response{}, err
 	}
@@ -56,7 +61,7 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 // the server is built with: StructureDefinition/Patient. It is a resource without
 // versions, condensed, and marked so. It fails with missing, the reason why the
 // read does, where there is none.
-func (s *Service) builtIn(p ReadParams, missing error) (Response, error) {
+func (s *Service) builtIn(ctx context.Context, p ReadParams, missing error) (Response, error) {
 	if s.Definition == nil {
 		return Response{}, missing
 	}
@@ -66,6 +71,20 @@ func (s *Service) builtIn(p ReadParams, missing error) (Response, error) {
 	}
 	if !ok {
 		return Response{}, missing
+	}
+	if rights, err := s.Access.Rights(ctx); err != nil {
+		return Response{}, err
+	} else if rights != nil {
+		c, err := rights.Condition(smart.Read, p.ResourceType)
+		if err == nil {
+			ok, err = s.holds(c, fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body})
+		}
+		if err != nil {
+			return Response{}, err
+		}
+		if !ok {
+			return Response{}, missing
+		}
 	}
 	body = reduce(s.Model.Resources[p.ResourceType].Type(), body, func(_ *fhir.Field, _ string, value []byte) []byte { return value })
 	return Response{Status: http.StatusOK, Version: fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body}}, nil

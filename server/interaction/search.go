@@ -43,12 +43,16 @@ func (s *Service) searchOptions(ctx context.Context, lenient bool, told *[]outco
 	return opt
 }
 
-func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Response, error) {
+func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Response, error) {
 	typ := p.ResourceType
 	if typ == "*" {
 		typ = ""
 	}
 	if err := s.may(ctx, access.Search, typ, ""); err != nil {
+		return Response{}, err
+	}
+	from, err := s.Seen(ctx, from)
+	if err != nil {
 		return Response{}, err
 	}
 	path := typ
@@ -65,6 +69,13 @@ func (s *Service) search(ctx context.Context, from searcher, p SearchParams) (Re
 		return Response{}, err
 	}
 	q.Ignored = append(q.Ignored, told...)
+	if typ == "" {
+		for _, t := range q.Types { // those that the client names
+			if err := s.may(ctx, access.Search, t, ""); err != nil {
+				return Response{}, err
+			}
+		}
+	}
 	if p.Compartment != "" {
 		inside, err := searchedInside(reg, p, q.Types)
 		if err != nil {

@@ -50,7 +50,9 @@ type Service struct {
 	// type, and a version that differs when they do; nil has none.
 	StoredProfiles func(ctx context.Context) (byType map[string][]string, version int64, err error)
 	Facts          Facts
-	Logger         *slog.Logger // nil discards
+	// Access decides what a principal may do; nil serves only the open one.
+	Access *access.Decider
+	Logger *slog.Logger // nil discards
 
 	metadata metadata
 }
@@ -91,15 +93,6 @@ type Facts struct {
 	// Profiles are, for each resource type, the canonical of its definition and
 	// those of the profiles on it.
 	Profiles map[string][]string
-}
-
-// may asks access about an interaction, after making sure that the type is one
-// of the model's.
-func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string) error {
-	if typ != "" && s.Model.Resources[typ] == nil {
-		return s.UnknownType(typ)
-	}
-	return access.From(ctx).May(access.Request{Interaction: i, ResourceType: typ, ID: id})
 }
 
 // UnknownType is the error of a resource type that there is not, not-supported, 404;

@@ -39,7 +39,10 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 		if err := t.write(ctx, s.Store.WriteAll, t.writes); err != nil {
 			return Response{}, err
 		}
-		out := t.told(p)
+		out, err := t.told(ctx, p)
+		if err != nil {
+			return Response{}, err
+		}
 		t.release()
 		return Response{Status: http.StatusOK, Bundle: out}, nil
 	}
@@ -178,7 +181,14 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 		}
 		j.w.IfMatch = n
 	}
-	if err := s.may(ctx, kind, j.to.typ, j.to.id); err != nil {
+	err := s.may(ctx, kind, j.to.typ, j.to.id)
+	if j.method == "PUT" {
+		err = s.mayUpdate(ctx, j.to.typ)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.Guarded(ctx, j.w); err != nil {
 		return err
 	}
 	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
@@ -506,7 +516,10 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		}
 	}
 	// 7. Read, and tell.
-	out := t.told(p)
+	out, err := t.told(ctx, p)
+	if err != nil {
+		return nil, err
+	}
 	for _, j := range t.gets {
 		r, err := t.s.get(ctx, tx, j, p)
 		if err != nil {
@@ -518,12 +531,16 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 }
 
 // told is the response, with what the writes did.
-func (t *plan) told(p BundleParams) *Bundle {
+func (t *plan) told(ctx context.Context, p BundleParams) (*Bundle, error) {
 	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
 	for _, j := range t.writes {
-		out.Entries[j.i] = entryOf(j.response(), p, j.method)
+		r, err := t.s.readable(ctx, j.response(), nil)
+		if err != nil {
+			return nil, inEntry(j.i, err)
+		}
+		out.Entries[j.i] = entryOf(r, p, j.method)
 	}
-	return out
+	return out, nil
 }
 
 func (t *plan) lock(ctx context.Context, tx *store.Tx) error {

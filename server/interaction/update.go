@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 
-	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/store"
@@ -33,7 +32,7 @@ type UpdateParams struct {
 // if it has one; several are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#update, #cond-update.
 func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) {
-	if err := s.may(ctx, access.Update, p.ResourceType, p.ID); err != nil {
+	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
 		return Response{}, err
 	}
 	r, err := s.decode(p.ResourceType, p.Body)
@@ -44,7 +43,19 @@ func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) 
 }
 
 func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
+	answer, err := s.replace(ctx, p, r)
+	return s.readable(ctx, answer, err)
+}
+
+// replace is update without a look at what the client may read of its answer.
+func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
+	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
+		return Response{}, err
+	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID}
+	if err := s.Guarded(ctx, w); err != nil {
+		return Response{}, err
+	}
 	if err := s.preconditions(w, p.IfMatch, p.IfNoneMatch); err != nil {
 		return Response{}, err
 	}
@@ -164,7 +175,11 @@ func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition,
 	case own != "":
 		// The body names a resource that the criteria do not match. If it is
 		// there, the client's picture of it is wrong.
-		if _, err := tx.Read(ctx, w.ResourceType, own); err == nil {
+		seen, err := s.Seen(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if _, err := seen.Read(ctx, w.ResourceType, own); err == nil {
 			return outcome.New(outcome.CodeConflict, "no resource matches %s, yet %s/%s, which the body names, exists", c, w.ResourceType, own)
 		}
 		w.ID = own

@@ -28,6 +28,10 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return Response{}, err
+	}
 	n, err := strconv.ParseUint(p.VersionID, 10, 31)
 	if err != nil || n == 0 || p.VersionID[0] == '0' || !fhir.ValidID(p.ID) {
 		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, clip(p.ID), clip(p.VersionID))

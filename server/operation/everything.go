@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -47,7 +48,11 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 	if !fhir.ValidID(p.ID) {
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
 	}
-	from, given := p.From, in.Values()
+	given := in.Values()
+	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
+	if err != nil {
+		return interaction.Response{}, err
+	}
 	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
 		return interaction.Response{}, err
 	}

@@ -70,6 +70,9 @@ func (s *Set) metaChange(definition string, change func(to, by *r4.Meta)) Operat
 		if err != nil {
 			return interaction.Response{}, err
 		}
+		if readable, err := s.Readable(ctx, v); err != nil || !readable {
+			return interaction.Response{Status: http.StatusOK, Body: fhir.Encode(nil, new(r4.Parameters))}, err
+		}
 		return s.metaOf(v)
 	}}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"kiln/gen/r4"
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -28,6 +29,10 @@ const metaPage = 1000
 // with timeout, 503. Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
 func (s *Set) metaInUse(ctx context.Context, from interaction.Reader, typ string) (interaction.Response, error) {
 	if err := s.May(ctx, access.Search, typ, ""); err != nil {
+		return interaction.Response{}, err
+	}
+	from, err := s.SeenBy(ctx, from, smart.Read|smart.Search)
+	if err != nil {
 		return interaction.Response{}, err
 	}
 	if s.SearchTimeout > 0 {

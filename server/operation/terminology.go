@@ -18,12 +18,13 @@ const (
 	local = "http://kiln/fhir/OperationDefinition/"
 )
 
-// mayAsk makes sure that there is terminology and that the caller may read typ.
+// mayAsk makes sure that there is terminology. Codes are nobody's secret: any valid
+// token may ask about them.
 func (s *Set) mayAsk(ctx context.Context, p Request) error {
 	if s.Terminology == nil {
 		return outcome.NotSupported("terminology services disabled").WithStatus(http.StatusNotImplemented)
 	}
-	return s.May(ctx, access.Read, p.ResourceType, p.ID)
+	return s.May(ctx, access.Operation, p.ResourceType, p.ID)
 }
 
 // valueSet returns the value set of the body or the instance, nil for neither.

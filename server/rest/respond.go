@@ -47,7 +47,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		resp.Release()
 		c.Send(r, resp.Status, contentType, *buf, pretty)
 		web.GiveBuffer(buf)
-	case resp.Written && p.ret == interaction.ReturnMinimal:
+	case resp.Written && (p.ret == interaction.ReturnMinimal || v.Body == nil && p.ret != interaction.ReturnOutcome):
 		header["Content-Length"] = []string{"0"}
 		c.WriteHeader(resp.Status)
 	case resp.Written && p.ret == interaction.ReturnOutcome:

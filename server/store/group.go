@@ -67,6 +67,11 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 			return nil, &WriteError{i, translate(err)}
 		}
 		if w.Method == fhir.POST {
+			if w.Guard != nil {
+				if err := w.Guard.May(nil, w.ID, w.Index); err != nil {
+					return nil, &WriteError{i, err}
+				}
+			}
 			if e.rid, err = s.rid(ctx, e.typ); err != nil {
 				return nil, &WriteError{i, translate(err)}
 			}
@@ -118,7 +123,7 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fa
 		e.action = nothing
 		refs = append(refs, e.ref)
 		byRef[e.ref] = e
-		withBody = withBody || e.w.Modify != nil
+		withBody = withBody || e.w.Modify != nil || e.w.Guard != nil
 	}
 	if len(refs) == 0 {
 		return nil
@@ -158,7 +163,7 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fa
 		if byRef[e.ref] != e {
 			continue
 		}
-		if err := s.decideAbsent(ctx, e, history[e.ref], now); err != nil {
+		if err := s.decideAbsent(ctx, q, e, history[e.ref], now); err != nil {
 			if err := fail(e, err); err != nil {
 				return err
 			}
@@ -169,6 +174,24 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fa
 
 func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
 	w := e.w
+	var current fhir.Version
+	if w.Modify != nil || w.Guard != nil {
+		json, err := decodeBody(r.Body)
+		if err != nil {
+			return err
+		}
+		current = fhir.Version{
+			ResourceType: w.ResourceType, ID: w.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(),
+			Method: r.Method, Body: json,
+		}
+	}
+	if w.Guard != nil {
+		if ok, err := w.Guard.Sees(current); err != nil {
+			return err
+		} else if !ok {
+			return s.decideHidden(e)
+		}
+	}
 	switch {
 	case w.IfNoneMatch:
 		return outcome.Precondition(outcome.CodeDuplicate, "%s/%s exists, and If-None-Match asks that it does not", w.ResourceType, w.ID)
@@ -179,18 +202,16 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	}
 	body := w.Body
 	if w.Modify != nil {
-		json, err := decodeBody(r.Body)
-		if err != nil {
-			return err
-		}
-		body, e.fhirIndex, err = w.Modify(fhir.Version{
-			ResourceType: w.ResourceType, ID: w.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(),
-			Method: r.Method, Body: json,
-		})
-		if err != nil {
+		var err error
+		if body, e.fhirIndex, err = w.Modify(current); err != nil {
 			return err
 		}
 		if err := s.learn(ctx, e.fhirIndex); err != nil {
+			return err
+		}
+	}
+	if w.Guard != nil {
+		if err := w.Guard.May(&current, w.ID, e.fhirIndex); err != nil {
 			return err
 		}
 	}
@@ -210,9 +231,47 @@ func asked(version int) string {
 	return fmt.Sprintf("version %d", version)
 }
 
-// decideAbsent takes the last version there was, or the zero row.
-func (s *Store) decideAbsent(ctx context.Context, e *entry, h db.LastVersionsRow, now time.Time) error {
+// decideHidden decides what a write does to a resource that its writer does not see:
+// what it does to an absent one, but for creating it.
+func (s *Store) decideHidden(e *entry) error {
 	w := e.w
+	switch {
+	case w.IfMatch != 0:
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
+	case w.MustExist || w.Modify != nil:
+		return outcome.NotFound(w.ResourceType, w.ID)
+	case w.Method == fhir.DELETE:
+		return nil
+	}
+	return w.Guard.Hidden()
+}
+
+// seesDeleted reports whether the writer can know of a resource that is deleted by h.
+func (s *Store) seesDeleted(ctx context.Context, q *db.Queries, w *Write, h db.LastVersionsRow) (bool, error) {
+	ref, shard := place(w.ResourceType, w.ID)
+	r, err := q.ReadVersion(ctx, db.ReadVersionParams{Ref: ref, Shard: shard, Version: h.Version - 1})
+	if err != nil {
+		return false, fmt.Errorf("version before the deletion: %w", err)
+	}
+	body, err := decodeBody(r.Body)
+	if err != nil {
+		return false, err
+	}
+	return w.Guard.Sees(fhir.Version{
+		ResourceType: w.ResourceType, ID: w.ID, VersionID: int(h.Version) - 1, LastUpdated: r.LastUpdated.UTC(), Method: r.Method, Body: body,
+	})
+}
+
+// decideAbsent takes the last version there was, or the zero row.
+func (s *Store) decideAbsent(ctx context.Context, q *db.Queries, e *entry, h db.LastVersionsRow, now time.Time) error {
+	w := e.w
+	if w.Guard != nil && h.Version > 1 {
+		if ok, err := s.seesDeleted(ctx, q, w, h); err != nil {
+			return err
+		} else if !ok {
+			return s.decideHidden(e)
+		}
+	}
 	switch {
 	case w.IfMatch != 0:
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
@@ -226,6 +285,11 @@ func (s *Store) decideAbsent(ctx context.Context, e *entry, h db.LastVersionsRow
 			e.lastUpdated = h.LastUpdated.UTC()
 		}
 		return nil
+	}
+	if w.Guard != nil {
+		if err := w.Guard.May(nil, w.ID, w.Index); err != nil {
+			return err
+		}
 	}
 	e.action = claimed
 	e.rid = h.Rid

@@ -31,6 +31,13 @@ type HistoryPage struct {
 	Versions []fhir.Version
 	Total    int    // versions that match, on all pages; -1 with NoTotal
 	Next     string // cursor of the next page, "" on the last
+
+	rids []int64 // of the versions
+}
+
+// After is the cursor of a page that begins behind version i of this one.
+func (p HistoryPage) After(i int) string {
+	return historyCursor(p.Versions[i].LastUpdated, p.rids[i])
 }
 
 // The ends of time, as far as history is concerned.
@@ -95,7 +102,7 @@ func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (His
 		versions = versions[:q.Count]
 		page.Next = historyCursor(versions[q.Count-1].LastUpdated, rids[q.Count-1])
 	}
-	page.Versions = versions
+	page.Versions, page.rids = versions, rids
 	return page, nil
 }
 

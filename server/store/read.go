@@ -83,7 +83,7 @@ func (t *Tx) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Ver
 
 func vread(ctx context.Context, conn querier, typ, id string, versionID int) (fhir.Version, error) {
 	ref, shard := place(typ, id)
-	notFound := outcome.New(outcome.CodeNotFound, "%s/%s has no version %d", typ, id, versionID)
+	notFound := NoVersion(typ, id, versionID)
 	if versionID < 1 || versionID > 1<<31-1 {
 		return fhir.Version{}, notFound
 	}
@@ -104,6 +104,11 @@ func vread(ctx context.Context, conn querier, typ, id string, versionID int) (fh
 		ResourceType: typ, ID: id, VersionID: versionID, LastUpdated: r.LastUpdated.UTC(),
 		Method: r.Method, Body: body,
 	}, nil
+}
+
+// NoVersion says that a resource never had a version: 404 not-found.
+func NoVersion(typ, id string, versionID int) error {
+	return outcome.New(outcome.CodeNotFound, "%s/%s has no version %d", typ, id, versionID)
 }
 
 // place returns where a resource lies: its ref and shard.

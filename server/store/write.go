@@ -42,10 +42,27 @@ type Write struct {
 	// Unlogged leaves the write out of the change log: it raises no event.
 	Unlogged bool
 
+	// Guard lets the write pass, or not; nil lets everything pass.
+	Guard Guard
+
 	// Result is the version made. DELETE of what is deleted already has that
 	// deletion here, DELETE of what never existed a VersionID of 0.
 	Result  fhir.Version
 	Created bool // there was no current version before
+}
+
+// Guard decides what a writer may know and change. It is asked while the resource is
+// locked, and again when the transaction is.
+type Guard interface {
+	// Sees reports whether the writer can know of a version that has content. A
+	// resource whose current version, or whose last one before its deletion, is not
+	// seen is absent to the writer.
+	Sees(v fhir.Version) (bool, error)
+	// Hidden is the error of a write that would create over what is not seen.
+	Hidden() error
+	// May fails where the writer may not make of current the version that x is the
+	// index of. current is nil where the resource id is created, x for a deletion.
+	May(current *fhir.Version, id string, x *fhir.Index) error
 }
 
 // WriteError is a failed write among several.

@@ -1,0 +1,198 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"kiln/server/search/match"
+)
+
+// Condition is what must hold of a resource for a caller to be let near it, in the
+// query tree of search: a search ANDs it into its SQL, Holds asks it of one
+// resource. The zero value lets everything through.
+type Condition struct {
+	none    bool
+	clauses []match.Clause // ANDed
+	words   string         // in FHIR's words, "" for everything
+}
+
+// nothing lets nothing through.
+var nothing = Condition{none: true}
+
+// None reports whether nothing can pass.
+func (c Condition) None() bool { return c.none }
+
+// Whole reports whether everything passes.
+func (c Condition) Whole() bool { return !c.none && len(c.clauses) == 0 }
+
+// String is the condition in FHIR's words: "Patient/1/Observation",
+// "Observation?category=laboratory"; "everything", "nothing".
+func (c Condition) String() string {
+	switch {
+	case c.none:
+		return "nothing"
+	case len(c.clauses) == 0:
+		return "everything"
+	}
+	return c.words
+}
+
+// or lets through what either does.
+func (c Condition) or(o Condition) Condition {
+	switch {
+	case c.none || o.Whole():
+		return o
+	case o.none || c.Whole() || c.words == o.words:
+		return c
+	}
+	return Condition{
+		clauses: []match.Clause{{Name: "access", Value: "any", Any: append(c.matches(), o.matches()...)}},
+		words:   c.words + " or " + o.words,
+	}
+}
+
+// and lets through what both do.
+func (c Condition) and(o Condition) Condition {
+	switch {
+	case c.none || o.Whole():
+		return c
+	case o.none || c.Whole():
+		return o
+	}
+	return Condition{clauses: slices.Concat(c.clauses, o.clauses), words: grouped(c.words) + " and " + grouped(o.words)}
+}
+
+// not lets through what c does not.
+func (c Condition) not() Condition {
+	switch {
+	case c.none:
+		return Condition{}
+	case c.Whole():
+		return nothing
+	}
+	return Condition{
+		clauses: []match.Clause{{Name: "access", Value: "none", Any: []match.Match{match.All{Clauses: c.clauses}}, Not: true}},
+		words:   "not " + grouped(c.words),
+	}
+}
+
+func grouped(words string) string {
+	if strings.Contains(words, " or ") || strings.Contains(words, " and ") {
+		return "(" + words + ")"
+	}
+	return words
+}
+
+// matches is c as alternatives of one clause.
+func (c Condition) matches() []match.Match {
+	if len(c.clauses) == 1 && !c.clauses[0].Not {
+		return slices.Clone(c.clauses[0].Any)
+	}
+	return []match.Match{match.All{Clauses: c.clauses}}
+}
+
+// never is the clause that holds for no resource.
+func never() match.Clause {
+	return match.Clause{Name: "access", Value: "nothing", Any: []match.Match{match.IDs{Refs: []int64{}}}}
+}
+
+// Clauses are what a query must AND to find only what passes.
+func (c Condition) Clauses() []match.Clause {
+	if c.none {
+		return []match.Clause{never()}
+	}
+	return c.clauses
+}
+
+// Holds reports whether the resource passes.
+func (c Condition) Holds(r *match.Resource) (bool, error) {
+	if c.none {
+		return false, nil
+	}
+	yes, ask := match.Hold(c.clauses, r)
+	if len(ask) > 0 {
+		return false, fmt.Errorf("access: %s cannot be asked of one resource", c)
+	}
+	return yes, nil
+}
+
+// decidable fails where clauses cannot be asked of one resource alone: chains, `_has`,
+// the codes of a large value set, full text.
+func decidable(clauses []match.Clause) error {
+	for _, c := range clauses {
+		for _, m := range c.Any {
+			switch m := m.(type) {
+			case match.All:
+				if err := decidable(m.Clauses); err != nil {
+					return err
+				}
+			case match.Terms, match.IDs, match.Updated, match.Dates, match.DateRange, match.Numbers, match.NumberPair,
+				match.Quantities, match.Strings, match.Coded, match.OfTypes:
+			default:
+				return fmt.Errorf("%s=%s: a condition asks for what a resource says itself", c.Name, c.Value)
+			}
+		}
+	}
+	return nil
+}
+
+// joined is the clause that holds for a resource of each type as its condition says;
+// conditions has an entry for each type that may be seen at all. false is no clause:
+// each of types, all there are, passes.
+func joined(types []string, conditions map[string]Condition) (match.Clause, bool) {
+	out := match.Clause{Name: "access", Value: "by type"}
+	var whole []string
+	var terms, refs []int64
+	every := true
+	for _, t := range types {
+		c, ok := conditions[t]
+		if !ok || c.none {
+			every = false
+			continue
+		}
+		if c.Whole() {
+			whole = append(whole, t)
+			continue
+		}
+		every = false
+		// The keys of terms and the values of ids belong to a type already.
+		if len(c.clauses) == 1 && !c.clauses[0].Not && !slices.ContainsFunc(c.clauses[0].Any, func(m match.Match) bool {
+			switch m.(type) {
+			case match.Terms, match.IDs:
+				return false
+			}
+			return true
+		}) {
+			for _, m := range c.clauses[0].Any {
+				switch m := m.(type) {
+				case match.Terms:
+					terms = append(terms, m.Values...)
+				case match.IDs:
+					refs = append(refs, m.Refs...)
+				}
+			}
+			continue
+		}
+		out.Any = append(out.Any, match.All{Clauses: append([]match.Clause{
+			{Name: "_type", Value: t, Any: []match.Match{match.OfTypes{Types: []string{t}}}}}, c.clauses...)})
+	}
+	if every {
+		return out, false
+	}
+	if len(terms) > 0 {
+		slices.Sort(terms)
+		out.Any = append(out.Any, match.Terms{Values: slices.Compact(terms)})
+	}
+	if len(refs) > 0 {
+		slices.Sort(refs)
+		out.Any = append(out.Any, match.IDs{Refs: slices.Compact(refs)})
+	}
+	if len(whole) > 0 {
+		out.Any = append(out.Any, match.OfTypes{Types: whole})
+	}
+	if len(out.Any) == 0 {
+		return never(), true
+	}
+	return out, true
+}

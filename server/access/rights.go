@@ -1,0 +1,426 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+
+	"kiln/oauth/smart"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/search/match"
+)
+
+// Decider turns principals into rights. Its fields are set once, before first use.
+type Decider struct {
+	// Registry is the search parameters in force.
+	Registry func() *search.Registry
+	// Options are what the search of a granular scope or of a policy is read with.
+	Options func(ctx context.Context) search.Options
+	// Patients returns the logical ids of the patients that RelatedPerson/id is
+	// related to; none where there is no such resource.
+	Patients func(ctx context.Context, id string) ([]string, error)
+	// Policies are those in force, in their order; nil has none.
+	Policies func(ctx context.Context) (*Policies, error)
+}
+
+// Rights is what one principal may do: the one predicate that every path asks. It is
+// made for one request and safe for concurrent use.
+//
+//	May      an interaction on a resource type, at all
+//	Narrow   a query, with its chains, _has and includes
+//	Condition and its Holds  one resource
+type Rights struct {
+	*Principal
+	d   *Decider
+	ctx context.Context
+
+	mu       sync.Mutex
+	known    map[question]answer
+	patients []string // those of a RelatedPerson, once asked for
+	asked    bool
+	policies *Policies
+}
+
+type question struct {
+	permission smart.Permissions
+	typ        string
+}
+
+type answer struct {
+	Condition
+	err      error
+	granted  bool   // a scope covers the type, whatever it reaches and policies take away
+	denied   bool   // policies take all of it
+	why      string // the scope that gives
+	policies []string
+	message  string // of the policy that denies
+}
+
+// For returns the rights of a principal in a request.
+func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
+	return &Rights{Principal: p, d: d, ctx: context.WithoutCancel(ctx), known: make(map[question]answer)}
+}
+
+// request is what a context holds.
+type request struct {
+	principal *Principal
+	address   string
+	once      sync.Once
+	rights    *Rights
+}
+
+type key struct{}
+
+// With returns a context whose requests run as p.
+func With(ctx context.Context, p *Principal) context.Context {
+	return context.WithValue(ctx, key{}, &request{principal: p})
+}
+
+// WithAddress is With, and says from which address the request comes, for policies.
+func WithAddress(ctx context.Context, p *Principal, address string) context.Context {
+	return context.WithValue(ctx, key{}, &request{principal: p, address: address})
+}
+
+// From returns the principal of a request, nil when there is none.
+func From(ctx context.Context) *Principal {
+	if r, _ := ctx.Value(key{}).(*request); r != nil {
+		return r.principal
+	}
+	return nil
+}
+
+// Rights returns what a request may do; nil is everything. It fails with login, 401,
+// where there is no principal.
+func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
+	r, _ := ctx.Value(key{}).(*request)
+	switch {
+	case r == nil || r.principal == nil:
+		return nil, outcome.New(outcome.CodeLogin, "an access token is needed")
+	case r.principal.open:
+		return nil, nil
+	case d == nil:
+		return nil, errors.New("access: a principal, and nobody to decide what it may do")
+	}
+	r.once.Do(func() { r.rights = d.For(ctx, r.principal) })
+	return r.rights, nil
+}
+
+// Condition returns what must hold of a resource of type typ for every one of
+// permissions.
+func (r *Rights) Condition(permissions smart.Permissions, typ string) (Condition, error) {
+	all := Condition{}
+	for p := smart.Create; p <= smart.Search; p <<= 1 {
+		if permissions&p == 0 {
+			continue
+		}
+		a := r.answer(p, typ)
+		if a.err != nil {
+			return nothing, a.err
+		}
+		if all.words != a.words || all.none != a.none || len(all.clauses) != len(a.clauses) {
+			all = all.and(a.Condition)
+		}
+	}
+	return all, nil
+}
+
+// Any returns what must hold of a resource of type typ for one of permissions at
+// least.
+func (r *Rights) Any(permissions smart.Permissions, typ string) (Condition, error) {
+	any := nothing
+	for p := smart.Create; p <= smart.Search; p <<= 1 {
+		if permissions&p == 0 {
+			continue
+		}
+		a := r.answer(p, typ)
+		if a.err != nil {
+			return nothing, a.err
+		}
+		any = any.or(a.Condition)
+	}
+	return any, nil
+}
+
+func (r *Rights) answer(permission smart.Permissions, typ string) answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := question{permission, typ}
+	a, ok := r.known[q]
+	if !ok {
+		a = r.decide(permission, typ)
+		r.known[q] = a
+	}
+	return a
+}
+
+// adminOnly are the types whose rows change what the server is: scopes do not reach
+// them, admin does. The value says whether reading them needs admin too.
+var adminOnly = map[string]bool{"App": true, "SearchParameter": false}
+
+// decide is the union over the scopes, from which policies take away.
+func (r *Rights) decide(permission smart.Permissions, typ string) answer {
+	a := answer{Condition: nothing}
+	if reading, ok := adminOnly[typ]; ok {
+		if r.Admin {
+			return answer{granted: true, why: "admin"}
+		}
+		if reading || permission&(smart.Read|smart.Search) == 0 {
+			return a
+		}
+	}
+	for _, scope := range r.Scopes.Resource {
+		if scope.Permissions&permission == 0 || scope.Type != "*" && scope.Type != typ {
+			continue
+		}
+		c, ok, err := r.reach(scope, permission, typ)
+		if err != nil {
+			a.err = err
+			return a
+		}
+		if !ok {
+			continue
+		}
+		a.granted = true
+		if a.why != "" {
+			a.why += " "
+		}
+		a.why += scope.String()
+		if a.Condition = a.or(c); a.Whole() {
+			break
+		}
+	}
+	if !a.none {
+		r.applyPolicies(&a, permission, typ)
+	}
+	return a
+}
+
+// reach is what a scope that names permission and typ lets through of the resources of
+// typ. ok is false where it cannot give any: it names a patient that the token does not
+// have, writes of a type that is not written under it, a search that the type has not.
+func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ string) (c Condition, ok bool, err error) {
+	ok = true
+	switch scope.Context {
+	case smart.Patient:
+		if r.Patient == "" {
+			return nothing, false, nil
+		}
+		c, ok = r.compartments(permission, typ, r.Patient)
+	case smart.User:
+		kind, id, _ := strings.Cut(r.FHIRUser, "/")
+		switch kind {
+		case "Patient":
+			c, ok = r.compartments(permission, typ, id)
+		case "RelatedPerson":
+			if !r.asked {
+				if r.patients, err = r.d.Patients(r.ctx, id); err != nil {
+					return nothing, false, fmt.Errorf("patients of a related person: %w", err)
+				}
+				r.asked = true
+			}
+			c, ok = r.compartments(permission, typ, r.patients...)
+		}
+	}
+	if !ok || c.none || scope.Search == "" {
+		return c, ok, nil
+	}
+	granular, err := r.d.search(r.ctx, typ, scope.Search)
+	if err != nil {
+		return nothing, false, nil
+	}
+	return c.and(granular), true, nil
+}
+
+// compartments is what may be done with the resources of typ on behalf of patients; ok
+// is false for a write of a type that is in nobody's compartment.
+func (r *Rights) compartments(permission smart.Permissions, typ string, patients ...string) (c Condition, ok bool) {
+	reading := permission&(smart.Read|smart.Search) != 0
+	if shared[typ] {
+		c.none = !reading
+		return c, reading
+	}
+	any := r.d.Registry().CompartmentMatches(typ, "Patient", patients...)
+	if len(any) == 0 || len(patients) == 0 {
+		return nothing, reading || len(any) > 0
+	}
+	words := make([]string, len(patients))
+	for i, id := range patients {
+		words[i] = "Patient/" + id + "/" + typ
+		if typ == "Patient" {
+			words[i] = "Patient/" + id
+		}
+	}
+	text := strings.Join(words, " or ")
+	return Condition{clauses: []match.Clause{{Name: "compartment", Value: text, Any: any}}, words: text}, true
+}
+
+// search reads the search of a granular scope or of a policy on typ. It fails where
+// the search is none, or cannot be asked of one resource alone.
+func (d *Decider) search(ctx context.Context, typ, query string) (Condition, error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nothing, err
+	}
+	options := search.Options{}
+	if d.Options != nil {
+		options = d.Options(ctx)
+	}
+	options.Lenient = false
+	q, err := search.Parse(d.Registry(), typ, values, options)
+	if err != nil {
+		return nothing, err
+	}
+	if len(q.Clauses) == 0 || len(q.Includes)+len(q.RevIncludes)+len(q.Sort)+len(q.Elements) > 0 || q.Cursor != nil || q.Offset > 0 {
+		return nothing, fmt.Errorf("%q is no condition: it asks for a page and not which resources match", query)
+	}
+	if err := decidable(q.Clauses); err != nil {
+		return nothing, err
+	}
+	return Condition{clauses: q.Clauses, words: typ + "?" + query}, nil
+}
+
+// May fails with forbidden, 403, where no scope covers permission on typ, which the
+// error names, or where policies deny all of it. It says nothing of any one resource.
+func (r *Rights) May(permission smart.Permissions, typ string) error {
+	a := r.answer(permission, typ)
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.denied:
+		return Denied(a.message)
+	case a.granted:
+		return nil
+	}
+	return r.lacks(permission, typ)
+}
+
+// lacks is the error of a token without the scope for something.
+func (r *Rights) lacks(permission smart.Permissions, typ string) error {
+	scope := r.context(permission, typ) + "/" + typ + "." + permission.String()
+	if reading, ok := adminOnly[typ]; ok && (reading || permission&(smart.Read|smart.Search) == 0) {
+		scope = "admin"
+	}
+	return Insufficient(scope)
+}
+
+// context is that of the scope that would do.
+func (r *Rights) context(permission smart.Permissions, typ string) string {
+	switch {
+	case r.Patient != "" && r.inReach(permission, typ):
+		return "patient"
+	case r.FHIRUser != "" || r.Patient != "" || r.Subject != r.ClientID:
+		return "user"
+	}
+	return "system"
+}
+
+// inReach reports whether a scope patient/ can give anything.
+func (r *Rights) inReach(permission smart.Permissions, typ string) bool {
+	_, ok := r.compartments(permission, typ, r.Patient)
+	return ok
+}
+
+// MayAdmin fails with forbidden, 403, for a principal without the scope admin.
+func (r *Rights) MayAdmin() error {
+	if r.Admin {
+		return nil
+	}
+	return Insufficient("admin")
+}
+
+// Insufficient is the error of a token without the scope for what it is used for.
+// Spec: RFC 6750 §3.1, insufficient_scope.
+func Insufficient(scope string) error {
+	e := outcome.New(outcome.CodeForbidden, "the access token does not allow this; the scope %s would", scope)
+	e.Challenge = `Bearer error="insufficient_scope", scope="` + scope + `"`
+	return e
+}
+
+// Outside is the error of a write that would lie outside of what the token reaches,
+// before or after.
+func Outside(typ string) error {
+	return outcome.New(outcome.CodeForbidden, "the %s would lie outside of what the access token may write", typ)
+}
+
+// Denied is the error of what a policy denies.
+func Denied(message string) error {
+	if message == "" {
+		message = "a policy of this server does not allow this"
+	}
+	return outcome.New(outcome.CodeForbidden, "%s", message)
+}
+
+// Narrow returns q with what the principal's rights require: of its matches
+// permissions, of what chains, `_has` and includes reach reading. Types that
+// permissions do not reach at all are left out.
+func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search.Query, error) {
+	types := q.Types
+	if len(types) == 0 {
+		types = r.d.Registry().Types()
+	}
+	conditions := make(map[string]Condition, len(types))
+	var reached []string
+	for _, t := range types {
+		c, err := r.Condition(permissions, t)
+		if err != nil {
+			return nil, err
+		}
+		if !c.none {
+			conditions[t] = c
+			reached = append(reached, t)
+		}
+	}
+	n := *q
+	n.Clauses = append([]match.Clause(nil), q.Clauses...)
+	n.Explain = false // it tells of what others have
+	var failure error
+	n.Restrict(func(types []string) []match.Clause {
+		clauses, err := r.readable(types)
+		failure = errors.Join(failure, err)
+		return clauses
+	})
+	if failure != nil {
+		return nil, failure
+	}
+	switch {
+	case len(reached) == 0:
+		n.And(never())
+	case len(types) == 1:
+		n.Clauses = append(n.Clauses, conditions[reached[0]].clauses...)
+	default:
+		if len(reached) < len(types) {
+			n.Types = reached
+		}
+		if c, ok := joined(reached, conditions); ok {
+			n.And(c)
+		}
+	}
+	return &n, nil
+}
+
+// readable is what must hold of a resource of one of types, nil for every type, to
+// be read.
+func (r *Rights) readable(types []string) ([]match.Clause, error) {
+	if len(types) == 0 {
+		types = r.d.Registry().Types()
+	}
+	conditions := make(map[string]Condition, len(types))
+	for _, t := range types {
+		c, err := r.Condition(smart.Read, t)
+		if err != nil {
+			return nil, err
+		}
+		conditions[t] = c
+	}
+	if len(types) == 1 {
+		return conditions[types[0]].Clauses(), nil
+	}
+	if c, ok := joined(types, conditions); ok {
+		return []match.Clause{c}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,358 @@
+package interaction
+
+import (
+	"context"
+	"net/http"
+
+	"kiln/oauth/smart"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/store"
+)
+
+// may asks access about an interaction, after making sure that the type is one
+// of the model's. With typ "" it asks whether there is a principal, and for Admin
+// whether it has that scope.
+func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string) error {
+	if typ != "" && s.Model.Resources[typ] == nil {
+		return s.UnknownType(typ)
+	}
+	rights, err := s.Access.Rights(ctx)
+	switch {
+	case err != nil || rights == nil:
+		return err
+	case i == access.Admin:
+		return rights.MayAdmin()
+	case typ == "" || i.Permission() == 0:
+		return nil
+	}
+	return rights.May(i.Permission(), typ)
+}
+
+// Seen is from as the request sees it: what its token cannot read is absent. A
+// search finds what may be searched.
+func (s *Service) Seen(ctx context.Context, from Reader) (Reader, error) {
+	if _, ok := from.(*seen); ok {
+		return from, nil
+	}
+	return s.SeenBy(ctx, from, smart.Search)
+}
+
+// SeenBy is Seen with the permissions that the matches of a search need.
+func (s *Service) SeenBy(ctx context.Context, from Reader, matches smart.Permissions) (Reader, error) {
+	rights, err := s.Access.Rights(ctx)
+	if err != nil || rights == nil {
+		return from, err
+	}
+	if inner, ok := from.(*seen); ok {
+		from = inner.from
+	}
+	return &seen{s: s, from: from, rights: rights, matches: matches}, nil
+}
+
+// seen is a Reader without what is hidden.
+type seen struct {
+	s       *Service
+	from    Reader
+	rights  *access.Rights
+	matches smart.Permissions
+}
+
+// holds reports whether c holds for a version that has content.
+func (s *Service) holds(c access.Condition, v fhir.Version) (bool, error) {
+	switch {
+	case c.None():
+		return false, nil
+	case c.Whole():
+		return true, nil
+	}
+	r, err := fhir.Decode(s.Model, v.Body)
+	if err != nil {
+		return false, err
+	}
+	// A search parameter of somebody's that fails on what is stored is no part of the
+	// condition.
+	x, err := s.Parameters.Index(v.ID, r)
+	if x == nil {
+		return false, err
+	}
+	defer s.Parameters.Recycle(x)
+	return c.Holds(&match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: x})
+}
+
+// sees reports whether a version may be read; of a deletion, whether what was deleted
+// may.
+func (v *seen) sees(ctx context.Context, version fhir.Version) (bool, error) {
+	c, err := v.rights.Condition(smart.Read, version.ResourceType)
+	if err != nil || c.None() || c.Whole() {
+		return c.Whole() && err == nil, err
+	}
+	return v.s.holdsBefore(ctx, v.from, c, version)
+}
+
+// holdsBefore is holds, of a deletion for the version before.
+func (s *Service) holdsBefore(ctx context.Context, from Reader, c access.Condition, version fhir.Version) (bool, error) {
+	if version.Deleted() {
+		before, err := from.VRead(ctx, version.ResourceType, version.ID, version.VersionID-1)
+		if e, ok := outcome.From(err); ok && e.HTTPStatus() < http.StatusInternalServerError {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		version = before
+	}
+	return s.holds(c, version)
+}
+
+func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
+	found, err := v.from.Read(ctx, typ, id)
+	last := found
+	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusGone {
+		page, err := v.from.History(ctx, store.HistoryQuery{ResourceType: typ, ID: id, Count: 1, NoTotal: true})
+		if err != nil || len(page.Versions) == 0 {
+			return fhir.Version{}, err
+		}
+		last = page.Versions[0]
+	} else if err != nil {
+		return found, err
+	}
+	switch ok, failed := v.sees(ctx, last); {
+	case failed != nil:
+		return fhir.Version{}, failed
+	case !ok:
+		return fhir.Version{}, outcome.NotFound(typ, id)
+	}
+	return found, err
+}
+
+func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Version, error) {
+	found, err := v.from.VRead(ctx, typ, id, versionID)
+	version := found
+	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusGone {
+		version = fhir.Version{ResourceType: typ, ID: id, VersionID: versionID, Method: fhir.DELETE}
+	} else if err != nil {
+		return found, err
+	}
+	switch ok, failed := v.sees(ctx, version); {
+	case failed != nil:
+		return fhir.Version{}, failed
+	case !ok:
+		return fhir.Version{}, store.NoVersion(typ, id, versionID)
+	}
+	return found, err
+}
+
+func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult, error) {
+	n, err := v.rights.Narrow(q, v.matches)
+	if err != nil {
+		return nil, err
+	}
+	return v.from.Search(ctx, n)
+}
+
+// historyScan bounds how many versions one request decides on. Where they do not
+// fill the page, the next page goes on behind them; where they do not reach the end,
+// the total is left out.
+const (
+	historyScan = 10_000
+	historyPage = 500
+)
+
+// History decides on each version by itself: an index has only the current ones, so
+// they are read one after the other.
+func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.HistoryPage, error) {
+	permission := smart.Search
+	if q.ID != "" {
+		permission = smart.Read
+	}
+	// 1. The page.
+	out := store.HistoryPage{Total: -1}
+	wanted := max(q.Count, 0)
+	total, scanned, more := 0, 0, true
+	scan := q
+	scan.Count, scan.NoTotal = historyPage, true
+	for more && scanned < historyScan {
+		page, err := v.from.History(ctx, scan)
+		if err != nil {
+			return store.HistoryPage{}, err
+		}
+		for i, version := range page.Versions {
+			scanned++
+			ok, err := v.mayList(ctx, permission, version)
+			if err != nil {
+				return store.HistoryPage{}, err
+			}
+			if !ok {
+				continue
+			}
+			total++
+			if len(out.Versions) < wanted {
+				out.Versions = append(out.Versions, version)
+				out.Next = page.After(i)
+			}
+		}
+		if more = page.Next != ""; more {
+			scan.Cursor = page.Next
+		}
+		if q.Cursor != "" && total > wanted || q.NoTotal && total > wanted {
+			break
+		}
+	}
+	switch {
+	case wanted == 0 || total <= wanted && !more:
+		out.Next = ""
+	case len(out.Versions) < wanted && more:
+		out.Next = scan.Cursor
+	}
+	// 2. The total, of all pages.
+	if q.Cursor != "" && (!q.NoTotal || q.ID != "") {
+		all := q
+		all.Cursor, all.Count, all.NoTotal = "", 0, false
+		page, err := v.History(ctx, all)
+		if err != nil {
+			return store.HistoryPage{}, err
+		}
+		total, more = page.Total, page.Total < 0
+	}
+	if q.ID != "" && total == 0 && !more {
+		// Whatever the period: one that is hidden at every time never existed.
+		if known, err := v.everSeen(ctx, q); err != nil || !known {
+			if err == nil {
+				err = outcome.NotFound(q.ResourceType, q.ID)
+			}
+			return store.HistoryPage{}, err
+		}
+	}
+	if !q.NoTotal && !more {
+		out.Total = total
+	}
+	return out, nil
+}
+
+// everSeen reports whether any version of the resource may be read.
+func (v *seen) everSeen(ctx context.Context, q store.HistoryQuery) (bool, error) {
+	if q.Since.IsZero() && q.At.IsZero() && q.Cursor == "" {
+		return false, nil
+	}
+	page, err := v.History(ctx, store.HistoryQuery{ResourceType: q.ResourceType, ID: q.ID, Count: 1, NoTotal: true})
+	return len(page.Versions) > 0, err
+}
+
+// mayList reports whether a version belongs into a history.
+func (v *seen) mayList(ctx context.Context, permission smart.Permissions, version fhir.Version) (bool, error) {
+	c, err := v.rights.Condition(permission, version.ResourceType)
+	if err != nil || c.None() || c.Whole() {
+		return c.Whole() && err == nil, err
+	}
+	return v.s.holdsBefore(ctx, v.from, c, version)
+}
+
+// guard lets a write of the request pass, or not. It implements store.Guard.
+type guard struct {
+	s      *Service
+	rights *access.Rights
+	typ    string
+	update smart.Permissions // what changes an existing resource: Update or Delete
+}
+
+// Guarded gives a write the guard of the request, none where it may do everything.
+func (s *Service) Guarded(ctx context.Context, w *store.Write) error {
+	rights, err := s.Access.Rights(ctx)
+	if err != nil || rights == nil {
+		return err
+	}
+	g := &guard{s: s, rights: rights, typ: w.ResourceType, update: smart.Update}
+	if w.Method == fhir.DELETE {
+		g.update = smart.Delete
+	}
+	w.Guard = g
+	return nil
+}
+
+// Sees reports whether the request can know of a version: it may read, find or change
+// it.
+func (g *guard) Sees(v fhir.Version) (bool, error) {
+	c, err := g.rights.Any(g.update|smart.Read|smart.Search, g.typ)
+	if err != nil {
+		return false, err
+	}
+	return g.s.holds(c, v)
+}
+
+// Hidden is the error of a write that would create over what the request cannot know
+// of: the one thing that cannot be hidden.
+func (g *guard) Hidden() error { return access.Outside(g.typ) }
+
+// May fails where the request may not make of current the version that x is the
+// index of; current is nil for one that is created, x for a deletion.
+func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
+	permission := g.update
+	if current == nil {
+		permission = smart.Create
+	}
+	if err := g.rights.May(permission, g.typ); err != nil {
+		return err
+	}
+	c, err := g.rights.Condition(permission, g.typ)
+	if err != nil || c.Whole() {
+		return err
+	}
+	ok := true
+	if current != nil {
+		if ok, err = g.s.holds(c, *current); err != nil {
+			return err
+		}
+	}
+	if ok && x != nil {
+		if ok, err = c.Holds(&match.Resource{Type: g.typ, ID: id, LastUpdated: g.s.Now(), Index: x}); err != nil {
+			return err
+		}
+	}
+	if !ok {
+		return access.Outside(g.typ)
+	}
+	return nil
+}
+
+// mayUpdate asks for the type alone whether a PUT can be anything: an update, or a
+// create.
+func (s *Service) mayUpdate(ctx context.Context, typ string) error {
+	err := s.may(ctx, access.Update, typ, "")
+	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusForbidden && s.may(ctx, access.Create, typ, "") == nil {
+		return nil
+	}
+	return err
+}
+
+// Readable reports whether the request may read a version.
+func (s *Service) Readable(ctx context.Context, v fhir.Version) (bool, error) {
+	rights, err := s.Access.Rights(ctx)
+	if err != nil || rights == nil {
+		return err == nil, err
+	}
+	c, err := rights.Condition(smart.Read, v.ResourceType)
+	if err != nil {
+		return false, err
+	}
+	return s.holds(c, v)
+}
+
+// readable takes the content out of the answer to a write where the request may not
+// read it: Prefer return=representation is then minimal.
+func (s *Service) readable(ctx context.Context, r Response, err error) (Response, error) {
+	if err != nil || !r.Written || r.Version.Body == nil {
+		return r, err
+	}
+	ok, err := s.Readable(ctx, r.Version)
+	if err != nil {
+		return r, err
+	}
+	if !ok {
+		r.Version.Body = nil
+	}
+	return r, nil
+}
