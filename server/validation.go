@@ -10,6 +10,7 @@ import (
 	"kiln/definitions"
 	"kiln/gen/r4"
 	"kiln/server/access"
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/validate"
@@ -25,7 +26,12 @@ func (s *Server) validator() *validate.Validator {
 
 // validation is how strictly resources are judged.
 func (s *Server) validation() validate.Options {
-	options := validate.Options{Terminology: s.Terminology}
+	options := validate.Options{Terminology: s.Terminology, Check: func(_ context.Context, r fhir.Resource) error {
+		if p, ok := r.(*r4.SearchParameter); ok {
+			return s.Parameters.Check(p)
+		}
+		return nil
+	}}
 	if s.Config.Validation.CheckReferences {
 		options.Exists = s.exists
 	}

@@ -79,7 +79,7 @@ func ParseDate(text string) (low, high int64, err error) {
 		h := p.digits(2)
 		p.byte(':')
 		m := p.digits(2)
-		if h > 14 || m > 59 {
+		if !ValidOffset(h, m) {
 			p.bad = true
 		}
 		offset = sign * (h*60 + m)

@@ -30,8 +30,30 @@ const (
 // needs more than one element to judge is left to validation.
 // Spec: https://hl7.org/fhir/R4/json.html.
 func Decode(m *Model, data []byte) (Resource, error) {
+	in, err := Read(m, data)
+	if err != nil {
+		return nil, err
+	}
+	if len(in.Issues) > 0 {
+		return nil, outcome.Unprocessable(in.Issues)
+	}
+	return in.Resource, nil
+}
+
+// Reading is a resource as far as its JSON is well-formed.
+type Reading struct {
+	Resource Resource
+	Issues   []outcome.Issue // see Decode
+	// Lost are the expressions of the elements that Resource lacks or has without
+	// value because the JSON has them in another form.
+	Lost []string
+}
+
+// Read decodes like Decode, and returns what it can read where Decode fails with 422.
+// It fails with structure, 400, where data is not JSON or has no known resourceType.
+func Read(m *Model, data []byte) (Reading, error) {
 	if !utf8.Valid(data) {
-		return nil, invalidUTF8(data)
+		return Reading{}, invalidUTF8(data)
 	}
 	d := decoder{model: m, data: data}
 	d.space()
@@ -43,12 +65,9 @@ func Decode(m *Model, data []byte) (Resource, error) {
 		}
 	}
 	if d.err != nil {
-		return nil, d.err
+		return Reading{}, d.err
 	}
-	if len(d.issues) > 0 {
-		return nil, outcome.Unprocessable(d.issues)
-	}
-	return r, nil
+	return Reading{Resource: r, Issues: d.issues, Lost: d.lost}, nil
 }
 
 func invalidUTF8(data []byte) error {
@@ -128,6 +147,7 @@ type decoder struct {
 	depth  int
 	path   []step
 	issues []outcome.Issue
+	lost   []string
 	err    *outcome.Error
 	pathed [24]step
 }
@@ -144,8 +164,18 @@ func (d *decoder) syntax(format string, args ...any) {
 	d.pos = len(d.data)
 }
 
-// issue notes a violation at the current path and lets decoding go on.
+// issue notes a violation by the value at the current path, which is lost, and lets
+// decoding go on.
 func (d *decoder) issue(at int, format string, args ...any) {
+	if d.err != nil || len(d.issues) >= maxIssues {
+		return
+	}
+	d.lost = append(d.lost, d.expression())
+	d.note(at, format, args...)
+}
+
+// note notes a violation at the current path.
+func (d *decoder) note(at int, format string, args ...any) {
 	if d.err != nil || len(d.issues) >= maxIssues {
 		return
 	}
@@ -382,7 +412,7 @@ func (d *decoder) object(t *Type, p unsafe.Pointer) {
 				open[key] = true
 				pr = &made
 			} else {
-				d.issue(at, "unknown element %q in %s", clip(key), t.Name)
+				d.note(at, "unknown element %q in %s", clip(key), t.Name)
 				d.skip()
 			}
 		}
@@ -710,6 +740,7 @@ func (d *decoder) primitive(k Kind, p *Primitive, c byte) {
 	}
 	if d.err == nil && !k.Valid(p.Text) {
 		d.issue(at, "%q is not a valid %s", clip(p.Text), primitiveNames[k])
+		p.Text = ""
 	}
 }
 

@@ -191,7 +191,13 @@ func validDateTime(s string, instant bool) bool {
 		return true
 	}
 	return len(zone) == 6 && (zone[0] == '+' || zone[0] == '-') && zone[3] == ':' &&
-		between(number2(zone, 1), 0, 14) && between(number2(zone, 4), 0, 59)
+		ValidOffset(number2(zone, 1), number2(zone, 4))
+}
+
+// ValidOffset reports whether a time zone can be that far from UTC: 14:00 at most.
+// Spec: https://hl7.org/fhir/R4/datatypes.html#dateTime (the regular expression).
+func ValidOffset(hours, minutes int) bool {
+	return between(hours, 0, 13) && between(minutes, 0, 59) || hours == 14 && minutes == 0
 }
 
 func validOID(s string) bool {

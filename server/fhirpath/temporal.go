@@ -156,7 +156,7 @@ func parseDateTime(s string) (Value, bool) {
 			h := r.number(2)
 			colon := r.next(':')
 			m := r.number(2)
-			if !colon || h > 14 || m > 59 {
+			if !colon || !fhir.ValidOffset(h, m) {
 				return v, false
 			}
 			v.exp = int16(sign * (h*60 + m))

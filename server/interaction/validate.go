@@ -35,7 +35,6 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 		return nil
 	}
 	s.Parameters.Current() // what profiles say is as new as the search parameters
-	defer complete(r)()
 	issues := s.Validator.Validate(ctx, r)
 	for _, i := range issues {
 		if i.Severity == outcome.Failure || i.Severity == outcome.Fatal {
@@ -43,23 +42,4 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 		}
 	}
 	return nil
-}
-
-// complete gives a SearchParameter what R4 requires of it and this service does
-// not, name, status and description, and returns a function that takes it away.
-func complete(r fhir.Resource) func() {
-	p, ok := r.(*r4.SearchParameter)
-	if !ok {
-		return func() {}
-	}
-	own := [...]fhir.Primitive{p.Name.Primitive, p.Status.Primitive, p.Description.Primitive}
-	for _, e := range []struct {
-		of      *fhir.Primitive
-		instead string
-	}{{&p.Name.Primitive, "Unnamed"}, {&p.Status.Primitive, "unknown"}, {&p.Description.Primitive, "not described"}} {
-		if !e.of.Present() {
-			e.of.Text = e.instead
-		}
-	}
-	return func() { p.Name.Primitive, p.Status.Primitive, p.Description.Primitive = own[0], own[1], own[2] }
 }

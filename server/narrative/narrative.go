@@ -3,6 +3,7 @@ package narrative
 import (
 	"fmt"
 	"html"
+	"strconv"
 	"strings"
 )
 
@@ -30,10 +31,32 @@ const xhtmlNamespace = "http://www.w3.org/1999/xhtml"
 // maxDepth bounds nested elements.
 const maxDepth = 500
 
-// Check checks a narrative's div: well-formed, in the XHTML namespace, with
-// formatting elements and attributes only, and some content. The error says what
-// is wrong. Spec: https://hl7.org/fhir/R4/narrative.html#xhtml, txt-1 and txt-2.
-func Check(s string) error {
+// Error says what is wrong with a narrative, and which rule that is against.
+type Error struct {
+	Rule   string // txt-1 or txt-2
+	Reason string
+}
+
+func (e *Error) Error() string { return e.Reason }
+
+// Check checks a narrative's div: well-formed, in the XHTML namespace, with formatting
+// elements and attributes only (txt-1), and with content that is no white space
+// (txt-2). It fails with an *Error.
+// Spec: https://hl7.org/fhir/R4/narrative.html#xhtml.
+func Check(div string) error {
+	empty, err := check(div)
+	switch {
+	case err != nil:
+		return &Error{"txt-1", err.Error()}
+	case empty:
+		return &Error{"txt-2", "the div has no content"}
+	}
+	return nil
+}
+
+// check reads the div and reports whether it has nothing but white space. The error is
+// what is against txt-1.
+func check(s string) (empty bool, err error) {
 	s = strings.TrimSpace(s)
 	var open []string
 	content := false
@@ -44,13 +67,13 @@ func Check(s string) error {
 			text = s[i : i+lt]
 		}
 		if len(open) == 0 && strings.TrimSpace(text) != "" {
-			return fmt.Errorf("the narrative must be one div element")
+			return false, fmt.Errorf("the narrative must be one div element")
 		}
-		if !content && strings.TrimSpace(strings.ReplaceAll(text, "&nbsp;", " ")) != "" {
+		if !content && strings.TrimSpace(html.UnescapeString(text)) != "" {
 			content = true
 		}
 		if err := checkEntities(text); err != nil {
-			return err
+			return false, err
 		}
 		if lt < 0 {
 			break
@@ -61,61 +84,60 @@ func Check(s string) error {
 		case strings.HasPrefix(rest, "<!--"):
 			end := strings.Index(rest, "-->")
 			if end < 0 {
-				return fmt.Errorf("a comment is not closed")
+				return false, fmt.Errorf("a comment is not closed")
 			}
 			i += end + 3
 		case strings.HasPrefix(rest, "<!") || strings.HasPrefix(rest, "<?"):
 			if strings.HasPrefix(rest, "<![CDATA[") {
 				end := strings.Index(rest, "]]>")
 				if end < 0 {
-					return fmt.Errorf("a CDATA section is not closed")
+					return false, fmt.Errorf("a CDATA section is not closed")
 				}
-				content = true
+				content = content || strings.TrimSpace(rest[len("<![CDATA["):end]) != ""
 				i += end + 3
 				continue
 			}
-			return fmt.Errorf("declarations and processing instructions are not allowed")
+			return false, fmt.Errorf("declarations and processing instructions are not allowed")
 		case strings.HasPrefix(rest, "</"):
 			end := strings.IndexByte(rest, '>')
 			if end < 0 {
-				return fmt.Errorf("a tag is not closed")
+				return false, fmt.Errorf("a tag is not closed")
 			}
 			name := strings.TrimSpace(rest[2:end])
 			if len(open) == 0 || open[len(open)-1] != name {
-				return fmt.Errorf("</%s> closes nothing that is open", clip(name))
+				return false, fmt.Errorf("</%s> closes nothing that is open", clip(name))
 			}
 			open = open[:len(open)-1]
 			i += end + 1
 			if len(open) == 0 && strings.TrimSpace(s[i:]) != "" {
-				return fmt.Errorf("the narrative must be one div element")
+				return false, fmt.Errorf("the narrative must be one div element")
 			}
 		default:
 			n, name, closed, err := checkTag(rest, len(open) == 0)
 			if err != nil {
-				return err
+				return false, err
 			}
 			if name == "img" {
 				content = true
 			}
 			if !closed {
 				if open = append(open, name); len(open) > maxDepth {
-					return fmt.Errorf("elements are nested deeper than %d", maxDepth)
+					return false, fmt.Errorf("elements are nested deeper than %d", maxDepth)
 				}
-			} else if len(open) == 0 {
-				return fmt.Errorf("the div is empty")
 			}
 			i += n
+			if closed && len(open) == 0 && strings.TrimSpace(s[i:]) != "" {
+				return false, fmt.Errorf("the narrative must be one div element")
+			}
 		}
 	}
 	switch {
 	case len(open) > 0:
-		return fmt.Errorf("<%s> is not closed", open[len(open)-1])
+		return false, fmt.Errorf("<%s> is not closed", open[len(open)-1])
 	case s == "":
-		return fmt.Errorf("the narrative must be one div element")
-	case !content:
-		return fmt.Errorf("the div has no content")
+		return false, fmt.Errorf("the narrative must be one div element")
 	}
-	return nil
+	return !content, nil
 }
 
 func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
@@ -236,7 +258,9 @@ func scripted(attribute, value string) bool {
 	return ok && (scheme == "javascript" || scheme == "vbscript")
 }
 
-// checkEntities checks that every & starts a character reference.
+// checkEntities checks that every & starts a reference to a character, or to one of
+// the entities that XML itself has: those of HTML (&nbsp;) are declared nowhere.
+// Spec: https://www.w3.org/TR/xml/#sec-predefined-ent, https://www.w3.org/TR/xml/#wf-Legalchar.
 func checkEntities(s string) error {
 	for {
 		i := strings.IndexByte(s, '&')
@@ -248,13 +272,27 @@ func checkEntities(s string) error {
 		if end < 1 || end > 32 {
 			return fmt.Errorf("'&' starts no character reference")
 		}
-		for j := range end {
-			if c := s[j]; !letter(c) && !digit(c) && !(c == '#' && j == 0) {
-				return fmt.Errorf("'&%s;' is no character reference", clip(s[:end]))
-			}
+		switch name := s[:end]; {
+		case name == "amp", name == "lt", name == "gt", name == "quot", name == "apos":
+		case name[0] != '#':
+			return fmt.Errorf("'&%s;' is no entity of XML: expected amp, lt, gt, quot, apos or a character reference such as &#160;", clip(name))
+		case !character(name[1:]):
+			return fmt.Errorf("'&%s;' is no character reference", clip(name))
 		}
 		s = s[end:]
 	}
+}
+
+// character reports whether digits, or x and hexadecimal digits, are the number of a
+// character that XML allows.
+func character(number string) bool {
+	base := 10
+	if hexadecimal, ok := strings.CutPrefix(number, "x"); ok {
+		base, number = 16, hexadecimal
+	}
+	n, err := strconv.ParseUint(number, base, 32)
+	return err == nil && (n == 9 || n == 10 || n == 13 ||
+		n >= 0x20 && n < 0xD800 || n >= 0xE000 && n < 0xFFFE || n >= 0x10000 && n <= 0x10FFFF)
 }
 
 // clip bounds text of a narrative in a message.

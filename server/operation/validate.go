@@ -18,12 +18,11 @@ func (s *Set) RegisterValidate(definitions []fhir.OperationDefinition, v *valida
 		Definition: core + "Resource-validate", System: true, OwnBody: true,
 		Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: in.Text("mode"), Profiles: in.Texts("profile"), Body: p.Body}
-			if p.Read && p.ID != "" && op.Mode != "delete" {
-				stored, err := s.Read(ctx, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
-				if err != nil {
-					return interaction.Response{}, err
+			if p.ID != "" {
+				op.Stored = func(ctx context.Context) ([]byte, error) {
+					stored, err := s.Read(ctx, interaction.ReadParams{ResourceType: p.ResourceType, ID: p.ID})
+					return stored.Version.Body, err
 				}
-				op.Body = stored.Version.Body
 			}
 			issues, err := v.Operate(ctx, op, options)
 			if err != nil {

@@ -39,9 +39,9 @@ func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir
 }
 
 // definitionTypes are the resource types that validation reads.
-var definitionTypes = []string{"StructureDefinition", "ValueSet", "CodeSystem"}
+var definitionTypes = []string{"StructureDefinition", "ValueSet", "CodeSystem", "Questionnaire"}
 
-// Definitions returns the current profiles, value sets and code systems with a
+// Definitions returns the current profiles, value sets, code systems and questionnaires with a
 // canonical URL, oldest first. It may be asked for by whoever has a transaction
 // open.
 func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {

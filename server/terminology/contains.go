@@ -117,8 +117,9 @@ func (c *codeSets) put(valueSet string, set *codeSet) {
 	c.byURL.Store(&next)
 }
 
-// codeSet is a value set compiled for Contains.
+// codeSet is a value set compiled for Contains, or a code system for InSystem.
 type codeSet struct {
+	version string // of a code system
 	systems []systemCodes
 	// open says that the value set may hold codes of any system beside those
 	// listed.

@@ -134,7 +134,8 @@ type generation struct {
 	*Service
 	number  uint64
 	stamp   string
-	codes   codeSets
+	codes   codeSets     // by value set
+	systems codeSets     // by code system
 	checked atomic.Int64 // when the stamp was last compared, nanoseconds since started
 }
 

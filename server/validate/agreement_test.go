@@ -145,6 +145,9 @@ func inOwnElements(issues []outcome.Issue, t *fhir.Type) []string {
 				own = false
 			}
 		}
+		if strings.HasPrefix(text, "fullUrl ") || strings.HasPrefix(text, "item ") {
+			own = false // said in prose only
+		}
 		if strings.HasPrefix(text, "expected a reference to ") {
 			text = "reference type"
 		}

@@ -202,15 +202,15 @@ func (u *run) coded(n fhir.Node, b *binding) bool {
 	switch e := n.Element().(type) {
 	case *r4.CodeableConcept:
 		for i := range e.Coding {
-			if u.coding(b, e.Coding[i].System.Text, e.Coding[i].Code.Text) == inside {
+			if u.coding(b, e.Coding[i].System.Text, e.Coding[i].Code.Text, false) == inside {
 				return true
 			}
 		}
 		return false
 	case *r4.Coding:
-		return u.coding(b, e.System.Text, e.Code.Text) == inside
+		return u.coding(b, e.System.Text, e.Code.Text, false) == inside
 	}
-	return n.Text() != "" && u.code(b, n.Text()) == inside
+	return n.Text() != "" && u.coding(b, "", n.Text(), true) == inside
 }
 
 // below returns the definitions that steps lead to from e, slices included.

@@ -13,6 +13,9 @@ func (u *run) extensions(list []fhir.Extension) {
 		n := fhir.NodeOf(&list[i])
 		u.path = append(u.path, segment{"extension", i, n.T})
 		u.element(n, u.v.plans.of(n.T))
+		if u.lost == nil || !u.damaged() {
+			u.extension(n)
+		}
 		u.pop()
 	}
 }
@@ -30,21 +33,35 @@ func (u *run) extension(n fhir.Node) {
 	case !has && len(x.Extension) == 0:
 		u.report(outcome.Failure, "constraint ext-1: an extension has either extensions or a value, found neither")
 	}
-	if nested := len(u.path) > 1 && u.path[len(u.path)-2].typ.Name == "Extension"; u.options.Warnings && !nested && x.URL.Text != "" && !strings.Contains(x.URL.Text, ":") {
-		// https://hl7.org/fhir/R4/extensibility.html#Extension
-		u.report(outcome.Warning, "expected the absolute url of a definition, found %s", x.URL.Text)
-	}
-	p := u.v.profiles.of(x.URL.Text)
-	if p == nil || p.typ != "Extension" || len(u.path) < 2 {
+	if len(u.path) < 2 || x.URL.Text == "" {
 		return
 	}
-	if u.options.Warnings && !u.inContext(p) {
-		// HL7's own definitions of R4 carry hundreds of extensions outside the
-		// context that these name, structuredefinition-normative-version on a
-		// CodeSystem first of all: it cannot be a reason to refuse.
-		u.report(outcome.Warning, "extension %s is not allowed here, only in %s", p.url, strings.Join(p.contexts, ", "))
+	if nested := u.path[len(u.path)-2].typ.Name == "Extension"; !nested && !isAbsolute(x.URL.Text) {
+		// https://hl7.org/fhir/R4/extensibility.html#Extension
+		u.judge("expected the absolute url of a definition, found %s", x.URL.Text)
+		return
 	}
-	if modifier := u.path[len(u.path)-1].name == "modifierExtension"; modifier != p.modifier {
+	modifier := u.path[len(u.path)-1].name == "modifierExtension"
+	p := u.v.profiles.of(x.URL.Text)
+	if p == nil || p.typ != "Extension" {
+		if modifier {
+			// What it does to the meaning of the element is not known, so that nobody may
+			// read the element. Spec: https://hl7.org/fhir/R4/extensibility.html#modifierExtension.
+			u.judge("modifier extension %s %s", x.URL.Text, u.v.profiles.missing(x.URL.Text))
+		}
+		return
+	}
+	if (u.options.Strict || u.options.Warnings) && !u.inContext(p) {
+		const text = "extension %s is not allowed here, only in %s"
+		if contexts := strings.Join(p.contexts, ", "); strings.HasPrefix(p.url, coreDefinitions+"structuredefinition-") {
+			// HL7's own definitions carry hundreds of these outside their context,
+			// structuredefinition-normative-version on a CodeSystem first of all.
+			u.report(outcome.Warning, text, p.url, contexts)
+		} else {
+			u.judge(text, p.url, contexts)
+		}
+	}
+	if modifier != p.modifier {
 		if modifier {
 			u.report(outcome.Failure, "extension %s is no modifier: expected it in extension", p.url)
 		} else {

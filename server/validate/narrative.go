@@ -1,6 +1,8 @@
 package validate
 
 import (
+	"errors"
+
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/narrative"
@@ -13,9 +15,10 @@ func (u *run) narrative(n fhir.Node) {
 	if !ok || t.Div.Text == "" {
 		return
 	}
-	if err := narrative.Check(t.Div.Text); err != nil {
+	var wrong *narrative.Error
+	if errors.As(narrative.Check(t.Div.Text), &wrong) {
 		u.path = append(u.path, segment{"div", -1, t.Div.Type()})
-		u.report(outcome.Failure, "constraint txt-1: %v", err)
+		u.report(outcome.Failure, "constraint %s: %s", wrong.Rule, wrong.Reason)
 		u.pop()
 	}
 }

@@ -22,12 +22,16 @@ type Operation struct {
 	// Body is the resource, or a Parameters resource with the parts resource,
 	// mode and profile. It may be empty for mode delete, which ignores it.
 	Body []byte
+	// Stored reads the resource of the URL, for a request without one; nil where the URL
+	// has no id.
+	Stored func(ctx context.Context) ([]byte, error)
 }
 
 // Operate answers $validate: the issues of the OperationOutcome, 200, worst first.
 // A valid resource has one issue of severity information, behind its warnings. It
 // fails with invalid, 400, when the request itself is wrong: no resource, an
-// unknown mode.
+// unknown mode, mode profile without a profile. Of a resource whose JSON has values in a
+// wrong form it tells these and what is wrong beside them.
 func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]outcome.Issue, error) {
 	body := op.Body
 	if parts, ok := parametersOf(body); ok {
@@ -55,10 +59,19 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		// Spec: https://hl7.org/fhir/R4/valueset-resource-validation-mode.html.
 		return valid("nothing is known that keeps the resource from being deleted"), nil
 	}
+	if op.Mode == "profile" && len(op.Profiles) == 0 {
+		return nil, outcome.Invalid("mode profile needs a profile: the parameter profile names none")
+	}
+	if len(body) == 0 && op.Stored != nil {
+		var err error
+		if body, err = op.Stored(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if len(body) == 0 {
 		return nil, outcome.Invalid("$validate needs a resource in the body, alone or as the parameter resource")
 	}
-	r, err := fhir.Decode(v.plans.model, body)
+	in, err := fhir.Read(v.plans.model, body)
 	if err != nil {
 		e, ok := outcome.From(err)
 		if !ok {
@@ -66,7 +79,7 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		}
 		return e.Issues, nil
 	}
-	var issues []outcome.Issue
+	r, issues := in.Resource, in.Issues
 	fail := func(at, format string, args ...any) {
 		issues = append(issues, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...), Expression: at})
 	}
@@ -83,8 +96,13 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		fail(typ+".id", "expected the id %s of the URL, found %s", op.ID, id)
 	}
 	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
-	o.Warnings = true
-	issues = append(issues, v.Validate(ctx, r, o)...)
+	o.Warnings, o.Strict = true, true
+	issues = append(issues, v.validate(ctx, r, o, in.Lost)...)
+	if o.Check != nil && len(in.Issues) == 0 {
+		if e, ok := outcome.From(o.Check(ctx, r)); ok {
+			issues = append(issues, e.Issues...)
+		}
+	}
 	if !slices.ContainsFunc(issues, func(i outcome.Issue) bool { return rank(i.Severity) < rank(outcome.Warning) }) {
 		issues = append(issues, valid("the resource is valid")...)
 	}

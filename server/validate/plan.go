@@ -30,7 +30,26 @@ const (
 	extensionType
 	referenceType
 	narrativeType
+	codingType
+	quantityType
+	bundleType
+	responseType // QuestionnaireResponse
 )
+
+// specials are the types that the walk knows, by name.
+var specials = map[string]special{
+	"Extension": extensionType, "Reference": referenceType, "Narrative": narrativeType, "Coding": codingType,
+	"Quantity": quantityType, "Bundle": bundleType, "QuestionnaireResponse": responseType,
+}
+
+// absolute are the elements of type uri that hold an absolute URI, beside the url of
+// every resource that has one. Every canonical is absolute.
+// Spec: https://hl7.org/fhir/R4/datatypes.html#Coding, #Identifier, references.html#canonical.
+var absolute = map[string]bool{"Coding.system": true, "Identifier.system": true, "Quantity.system": true}
+
+// optional are the elements that R4 requires and this service does not (docs/contract.md,
+// Specification: SearchParameter). Their absence is a warning.
+var optional = map[string]bool{"SearchParameter.name": true, "SearchParameter.status": true, "SearchParameter.description": true}
 
 // fieldPlan is what is asked of one element of a type.
 type fieldPlan struct {
@@ -38,6 +57,9 @@ type fieldPlan struct {
 	invariants []*invariant // on each value, from the element's own definition
 	binding    *binding
 	child      atomic.Pointer[plan] // of a complex element with one type
+	id         bool                 // Element.id
+	absolute   bool                 // an absolute URI
+	optional   bool                 // see optional
 }
 
 // binding is a value set that codes are checked against.
@@ -54,13 +76,6 @@ type invariant struct {
 	contained  bool // says something only where there are contained resources
 	check      func(*constraint.Context, fhir.Element) bool
 	program    *fhirpath.Program
-}
-
-// additional are rules that the specification states in prose only, by type.
-var additional = map[string][]struct{ key, human, expression string }{
-	// https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.fullUrl
-	"Bundle.entry": {{"fullUrl", "fullUrl must not disagree with the id of the resource",
-		"fullUrl.startsWith('http').not() or resource.id.empty() or fullUrl.endsWith('/' & resource.id)"}},
 }
 
 // plans makes and keeps the plans of a model.
@@ -117,19 +132,20 @@ func (ps *plans) named(name string) *fhir.Type {
 // structural is the plan of a type without a definition: what its table says.
 func (ps *plans) structural(t *fhir.Type) *plan {
 	p := &plan{typ: t, fields: make([]fieldPlan, len(t.Fields))}
-	switch t.Name {
-	case "Extension":
-		p.special = extensionType
-	case "Reference":
-		p.special = referenceType
-	case "Narrative":
-		p.special = narrativeType
+	name := t.Name
+	if t.Base == "Quantity" {
+		name = t.Base // Age, Duration, …: Quantities under another name
 	}
+	p.special = specials[name]
 	for i := range t.Fields {
 		f := &t.Fields[i]
-		p.fields[i].field = f
+		fp := &p.fields[i]
+		fp.field = f
+		fp.id = f.Name == "id" && t.Kind != fhir.ResourceKind
+		fp.absolute = absolute[name+"."+f.Name] || f.Name == "url" && t.Kind == fhir.ResourceKind && f.Of != nil && f.Of.Type().Kind == fhir.URIKind
+		fp.optional = optional[t.Name+"."+f.Name]
 		if s := f.Binding.Strength; (s == "required" || s == "extensible") && f.Binding.ValueSet != "" {
-			p.fields[i].binding = &binding{required: s == "required", valueSet: f.Binding.ValueSet}
+			fp.binding = &binding{required: s == "required", valueSet: f.Binding.ValueSet}
 		}
 	}
 	return p
@@ -163,9 +179,6 @@ func (ps *plans) tree(t *fhir.Type, seen map[*fhir.Type]bool) {
 		for _, inv := range p.invariants[from:] {
 			inv.contained = true
 		}
-	}
-	for _, a := range additional[t.Name] {
-		p.invariants = ps.add(p.invariants, &constraint.Invariant{Key: a.key, Human: a.human, Expression: a.expression, Warning: true}, t)
 	}
 	root, _, _ := strings.Cut(t.Name, ".")
 	for i := range p.fields {

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -295,8 +296,14 @@ func (u *run) is(t *fhir.Type, name string) bool {
 	return false
 }
 
-// against validates the children of n and the invariants of e.
+// against validates the children of n and the invariants of e. Where n is a resource
+// inside another, it is %resource of these.
 func (u *run) against(n fhir.Node, e *element) {
+	if n.T.Kind == fhir.ResourceKind && !n.Same(u.fp.Resource) {
+		resource, root := u.fp.Resource, u.fp.RootResource
+		u.fp.Resource, u.fp.RootResource = n, u.rootOf(n)
+		defer func() { u.fp.Resource, u.fp.RootResource = resource, root }()
+	}
 	for _, c := range e.children {
 		base := len(u.nodes)
 		u.nodes = n.AppendChild(u.nodes, c.name)
@@ -382,11 +389,22 @@ func (u *run) allowed(n fhir.Node, e *element) *typeRef {
 	for i := range e.types {
 		code := e.types[i].code
 		// Some definitions call Element.id and Extension.url a string or uri.
-		if n.T.Kind == fhir.SystemStringKind || strings.HasPrefix(code, "http://hl7.org/fhirpath/") || u.is(n.T, code) {
+		if n.T.Kind == fhir.SystemStringKind || strings.HasPrefix(code, "http://hl7.org/fhirpath/") || u.isExactly(n.T, code) {
 			return &e.types[i]
 		}
 	}
 	return nil
+}
+
+// isExactly reports whether t is the named type. A code is no string here, though it
+// specialises string: only an abstract type stands for those below it.
+// Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.type.
+func (u *run) isExactly(t *fhir.Type, name string) bool {
+	switch name {
+	case "Element", "BackboneElement", "Resource", "DomainResource":
+		return u.is(t, name) || name == "BackboneElement" && strings.Contains(t.Name, ".")
+	}
+	return t.Name == name
 }
 
 func typeNames(list []typeRef) string {
@@ -421,14 +439,32 @@ func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 	}
 }
 
-// conforms tries a profile without reporting.
+// tried names a resource or element and a profile that it was held against.
+type tried struct {
+	element fhir.Element
+	profile *profile
+}
+
+// conforms tries a profile without reporting. Resources that refer to each other conform
+// where nothing but that is to be shown.
 func (u *run) conforms(n fhir.Node, p *profile) bool {
 	if u.depth > maxDepth {
 		return false
 	}
-	other := &run{v: u.v, ctx: u.ctx, options: &Options{Terminology: u.options.Terminology, Resolver: u.options.Resolver}, fp: u.fp, depth: u.depth + 1}
+	if u.tried == nil {
+		u.tried = map[tried]bool{}
+	}
+	key := tried{n.Element(), p}
+	if known, ok := u.tried[key]; ok {
+		return known
+	}
+	u.tried[key] = true
+	other := &run{v: u.v, ctx: u.ctx, options: &Options{Terminology: u.options.Terminology, Resolver: u.options.Resolver},
+		fp: u.fp, depth: u.depth + 1, bundles: slices.Clone(u.bundles), tried: u.tried}
+	other.fp.Resolver, other.fp.Profiles = other, other
 	other.profile(n, p)
-	return len(other.issues) == 0
+	u.tried[key] = len(other.issues) == 0
+	return u.tried[key]
 }
 
 // load decodes the definition with a canonical URL.

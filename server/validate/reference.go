@@ -47,8 +47,13 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 // target returns the resource type that a reference points at, "" where it does not
 // say; ok is false when it names a contained resource that is not there.
 func (u *run) target(r *r4.Reference) (typ string, ok bool) {
-	if strings.HasPrefix(r.Reference.Text, "#") {
-		return u.inside(r.Reference.Text)
+	if r.Reference.Text != "" && (r.Reference.Text[0] == '#' || len(u.bundles) > 0) {
+		if n, ok := u.resolved(r.Reference.Text); ok {
+			return n.T.Name, true
+		}
+		if r.Reference.Text[0] == '#' {
+			return "", false
+		}
 	}
 	for _, typ := range []string{fhirpath.ReferenceType(r.Reference.Text), saidType(r)} {
 		if u.v.plans.model.Resources[typ] != nil {
@@ -61,25 +66,6 @@ func (u *run) target(r *r4.Reference) (typ string, ok bool) {
 // saidType is Reference.type, without the base of R4's own types.
 func saidType(r *r4.Reference) string { return strings.TrimPrefix(r.Type_.Text, coreDefinitions) }
 
-// inside returns the type of the resource that a reference within the resource
-// names; # alone is the one that contains it.
-func (u *run) inside(ref string) (typ string, ok bool) {
-	root := u.fp.RootResource
-	id := strings.TrimPrefix(ref, "#")
-	if id == "" {
-		return root.T.Name, true
-	}
-	base := len(u.nodes)
-	u.nodes = root.AppendChild(u.nodes, "contained")
-	for _, c := range u.nodes[base:] {
-		if res, ok := c.Element().(fhir.Resource); ok && res.Header().ID.Text == id {
-			typ = c.T.Name
-		}
-	}
-	u.nodes = u.nodes[:base]
-	return typ, typ != ""
-}
-
 func (u *run) exists(typ, id string) {
 	ok, err := u.options.Exists(u.ctx, typ, id)
 	if err == nil && !ok {
@@ -87,7 +73,9 @@ func (u *run) exists(typ, id string) {
 	}
 }
 
-// targets checks the type of a reference's target.
+// targets checks the target of a reference: its type, and where it is in the resource or
+// the Bundle that is being validated, that it conforms to one of the target profiles.
+// Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.type.targetProfile.
 func (u *run) targets(n fhir.Node, ref *typeRef) {
 	r, ok := n.Element().(*r4.Reference)
 	if !ok {
@@ -97,13 +85,26 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	if typ == "" {
 		return
 	}
-	var names []string
+	target, here := u.resolved(r.Reference.Text)
+	var names, profiles []string
 	for _, url := range ref.targets {
 		name, known := u.targetType(url)
-		if !known || name == typ || name == "Resource" {
+		if !known || name == "Resource" {
 			return
 		}
 		names = append(names, name)
+		if name != typ {
+			continue
+		}
+		p := u.v.profiles.of(url)
+		if p == nil || !here || u.conforms(target, p) {
+			return
+		}
+		profiles = append(profiles, p.url)
+	}
+	if len(profiles) > 0 {
+		u.once("expected a reference to a resource that conforms to %s, %s does not", strings.Join(profiles, " or "), r.Reference.Text)
+		return
 	}
 	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), cmp.Or(r.Reference.Text, typ))
 }

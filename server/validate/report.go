@@ -10,10 +10,26 @@ import (
 // report adds an issue about the element at the end of the path, with the profile
 // that it goes against.
 func (u *run) report(severity outcome.Severity, format string, args ...any) {
+	u.reportAs(severity, outcome.CodeInvalid, format, args...)
+}
+
+// judge reports what does not keep a resource from being stored: an error where that is
+// asked for (Options.Strict), else a warning where these are.
+func (u *run) judge(format string, args ...any) {
+	switch {
+	case u.options.Strict:
+		u.report(outcome.Failure, format, args...)
+	case u.options.Warnings:
+		u.report(outcome.Warning, format, args...)
+	}
+}
+
+// reportAs is report with another issue code.
+func (u *run) reportAs(severity outcome.Severity, code outcome.Code, format string, args ...any) {
 	if len(u.issues) >= maxIssues {
 		return
 	}
-	i := outcome.Issue{Severity: severity, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...) + u.by(), Expression: u.expression()}
+	i := outcome.Issue{Severity: severity, Code: code, Diagnostics: fmt.Sprintf(format, args...) + u.by(), Expression: u.expression()}
 	i.Line, i.Column = u.place()
 	u.issues = append(u.issues, i)
 }

@@ -36,6 +36,9 @@ func (u *run) group(n fhir.Node, c *element, base, end int) {
 	for i := base; i < end; i++ {
 		item := u.nodes[i]
 		u.path = append(u.path, segment{c.name, at(i), item.T})
+		if n.T.Name == "Bundle" {
+			u.inEntry(c.name, i-base)
+		}
 		u.item(item, c)
 		u.sort(item, c, sorted)
 		u.pop()

@@ -3,9 +3,11 @@ package validate
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
+	"kiln/gen/r4"
 	"kiln/server/constraint"
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
@@ -23,6 +25,9 @@ type Codes interface {
 	// Contains reports whether a code is in a value set; system "" stands for any
 	// system of it. known is false where that cannot be told.
 	Contains(valueSet, system, code string) (in, known bool)
+	// InSystem reports whether a code is in a code system; version "" is any. known is
+	// false where that cannot be told.
+	InSystem(system, version, code string) (in, known bool)
 	// Listed returns the codes of a value set in order, nil where there are more than
 	// most of them or not all are known.
 	Listed(valueSet string, most int) []string
@@ -60,10 +65,20 @@ type Options struct {
 	// Warnings asks for warnings too: best practice, extensible bindings,
 	// profiles that are not known.
 	Warnings bool
+	// Strict makes errors of what does not keep a resource from being stored, as HL7's
+	// validator does: a code that its code system does not have where no required
+	// binding says so, an extension outside the context of its definition, a modifier
+	// extension without known definition, a relative URI of an identifier or code system,
+	// a fullUrl that is not that of the resource. HL7's examples and Synthea's patients
+	// have such. Without it they are warnings, and codes are not looked up.
+	Strict bool
 	// Terminology answers memberOf() in invariants, Resolver resolve(); nil where
 	// there is none.
 	Terminology fhirpath.Terminology
 	Resolver    fhirpath.Resolver
+	// Check finds what only the service that stores the resource knows to be wrong with
+	// it; Operate asks it. nil where there is nothing.
+	Check func(ctx context.Context, r fhir.Resource) error
 	// Exists tells whether a resource that a literal local reference names is on
 	// this server; nil leaves references unchecked.
 	Exists func(ctx context.Context, typ, id string) (bool, error)
@@ -77,8 +92,14 @@ const maxIssues = 100
 // (the key of a constraint, the value set, the profile), what was expected and
 // what came; line and column where r was decoded from JSON.
 func (v *Validator) Validate(ctx context.Context, r fhir.Resource, o Options) []outcome.Issue {
+	return v.validate(ctx, r, o, nil)
+}
+
+// validate is Validate of a resource that has lost values, see fhir.Reading.
+func (v *Validator) validate(ctx context.Context, r fhir.Resource, o Options, lost []string) []outcome.Issue {
 	u := v.runs.Get().(*run)
 	u.begin(ctx, r, &o)
+	u.lost = lost
 	n := fhir.NodeOf(r)
 	u.resource(n, n, o.Profiles)
 	issues := u.issues
@@ -107,6 +128,10 @@ type run struct {
 	fp      fhirpath.Context
 	known   constraint.Context // the same for invariants that codegen compiled
 	applied *profile           // the profile that is being applied, nil for the base
+	ids     map[string]bool    // element ids met in the resource that is being validated
+	bundles []bundleScope      // the Bundles around the current element, outermost first
+	lost    []string           // see fhir.Reading
+	tried   map[tried]bool     // what was held against a profile without reporting
 	depth   int
 }
 
@@ -120,7 +145,7 @@ type segment struct {
 func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
 	u.ctx, u.options, u.raw, u.issues = ctx, o, r.Header().Raw, nil
 	u.path, u.nodes = u.path[:0], u.nodes[:0]
-	u.fp = fhirpath.Context{Context: ctx, Terminology: o.Terminology, Resolver: o.Resolver, Profiles: u}
+	u.fp = fhirpath.Context{Context: ctx, Terminology: o.Terminology, Resolver: u, Profiles: u}
 	u.known.Context = ctx
 	u.depth = 0
 }
@@ -128,7 +153,9 @@ func (u *run) begin(ctx context.Context, r fhir.Resource, o *Options) {
 func (u *run) end() {
 	clear(u.nodes[:cap(u.nodes)])
 	u.ctx, u.options, u.raw, u.issues, u.fp = nil, nil, nil, nil, fhirpath.Context{}
-	u.known, u.applied = constraint.Context{}, nil
+	u.known, u.applied, u.ids, u.lost, u.tried = constraint.Context{}, nil, nil, nil, nil
+	clear(u.bundles[:cap(u.bundles)])
+	u.bundles = u.bundles[:0]
 }
 
 // ConformsTo answers conformsTo() in an invariant.
@@ -142,9 +169,9 @@ func (u *run) ConformsTo(ctx context.Context, n fhir.Node, url string) (conforms
 	if !ok || u.depth > maxDepth {
 		return false, false, nil
 	}
-	other.begin(ctx, r, &Options{})
-	other.depth = u.depth + 1
-	other.fp.Resource, other.fp.RootResource = n, n
+	other.begin(ctx, r, &Options{Terminology: u.options.Terminology, Resolver: u.options.Resolver})
+	other.depth, other.bundles = u.depth+1, slices.Clone(u.bundles)
+	other.fp.Resource, other.fp.RootResource = n, u.rootOf(n)
 	other.profile(n, p)
 	return len(other.issues) == 0, true, nil
 }
@@ -158,18 +185,25 @@ func (u *run) resource(n, root fhir.Node, asked []string) {
 		u.depth--
 		return
 	}
-	resource, rootResource := u.fp.Resource, u.fp.RootResource
-	u.fp.Resource, u.fp.RootResource = n, root
+	resource, rootResource, ids := u.fp.Resource, u.fp.RootResource, u.ids
+	u.fp.Resource, u.fp.RootResource, u.ids = n, root, nil
 	top := len(u.path) == 0
 	if top {
 		u.path = append(u.path, segment{n.T.Name, -1, n.T})
 	}
+	b, isBundle := n.Element().(*r4.Bundle)
+	if isBundle {
+		u.bundles = append(u.bundles, bundleScope{bundle: b})
+	}
 	u.element(n, u.v.plans.of(n.T))
 	u.named(n, asked)
+	if isBundle {
+		u.bundles = u.bundles[:len(u.bundles)-1]
+	}
 	if top {
 		u.path = u.path[:0]
 	}
-	u.fp.Resource, u.fp.RootResource = resource, rootResource
+	u.fp.Resource, u.fp.RootResource, u.ids = resource, rootResource, ids
 	u.depth--
 }
 
@@ -209,6 +243,7 @@ func (u *run) named(n fhir.Node, asked []string) {
 // element validates a complex element or resource against the plan of its type.
 func (u *run) element(n fhir.Node, p *plan) {
 	contained := false
+	content := p.typ.Kind == fhir.ResourceKind
 	for i := range p.fields {
 		fp := &p.fields[i]
 		base := len(u.nodes)
@@ -216,10 +251,11 @@ func (u *run) element(n fhir.Node, p *plan) {
 		end := len(u.nodes)
 		if end == base {
 			if fp.field.Min > 0 {
-				u.report(outcome.Failure, "%s is required: expected at least %d, found none", fp.field.Name, fp.field.Min)
+				u.missing(fp)
 			}
 			continue
 		}
+		content = content || !fp.id
 		if end-base < fp.field.Min {
 			u.report(outcome.Failure, "%s: expected at least %d, found %d", fp.field.Name, fp.field.Min, end-base)
 		}
@@ -246,32 +282,42 @@ func (u *run) element(n fhir.Node, p *plan) {
 		for j := base; j < end; j++ {
 			c := u.nodes[j]
 			u.push(fp.field, repeats, j-base, c.T)
-			if fp.binding != nil {
+			whole := u.lost == nil || !u.damaged()
+			if fp.binding != nil && whole {
 				u.binding(c, fp.binding)
 			}
 			if c.T.Kind.Primitive() {
-				if x := c.Extra(); x != nil {
-					u.extensions(x.Extension)
-				}
+				u.primitive(c, fp, whole)
 			} else {
+				if p.special == bundleType {
+					u.inEntry(fp.field.Name, j-base)
+				}
 				child := fp.planOf(u.v.plans, c.T)
 				u.element(c, child)
-				if child.special == referenceType {
-					u.reference(c, fp)
+				if whole {
+					u.special(c, fp, child)
 				}
 			}
-			for _, inv := range fp.invariants {
-				u.invariant(c, inv)
+			if whole {
+				for _, inv := range fp.invariants {
+					u.invariant(c, inv)
+				}
 			}
 			u.pop()
 		}
 		u.nodes = u.nodes[:base]
 	}
+	if u.lost != nil && u.damaged() {
+		return
+	}
+	if !content {
+		u.report(outcome.Failure, "%s", noContent)
+	}
 	switch p.special {
-	case extensionType:
-		u.extension(n)
-	case narrativeType:
-		u.narrative(n)
+	case bundleType:
+		u.bundle(n)
+	case responseType:
+		u.response(n)
 	}
 	if contained {
 		u.contained(n)
@@ -282,6 +328,118 @@ func (u *run) element(n fhir.Node, p *plan) {
 		}
 		u.invariant(n, inv)
 	}
+}
+
+// missing reports that a required element is not there.
+func (u *run) missing(fp *fieldPlan) {
+	switch {
+	case u.lost != nil && u.without(fp.field.Name):
+	case !fp.optional:
+		u.report(outcome.Failure, "%s is required: expected at least %d, found none", fp.field.Name, fp.field.Min)
+	case u.options.Warnings:
+		u.report(outcome.Warning, "%s is required by FHIR R4 and not by this server: found none", fp.field.Name)
+	}
+}
+
+// noContent is ele-1. Its FHIRPath does not count the id.
+// Spec: https://hl7.org/fhir/R4/element.html#constraints.
+const noContent = "constraint ele-1: an element has a value or children, found neither beside its id"
+
+// primitive validates a primitive beyond its format, which the decoder has checked.
+func (u *run) primitive(n fhir.Node, fp *fieldPlan, whole bool) {
+	text := n.Text()
+	if x := n.Extra(); x != nil {
+		if text == "" && len(x.Extension) == 0 && whole {
+			u.report(outcome.Failure, "%s", noContent)
+		}
+		if x.ID.Text != "" {
+			u.elementID(x.ID.Text)
+		}
+		u.extensions(x.Extension)
+	}
+	switch {
+	case fp.id:
+		if text != "" {
+			u.path = u.path[:len(u.path)-1]
+			u.elementID(text)
+			u.path = u.path[:len(u.path)+1]
+		}
+	case text == "":
+	case fp.absolute && !isAbsolute(text):
+		u.judge("expected an absolute URI, found %s", text)
+	case n.T.Kind == fhir.CanonicalKind && text[0] != '#' && !isAbsolute(text):
+		// R4's own examples have relative ones.
+		if u.options.Warnings {
+			u.report(outcome.Warning, "expected a canonical URL, which is absolute or starts with #, found %s", text)
+		}
+	}
+}
+
+// isAbsolute reports whether a URI starts with a scheme. Spec: RFC 3986 §4.3.
+func isAbsolute(uri string) bool {
+	for i := 0; i < len(uri); i++ {
+		switch c := uri[i]; {
+		case c == ':':
+			return i > 0 && i+1 < len(uri)
+		case c|0x20 >= 'a' && c|0x20 <= 'z':
+		case i > 0 && (c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.'):
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// elementID checks that no other element of the resource has the id.
+// Spec: https://hl7.org/fhir/R4/element-definitions.html#Element.id.
+func (u *run) elementID(id string) {
+	if u.ids[id] {
+		u.report(outcome.Failure, "expected an id of its own, another element of the resource has the id %s", id)
+		return
+	}
+	if u.ids == nil {
+		u.ids = map[string]bool{}
+	}
+	u.ids[id] = true
+}
+
+// special validates a value of a type that the walk knows by name.
+func (u *run) special(n fhir.Node, fp *fieldPlan, p *plan) {
+	switch p.special {
+	case referenceType:
+		u.reference(n, fp)
+	case extensionType:
+		u.extension(n)
+	case narrativeType:
+		u.narrative(n)
+	case codingType:
+		if u.options.Strict {
+			u.concept(n)
+		}
+	case quantityType:
+		if u.options.Strict {
+			u.unit(n)
+		}
+	}
+}
+
+// damaged reports whether the element at the end of the path, or one below it, has lost
+// its value: rules that read it would report what is not so.
+func (u *run) damaged() bool {
+	at := u.expression()
+	return slices.ContainsFunc(u.lost, func(lost string) bool {
+		rest, ok := strings.CutPrefix(lost, at)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+// without reports whether the values of an element below the end of the path are lost.
+func (u *run) without(name string) bool {
+	at := u.expression() + "." + name
+	return slices.ContainsFunc(u.lost, func(lost string) bool {
+		rest, ok := strings.CutPrefix(lost, at)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
 }
 
 func (u *run) push(f *fhir.Field, repeats bool, i int, t *fhir.Type) {

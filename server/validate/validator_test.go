@@ -87,7 +87,8 @@ func TestBase(t *testing.T) {
 		{"a Bundle's own rule", `{"resourceType":"Bundle","type":"transaction","total":1,"entry":[{"request":{"method":"GET","url":"Patient"}}]}`, false, []string{
 			"error Bundle: constraint bdl-1: total only when a search or history"}},
 		{"a fullUrl of another resource", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","id":"2"}},{"fullUrl":"urn:uuid:1","resource":{"resourceType":"Patient","id":"2"}}]}`, true, []string{
-			"warning Bundle.entry[0]: constraint fullUrl: fullUrl must not disagree with the id of the resource"}},
+			"warning Bundle.entry[0].fullUrl: fullUrl must not disagree with the id of the resource: expected a URL that ends in /2, found http://x/Patient/1",
+			"warning Bundle.entry[1].fullUrl: expected urn:uuid: and a UUID in small letters, found urn:uuid:1"}},
 		{"a script in the narrative", observation(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a<script>b</script></div>"}`), false, []string{
 			"error Observation.text.div: constraint txt-1: element <script> is not allowed"}},
 		{"a resource without narrative", observation(``), true, nil},

@@ -1,0 +1,152 @@
+package validate_test
+
+import (
+	"strings"
+	"testing"
+
+	"kiln/gen/r4"
+	"kiln/server/validate"
+)
+
+// The rules that R4 has in prose and in the definitions of elements, as HL7's validator
+// judges them: what $validate reports as an error.
+func TestStrict(t *testing.T) {
+	v := newValidator(t)
+	patient := func(more string) string { return `{"resourceType":"Patient"` + more + `}` }
+	observation := func(more string) string {
+		return `{"resourceType":"Observation","status":"final","code":{"text":"x"}` + more + `}`
+	}
+	bundle := func(typ, entries string) string {
+		return `{"resourceType":"Bundle","type":"` + typ + `","entry":[` + entries + `]}`
+	}
+	for _, c := range []struct{ name, data, want string }{
+		// https://hl7.org/fhir/R4/element.html: ele-1
+		{"ele-1: a primitive with an id only", patient(`,"_gender":{"id":"a"}`), "error Patient.gender: constraint ele-1: "},
+		{"ele-1: it does not stand for a required element", `{"resourceType":"Observation","_status":{"id":"a"},"code":{"text":"x"}}`, "error Observation.status: constraint ele-1: "},
+		{"ele-1: a complex element with an id only", patient(`,"name":[{"id":"a"}]`), "error Patient.name[0]: constraint ele-1: "},
+		{"ele-1: an item of a list of primitives", patient(`,"name":[{"given":["x",null],"_given":[null,{"id":"a"}]}]`), "error Patient.name[0].given[1]: constraint ele-1: "},
+		{"ele-1: an extension is content", patient(`,"_gender":{"id":"a","extension":[{"url":"http://x","valueString":"y"}]}`), ""},
+		// https://hl7.org/fhir/R4/element-definitions.html#Element.id
+		{"two elements of an id", patient(`,"name":[{"id":"a","text":"x"}],"telecom":[{"id":"a","value":"1"}]`), "error Patient.telecom[0]: expected an id of its own, another element of the resource has the id a"},
+		{"two primitives of an id", patient(`,"gender":"male","_gender":{"id":"a"},"birthDate":"2000","_birthDate":{"id":"a"}`), "error Patient.birthDate: expected an id of its own"},
+		{"a contained resource has ids of its own", patient(`,"name":[{"id":"a","text":"x"}],"managingOrganization":{"reference":"#o"},"contained":[{"resourceType":"Organization","id":"o","name":"x","_name":{"id":"a"}}]`), ""},
+		{"the id of the resource is not that of an element", patient(`,"id":"a","name":[{"id":"a","text":"x"}]`), ""},
+		// https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.fullUrl
+		{"fullUrl is missing", bundle("collection", `{"resource":`+patient("")+`}`), "error Bundle.entry[0]: fullUrl is required"},
+		{"fullUrl may be missing in a transaction", bundle("transaction", `{"resource":`+patient("")+`,"request":{"method":"POST","url":"Patient"}}`), ""},
+		{"fullUrl is relative", bundle("collection", `{"fullUrl":"Patient/1","resource":`+patient("")+`}`), "error Bundle.entry[0].fullUrl: expected an absolute URL, found Patient/1"},
+		{"fullUrl has another id", bundle("collection", `{"fullUrl":"http://x/Patient/2","resource":`+patient(`,"id":"1"`)+`}`), "error Bundle.entry[0].fullUrl: fullUrl must not disagree with the id"},
+		{"fullUrl has another type", bundle("collection", `{"fullUrl":"http://x/Group/1","resource":`+patient(`,"id":"1"`)+`}`), "error Bundle.entry[0].fullUrl: fullUrl must not disagree with the type"},
+		{"fullUrl is no UUID", bundle("collection", `{"fullUrl":"urn:uuid:1","resource":`+patient("")+`}`), "error Bundle.entry[0].fullUrl: expected urn:uuid: and a UUID"},
+		{"fullUrl is right", bundle("collection", `{"fullUrl":"http://x/Patient/1","resource":`+patient(`,"id":"1"`)+`}`), ""},
+		// https://hl7.org/fhir/R4/datatypes.html#Identifier, #Coding
+		{"a relative system of an identifier", patient(`,"identifier":[{"system":"mrn","value":"1"}]`), "error Patient.identifier[0].system: expected an absolute URI, found mrn"},
+		{"a relative code system", observation(`,"category":[{"coding":[{"system":"local","code":"x"}]}]`), "error Observation.category[0].coding[0].system: expected an absolute URI, found local"},
+		{"a relative canonical", patient(`,"meta":{"profile":["my-profile"]}`), "warning Patient.meta.profile[0]: expected a canonical URL"},
+		{"a relative url of an extension", patient(`,"extension":[{"url":"color","valueString":"red"}]`), "error Patient.extension[0]: expected the absolute url of a definition, found color"},
+		{"a urn", patient(`,"identifier":[{"system":"urn:oid:1.2.3","value":"1"}]`), ""},
+		// https://hl7.org/fhir/R4/codesystem-definitions.html#CodeSystem.content
+		{"a code that its code system does not have", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"vital-sign"}]}]`),
+			"error Observation.category[0].coding[0]: expected a code of the code system http://terminology.hl7.org/CodeSystem/observation-category, found vital-sign"},
+		{"a code of another version", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","version":"99","code":"vital-sign"}]}]`), ""},
+		{"a code system that is not here", observation(`,"category":[{"coding":[{"system":"http://loinc.org","code":"nothing"}]}]`), ""},
+		// https://hl7.org/fhir/R4/datatypes.html#Quantity
+		{"a unit that UCUM does not have", observation(`,"valueQuantity":{"value":1,"system":"http://unitsofmeasure.org","code":"lbs"}`), "error Observation.value: expected a unit of UCUM, found lbs"},
+		{"a unit of UCUM", observation(`,"valueQuantity":{"value":1,"system":"http://unitsofmeasure.org","code":"10*3/uL"}`), ""},
+		{"a unit of something else", observation(`,"valueQuantity":{"value":1,"system":"http://x.org/units","code":"lbs"}`), ""},
+		// https://hl7.org/fhir/R4/defining-extensions.html#context
+		{"an extension out of its context", observation(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]`),
+			"error Observation.extension[0]: extension http://hl7.org/fhir/StructureDefinition/patient-birthPlace is not allowed here, only in Patient"},
+		{"an extension that nobody knows", patient(`,"extension":[{"url":"http://nobody.knows/x","valueString":"y"}]`), ""},
+		// https://hl7.org/fhir/R4/extensibility.html#modifierExtension
+		{"a modifier extension that nobody knows", patient(`,"modifierExtension":[{"url":"http://nobody.knows/x","valueString":"y"}]`),
+			"error Patient.modifierExtension[0]: modifier extension http://nobody.knows/x is not known here"},
+		// https://hl7.org/fhir/R4/narrative.html: txt-1, txt-2
+		{"an entity of HTML", patient(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a&nbsp;b</div>"}`), "error Patient.text.div: constraint txt-1: "},
+		{"an empty div", patient(`,"text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\"></div>"}`), "error Patient.text.div: constraint txt-2: "},
+		// https://hl7.org/fhir/R4/terminologies.html#strength
+		{"a required binding that cannot be checked", bundle("collection", `{"fullUrl":"http://x/Bundle/1","resource":{"resourceType":"Parameters"}}`), ""},
+		// https://hl7.org/fhir/R4/bundle.html#references
+		{"a reference in a Bundle to another type", bundle("collection", `{"fullUrl":"urn:uuid:66666666-6666-4666-8666-666666666666","resource":`+patient("")+`},
+			{"fullUrl":"urn:uuid:66666666-6666-4666-8666-666666666667","resource":`+patient(`,"managingOrganization":{"reference":"urn:uuid:66666666-6666-4666-8666-666666666666"}`)+`}`),
+			"error Bundle.entry[1].resource.managingOrganization: expected a reference to Organization, found urn:uuid:66666666-6666-4666-8666-666666666666"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := issues(t, v, c.data, validate.Options{Warnings: true, Strict: true})
+			switch {
+			case c.want == "" && len(got) > 0:
+				t.Errorf("got\n\t%s", strings.Join(got, "\n\t"))
+			case c.want != "" && (len(got) == 0 || !strings.HasPrefix(got[0], c.want)):
+				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), c.want)
+			}
+		})
+	}
+}
+
+// A profile's rule about an element that is a resource sees that resource as %resource.
+// Spec: https://hl7.org/fhir/R4/fhirpath.html#variables.
+func TestResourceVariable(t *testing.T) {
+	const core = "http://hl7.org/fhir/StructureDefinition/"
+	rule := func(id, typ, path, expression string) string {
+		return differential(id, typ, core+typ, `{"id":"`+path+`","path":"`+path+`","constraint":[{"key":"r-1","severity":"error","human":"x","expression":"`+expression+`"}]}`)
+	}
+	o := overlay{Definitions: library(t), byURL: map[string]string{
+		"http://example.org/contained": rule("contained", "Patient", "Patient.contained", "%resource.id = 'o' and %rootResource.id = 'p'"),
+		"http://example.org/entry":     rule("entry", "Bundle", "Bundle.entry.resource", "%resource.id = 'e' and %rootResource.id = 'e'"),
+		"http://example.org/inside":    rule("inside", "Organization", "Organization.telecom", "%resource.id = 'o' and %rootResource.id = 'p'"),
+	}}
+	v := validate.New(r4.Model, o, codes(t))
+	contained := func(meta string) string {
+		return `{"resourceType":"Patient","id":"p","managingOrganization":{"reference":"#o"},"contained":[{"resourceType":"Organization","id":"o",` + meta + `"name":"x","telecom":[{"value":"1","system":"phone"}]}]}`
+	}
+	for _, c := range []struct{ name, profile, data string }{
+		{"a contained resource", "http://example.org/contained", contained("")},
+		{"an entry of a Bundle", "http://example.org/entry", `{"resourceType":"Bundle","id":"b","type":"collection","entry":[{"fullUrl":"http://x/Patient/e","resource":{"resourceType":"Patient","id":"e"}}]}`},
+		{"an element in a contained resource", "", contained(`"meta":{"profile":["http://example.org/inside"]},`)},
+	} {
+		var asked []string
+		if c.profile != "" {
+			asked = []string{c.profile}
+		}
+		if got := issues(t, v, c.data, validate.Options{Profiles: asked}); len(got) > 0 {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// A type of an element is that type, and no other that specialises it.
+// Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.type.
+func TestTypeRestriction(t *testing.T) {
+	const core = "http://hl7.org/fhir/StructureDefinition/"
+	o := overlay{Definitions: library(t), byURL: map[string]string{
+		"http://example.org/text": differential("text", "Extension", core+"Extension",
+			`{"id":"Extension","path":"Extension"},{"id":"Extension.url","path":"Extension.url","fixedUri":"http://example.org/text"},`+
+				`{"id":"Extension.value[x]","path":"Extension.value[x]","min":1,"type":[{"code":"string"}]}`),
+		"http://example.org/amount": differential("amount", "Observation", core+"Observation",
+			`{"id":"Observation.value[x]","path":"Observation.value[x]","type":[{"code":"Quantity"}]}`),
+		"http://example.org/slice": differential("slice", "Observation", core+"Observation",
+			`{"id":"Observation.component","path":"Observation.component"},`+
+				`{"id":"Observation.component.value[x]","path":"Observation.component.value[x]","type":[{"code":"string"}]}`),
+	}}
+	v := validate.New(r4.Model, o, codes(t))
+	patient := func(value string) string {
+		return `{"resourceType":"Patient","extension":[{"url":"http://example.org/text",` + value + `}]}`
+	}
+	observation := func(profile, more string) string {
+		return `{"resourceType":"Observation","meta":{"profile":["http://example.org/` + profile + `"]},"status":"final","code":{"text":"x"},` + more + `}`
+	}
+	for _, c := range []struct{ name, data, want string }{
+		{"a string for a string", patient(`"valueString":"x"`), ""},
+		{"a code for a string", patient(`"valueCode":"x"`), "expected string, found code"},
+		{"a markdown for a string", patient(`"valueMarkdown":"x"`), "expected string, found markdown"},
+		{"an id for a string", patient(`"valueId":"x"`), "expected string, found id"},
+		{"a Quantity for a Quantity", observation("amount", `"valueQuantity":{"value":1}`), ""},
+		{"a string for a Quantity", observation("amount", `"valueString":"x"`), "expected Quantity, found string"},
+		{"an element of a list", observation("slice", `"component":[{"code":{"text":"x"},"valueInteger":1}]`), "expected string, found integer"},
+	} {
+		got := strings.Join(issues(t, v, c.data, validate.Options{}), "; ")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
