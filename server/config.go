@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"kiln/oauth"
 	"kiln/server/access"
 )
 
@@ -75,11 +76,6 @@ type TerminologyConfig struct {
 	Password       string `koanf:"password" secret:"yes" doc:"password of that user"`
 }
 
-// AuthConfig is about who may do what.
-type AuthConfig struct {
-	Enabled bool `koanf:"enabled" doc:"require access tokens"`
-}
-
 // LogConfig is about the log, which goes to standard error.
 type LogConfig struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error"`
@@ -96,6 +92,7 @@ func Default() Config {
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
 		Validation:  ValidationConfig{Mode: "full"},
 		Terminology: TerminologyConfig{Enabled: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
+		Auth:        oauth.DefaultConfig(),
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
 	}
 }
@@ -163,12 +160,15 @@ func (c Config) Check() error {
 	if _, err := c.trustedProxies(); err != nil {
 		return err
 	}
-	return nil
+	return c.Auth.Check()
 }
 
 // CheckServe is Check, and refuses what would leave a server open to everyone.
 func (c Config) CheckServe() error {
 	if err := c.Check(); err != nil {
+		return err
+	}
+	if err := c.checkAuth(); err != nil {
 		return err
 	}
 	return access.CheckListen(c.Server.Listen, c.Auth.Enabled)

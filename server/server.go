@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -57,7 +56,8 @@ type Options struct {
 	Version string // of the software
 	Logger  *slog.Logger
 	// Authorization builds the authorization server on the parts that there are
-	// already: database, store and interactions. It is called with auth.enabled.
+	// already: database, store and interactions. It is called with auth.enabled; nil
+	// builds that of the package oauth.
 	Authorization func(ctx context.Context, s *Server) (Authorization, error)
 	// Listening is called with the address as soon as requests are taken, Ready
 	// when they are served. Both may be nil.
@@ -240,10 +240,17 @@ func (s *Server) administration() *admin.Part {
 
 // authorization builds the authorization server.
 func (s *Server) authorization(ctx context.Context, o Options) (Authorization, error) {
-	if o.Authorization == nil {
-		return nil, errors.New("auth.enabled is true and this program has no authorization server")
+	build := o.Authorization
+	if build == nil {
+		build = func(ctx context.Context, s *Server) (Authorization, error) {
+			proxies, err := s.Config.trustedProxies()
+			if err != nil {
+				return nil, err
+			}
+			return authorizationServer(ctx, s, proxies)
+		}
 	}
-	a, err := o.Authorization(ctx, s)
+	a, err := build(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("authorization: %w", err)
 	}

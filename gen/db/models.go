@@ -89,6 +89,131 @@ type InstalledResource struct {
 	ResourceVersion int32
 }
 
+type OauthApikey struct {
+	ID      string
+	Hash    string
+	Name    string
+	Scope   string
+	Created time.Time
+	Expires time.Time
+	Revoked bool
+}
+
+type OauthAssertion struct {
+	Issuer  string
+	Jti     string
+	Expires time.Time
+}
+
+type OauthClient struct {
+	ID           string
+	Registration []byte
+	Secret       string
+	Active       bool
+	Created      time.Time
+	Updated      time.Time
+}
+
+type OauthCode struct {
+	Signature string
+	GrantID   string
+	ClientID  string
+	Request   []byte
+	Active    bool
+	Expires   time.Time
+}
+
+type OauthConsent struct {
+	Username string
+	ClientID string
+	Scope    string
+	Granted  time.Time
+}
+
+type OauthFailure struct {
+	Subject     string
+	Address     string
+	Failures    int32
+	Last        time.Time
+	LockedUntil time.Time
+}
+
+type OauthFlow struct {
+	ID      string
+	Browser string
+	State   []byte
+	Done    bool
+	Expires time.Time
+}
+
+type OauthGrant struct {
+	ID       string
+	ClientID string
+	Username string
+	Login    string
+	Scope    string
+	Created  time.Time
+	Expires  time.Time
+	Revoked  bool
+}
+
+type OauthIdentity struct {
+	Issuer   string
+	Subject  string
+	Username string
+}
+
+type OauthKey struct {
+	Kid            string
+	Algorithm      string
+	Private        []byte
+	Sealed         bool
+	Created        time.Time
+	SignsFrom      time.Time
+	PublishedUntil time.Time
+}
+
+type OauthLaunch struct {
+	ID      string
+	Context []byte
+	Used    bool
+	Expires time.Time
+}
+
+type OauthLogin struct {
+	ID            string
+	Username      string
+	Authenticated time.Time
+	Expires       time.Time
+}
+
+type OauthRefresh struct {
+	Signature string
+	GrantID   string
+	ClientID  string
+	Request   []byte
+	Active    bool
+	Rotated   time.Time
+	Expires   time.Time
+}
+
+type OauthRevocation struct {
+	Kind     string
+	ID       string
+	Before   time.Time
+	Expires  time.Time
+	Recorded time.Time
+}
+
+type OauthUser struct {
+	Username string
+	Password string
+	Profile  []byte
+	Active   bool
+	Created  time.Time
+	Updated  time.Time
+}
+
 type QuantityUnit struct {
 	ID     int64
 	System string

@@ -1,0 +1,907 @@
+package oauth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/google/uuid"
+
+	"kiln/oauth/smart"
+	"kiln/oauth/storage"
+	"kiln/server/outcome"
+)
+
+// Admin manages clients, users, signing keys and API keys, on the database alone:
+// /admin/clients and kiln admin work by it alike.
+type Admin struct {
+	Store  *storage.Store
+	Config Config
+	// Records says whether a user's FHIR resource exists; nil does not ask.
+	Records interface {
+		Exists(ctx context.Context, reference string) (bool, error)
+	}
+	Now func() time.Time
+	// Revoked is called after something was revoked, so that the server that did it
+	// knows at once; nil where there is none.
+	Revoked func(ctx context.Context)
+
+	keys *keyring
+}
+
+// NewAdmin returns an Admin on a store.
+func NewAdmin(store *storage.Store, c Config) *Admin {
+	a := &Admin{Store: store, Config: c, Now: time.Now}
+	a.keys = &keyring{
+		store: store, rotation: time.Duration(c.Signing.KeyRotationDays) * 24 * time.Hour, sealing: c.Signing.EncryptionKey,
+		now: func() time.Time { return a.Now() },
+	}
+	a.keys.keys.Store(new([]*signingKey))
+	a.keys.algs = []string{c.Signing.Algorithm}
+	if c.Signing.Algorithm != "RS256" {
+		a.keys.algs = append(a.keys.algs, "RS256")
+	}
+	return a
+}
+
+func (a *Admin) changed(ctx context.Context) {
+	if a.Revoked != nil {
+		a.Revoked(ctx)
+	}
+}
+
+// invalid is a field that is not acceptable.
+func invalid(format string, args ...any) error {
+	return outcome.New(outcome.CodeInvalid, format, args...).WithStatus(400)
+}
+
+// ClientAnswer is a client as it is shown; ClientSecret only once, when it is new.
+type ClientAnswer struct {
+	*storage.Client
+	ClientSecret string    `json:"clientSecret,omitempty"`
+	Created      time.Time `json:"created,omitzero"`
+	Updated      time.Time `json:"updated,omitzero"`
+	// Hides a fact that is not shown.
+	AnySecretMethod bool `json:"anySecretMethod,omitempty"`
+}
+
+func showClient(c *storage.Client, secret string) *ClientAnswer {
+	return &ClientAnswer{Client: c, ClientSecret: secret, Created: c.Created, Updated: c.Updated}
+}
+
+// clientBody is what a client may be made of.
+type clientBody struct {
+	ClientID                string          `json:"clientId"`
+	Name                    string          `json:"name"`
+	Confidential            *bool           `json:"confidential"`
+	TokenEndpointAuthMethod string          `json:"tokenEndpointAuthMethod"`
+	ClientSecret            string          `json:"clientSecret"`
+	JWKS                    json.RawMessage `json:"jwks"`
+	JWKSURI                 string          `json:"jwksUri"`
+	RedirectURIs            []string        `json:"redirectUris"`
+	PostLogoutRedirectURIs  []string        `json:"postLogoutRedirectUris"`
+	LaunchURI               string          `json:"launchUri"`
+	GrantTypes              []string        `json:"grantTypes"`
+	Scopes                  []string        `json:"scopes"`
+	AccessTokenLifetime     string          `json:"accessTokenLifetime"`
+	RefreshTokenLifetime    string          `json:"refreshTokenLifetime"`
+	PKCERequired            bool            `json:"pkceRequired"`
+	AllowedOrigins          []string        `json:"allowedOrigins"`
+	MayIntrospect           bool            `json:"mayIntrospect"`
+	Trusted                 bool            `json:"trusted"`
+	IDTokenSigningAlg       string          `json:"idTokenSigningAlg"`
+	Active                  *bool           `json:"active"`
+	// Shown, never taken.
+	Created any `json:"created"`
+	Updated any `json:"updated"`
+}
+
+var methods = []string{storage.MethodNone, storage.MethodBasic, storage.MethodPost, storage.MethodJWT}
+
+// client turns a body into a client, or says which field is wrong.
+func (a *Admin) client(b clientBody) (*storage.Client, error) {
+	c := &storage.Client{
+		ID: b.ClientID, Name: b.Name, JWKSURI: b.JWKSURI, LaunchURI: b.LaunchURI,
+		RedirectURIs: orEmpty(b.RedirectURIs), PostLogoutRedirectURIs: orEmpty(b.PostLogoutRedirectURIs), GrantTypes: b.GrantTypes,
+		AccessTokenLifetime: b.AccessTokenLifetime, RefreshTokenLifetime: b.RefreshTokenLifetime, PKCERequired: b.PKCERequired,
+		AllowedOrigins: orEmpty(b.AllowedOrigins), MayIntrospect: b.MayIntrospect, Trusted: b.Trusted,
+		IDTokenSigningAlg: b.IDTokenSigningAlg, Active: b.Active == nil || *b.Active, Scopes: []string{},
+	}
+	if len(b.JWKS) > 0 && string(b.JWKS) != "null" {
+		c.JWKS = b.JWKS
+	}
+	if c.ID == "" {
+		c.ID = uuid.NewString()
+	}
+	if len(c.ID) > 200 || strings.ContainsFunc(c.ID, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return nil, invalid("clientId is %q: expected up to 200 printable ASCII characters without spaces, quotes and backslashes", c.ID)
+	}
+	if len(c.Name) > 200 || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unicode.IsControl) {
+		return nil, invalid("name: expected up to 200 bytes of text without control characters")
+	}
+
+	// How it authenticates.
+	method := b.TokenEndpointAuthMethod
+	switch {
+	case method == "" && (c.JWKS != nil || c.JWKSURI != "") && (b.Confidential == nil || *b.Confidential):
+		method = storage.MethodJWT
+	case method == "" && (b.Confidential != nil && *b.Confidential || b.Confidential == nil && b.ClientSecret != ""):
+		method, c.AnySecretMethod = storage.MethodBasic, true
+	case method == "":
+		method = storage.MethodNone
+	case !slices.Contains(methods, method):
+		return nil, invalid("tokenEndpointAuthMethod is %q: expected %s", method, strings.Join(methods, ", "))
+	}
+	c.TokenEndpointAuthMethod, c.Confidential = method, method != storage.MethodNone
+	if b.Confidential != nil && *b.Confidential != c.Confidential {
+		return nil, invalid("confidential is %t and tokenEndpointAuthMethod is %q: a confidential client authenticates, a public one (none) does not", *b.Confidential, method)
+	}
+	if b.ClientSecret != "" && method != storage.MethodBasic && method != storage.MethodPost {
+		return nil, invalid("clientSecret: a client with tokenEndpointAuthMethod %q has none", method)
+	}
+	if len(b.ClientSecret) > 1024 {
+		return nil, invalid("clientSecret: expected up to 1024 bytes")
+	}
+	if method == storage.MethodJWT {
+		if (c.JWKS == nil) == (c.JWKSURI == "") {
+			return nil, invalid("jwks, jwksUri: expected one of them with tokenEndpointAuthMethod private_key_jwt")
+		}
+	}
+	if c.JWKS != nil {
+		if err := checkJWKS(c.JWKS); err != nil {
+			return nil, invalid("jwks: %s", err)
+		}
+	}
+	if c.JWKSURI != "" {
+		if err := checkRemote(c.JWKSURI, a.Config.AllowPrivateNetworks); err != nil {
+			return nil, invalid("jwksUri is %q: %s", c.JWKSURI, err)
+		}
+	}
+
+	// What it may do.
+	if len(c.GrantTypes) == 0 {
+		switch {
+		case len(c.RedirectURIs) == 0 && c.Confidential:
+			c.GrantTypes = []string{grantClientCredentials}
+		default:
+			c.GrantTypes = []string{grantCode, grantRefreshToken}
+		}
+	}
+	for _, g := range c.GrantTypes {
+		if !slices.Contains(grantTypes, g) {
+			return nil, invalid("grantTypes has %q: expected %s", g, strings.Join(grantTypes, ", "))
+		}
+	}
+	if !c.Confidential && slices.Contains(c.GrantTypes, grantClientCredentials) {
+		return nil, invalid("grantTypes has client_credentials: a public client cannot authenticate")
+	}
+	for _, text := range b.Scopes {
+		scopes, err := smart.Parse(text)
+		if err != nil {
+			return nil, invalid("scopes: %s", err)
+		}
+		for _, scope := range strings.Fields(scopes.String()) {
+			if !slices.Contains(c.Scopes, scope) {
+				c.Scopes = append(c.Scopes, scope)
+			}
+		}
+	}
+	for _, u := range c.RedirectURIs {
+		if err := checkRedirect(u, a.Config.AllowHTTP); err != nil {
+			return nil, invalid("redirectUris has %q: %s", u, err)
+		}
+	}
+	for _, u := range c.PostLogoutRedirectURIs {
+		if err := checkRedirect(u, a.Config.AllowHTTP); err != nil {
+			return nil, invalid("postLogoutRedirectUris has %q: %s", u, err)
+		}
+	}
+	if c.LaunchURI != "" {
+		if u, err := url.Parse(c.LaunchURI); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+			return nil, invalid("launchUri is %q: expected a URL that starts with https:// or http://", c.LaunchURI)
+		}
+	}
+	for _, o := range c.AllowedOrigins {
+		if u, err := url.Parse(o); err != nil || u.Scheme+"://"+u.Host != o || u.Host == "" {
+			return nil, invalid("allowedOrigins has %q: expected an origin such as https://app.example.org", o)
+		}
+	}
+	if _, err := storage.ParseLifetime(c.AccessTokenLifetime); err != nil {
+		return nil, invalid("accessTokenLifetime: %s", err)
+	}
+	if d, _ := storage.ParseLifetime(c.AccessTokenLifetime); d > 365*24*time.Hour {
+		return nil, invalid("accessTokenLifetime is %s: expected a year at most", c.AccessTokenLifetime)
+	}
+	if _, err := storage.ParseLifetime(c.RefreshTokenLifetime); err != nil {
+		return nil, invalid("refreshTokenLifetime: %s", err)
+	}
+	if c.IDTokenSigningAlg == "" {
+		c.IDTokenSigningAlg = "RS256"
+	}
+	if !slices.Contains(signingAlgorithms, c.IDTokenSigningAlg) {
+		return nil, invalid("idTokenSigningAlg is %q: expected %s", c.IDTokenSigningAlg, strings.Join(signingAlgorithms, ", "))
+	}
+	if !c.Confidential {
+		c.PKCERequired = true
+	}
+	return c, nil
+}
+
+func orEmpty(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+// checkJWKS refuses what is no set of public keys that we can verify with.
+func checkJWKS(raw json.RawMessage) error {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(raw, &set); err != nil || len(set.Keys) == 0 {
+		return errors.New("expected an object with keys")
+	}
+	if len(set.Keys) > maxKeys {
+		return fmt.Errorf("expected at most %d keys", maxKeys)
+	}
+	usable := false
+	for _, raw := range set.Keys {
+		var k jose.JSONWebKey
+		if err := k.UnmarshalJSON(raw); err != nil {
+			return errors.New("a key cannot be read")
+		}
+		if !k.IsPublic() {
+			return errors.New("a key is private or symmetric: register public keys alone")
+		}
+		switch key := k.Key.(type) {
+		case *rsa.PublicKey:
+			if key.N.BitLen() < 2048 {
+				return errors.New("an RSA key is shorter than 2048 bits")
+			}
+			usable = true
+		case *ecdsa.PublicKey:
+			usable = usable || key.Params().BitSize == 256 || key.Params().BitSize == 384
+		}
+	}
+	if !usable {
+		return errors.New("no key can verify RS256, RS384, ES256 or ES384")
+	}
+	return nil
+}
+
+// checkRedirect refuses URIs that a code must not be sent to. RFC 6749 §3.1.2,
+// RFC 8252 §7.
+func checkRedirect(text string, allowHTTP bool) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme == "" || len(text) > 2000 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return errors.New("expected an absolute URI")
+	case u.Fragment != "" || strings.Contains(text, "#"):
+		return errors.New("expected no fragment")
+	case u.User != nil:
+		return errors.New("expected no user")
+	case strings.Contains(text, "*"):
+		return errors.New("expected no wildcard: redirect URIs are compared as they stand")
+	}
+	switch u.Scheme {
+	case "https":
+		if u.Host == "" {
+			return errors.New("expected a host")
+		}
+	case "http":
+		if u.Host == "" || !isLoopback(u.Hostname()) && !allowHTTP {
+			return errors.New("http is for loopback addresses: expected https")
+		}
+	case "javascript", "data", "vbscript", "file", "blob", "about", "view-source", "filesystem", "ws", "wss", "ftp":
+		return fmt.Errorf("the scheme %s cannot take a code", u.Scheme)
+	default:
+		if !strings.Contains(u.Scheme, ".") {
+			return errors.New("a scheme of an app's own holds a dot, as a domain name turned round: com.example.app")
+		}
+	}
+	return nil
+}
+
+// CreateClient makes a client. It fails with conflict where the id is taken.
+func (a *Admin) CreateClient(ctx context.Context, body []byte) (*ClientAnswer, error) {
+	var b clientBody
+	if err := decodeStrict(body, &b); err != nil {
+		return nil, invalid("%s", err)
+	}
+	c, err := a.client(b)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := a.newSecret(ctx, c, b.ClientSecret)
+	if err != nil {
+		return nil, err
+	}
+	err = a.Store.CreateClient(ctx, c)
+	if errors.Is(err, storage.ErrExists) {
+		return nil, outcome.New(outcome.CodeConflict, "there is a client %q already", c.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c, err = a.Store.Client(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	return showClient(c, secret), nil
+}
+
+// newSecret gives a client that needs one a secret: the chosen one, or a made one.
+func (a *Admin) newSecret(ctx context.Context, c *storage.Client, chosen string) (secret string, err error) {
+	if c.TokenEndpointAuthMethod != storage.MethodBasic && c.TokenEndpointAuthMethod != storage.MethodPost {
+		c.Secret = ""
+		return "", nil
+	}
+	if chosen != "" {
+		c.Secret, err = hashPassword(ctx, chosen)
+		return chosen, err
+	}
+	secret = random()
+	c.Secret = hashMade(secret)
+	return secret, nil
+}
+
+// Client returns a client.
+func (a *Admin) Client(ctx context.Context, id string) (*ClientAnswer, error) {
+	c, err := a.Store.Client(ctx, id)
+	if err != nil {
+		return nil, noSuch(err, "client", id)
+	}
+	return showClient(c, ""), nil
+}
+
+func noSuch(err error, what, id string) error {
+	if errors.Is(err, storage.ErrNotFound) {
+		return outcome.New(outcome.CodeNotFound, "there is no %s %q", what, id)
+	}
+	return err
+}
+
+// Clients returns every client.
+func (a *Admin) Clients(ctx context.Context) ([]*ClientAnswer, error) {
+	list, err := a.Store.Clients(ctx)
+	out := make([]*ClientAnswer, len(list))
+	for i, c := range list {
+		out[i] = showClient(c, "")
+	}
+	return out, err
+}
+
+// ReplaceClient replaces a client. Its secret stays where it needs one and body has
+// none.
+func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*ClientAnswer, error) {
+	old, err := a.Store.Client(ctx, id)
+	if err != nil {
+		return nil, noSuch(err, "client", id)
+	}
+	var b clientBody
+	if err := decodeStrict(body, &b); err != nil {
+		return nil, invalid("%s", err)
+	}
+	if b.ClientID != "" && b.ClientID != id {
+		return nil, invalid("clientId is %q, not that of the path, %q", b.ClientID, id)
+	}
+	b.ClientID = id
+	c, err := a.client(b)
+	if err != nil {
+		return nil, err
+	}
+	if c.TokenEndpointAuthMethod == storage.MethodBasic && old.AnySecretMethod && b.TokenEndpointAuthMethod == storage.MethodBasic {
+		c.AnySecretMethod = true // the answer named the default, and comes back
+	}
+	secret := ""
+	c.Secret = old.Secret
+	secretMethod := c.TokenEndpointAuthMethod == storage.MethodBasic || c.TokenEndpointAuthMethod == storage.MethodPost
+	if !secretMethod || b.ClientSecret != "" || old.Secret == "" {
+		if secret, err = a.newSecret(ctx, c, b.ClientSecret); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.Store.UpdateClient(ctx, c); err != nil {
+		return nil, noSuch(err, "client", id)
+	}
+	was, err1 := smart.Parse(strings.Join(old.Scopes, " "))
+	is, err2 := smart.Parse(strings.Join(c.Scopes, " "))
+	if old.Active && !c.Active || err1 != nil || err2 != nil || !was.Within(is) {
+		if err := a.revokeClient(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	if c, err = a.Store.Client(ctx, id); err != nil {
+		return nil, err
+	}
+	return showClient(c, secret), nil
+}
+
+func (a *Admin) revokeClient(ctx context.Context, id string) error {
+	_, err := a.Store.RevokeClient(ctx, id)
+	a.changed(ctx)
+	return err
+}
+
+// PatchClient changes a client by a JSON merge patch. RFC 7396.
+func (a *Admin) PatchClient(ctx context.Context, id string, patch []byte) (*ClientAnswer, error) {
+	old, err := a.Client(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := mergePatch(old, patch)
+	if err != nil {
+		return nil, err
+	}
+	return a.ReplaceClient(ctx, id, merged)
+}
+
+func mergePatch(v any, patch []byte) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var target, changes map[string]json.RawMessage
+	if err := json.Unmarshal(b, &target); err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(patch, &changes) != nil || changes == nil {
+		return nil, invalid("expected a JSON object of the fields to change")
+	}
+	for field, value := range changes {
+		if string(value) == "null" {
+			delete(target, field)
+			continue
+		}
+		target[field] = value
+	}
+	return json.Marshal(target)
+}
+
+// DeleteClient deletes a client; its tokens are no longer good.
+func (a *Admin) DeleteClient(ctx context.Context, id string) error {
+	if err := a.Store.DeleteClient(ctx, id); err != nil {
+		return noSuch(err, "client", id)
+	}
+	return a.revokeClient(ctx, id)
+}
+
+// NewClientSecret gives a client another secret: chosen, or a made one where that
+// is "".
+func (a *Admin) NewClientSecret(ctx context.Context, id, chosen string) (*ClientAnswer, error) {
+	c, err := a.Store.Client(ctx, id)
+	if err != nil {
+		return nil, noSuch(err, "client", id)
+	}
+	secret, err := a.newSecret(ctx, c, chosen)
+	if err != nil {
+		return nil, err
+	}
+	if secret == "" {
+		return nil, invalid("the client %q has no secret: its tokenEndpointAuthMethod is %s", id, c.TokenEndpointAuthMethod)
+	}
+	if err := a.Store.UpdateClient(ctx, c); err != nil {
+		return nil, noSuch(err, "client", id)
+	}
+	return showClient(c, secret), nil
+}
+
+// UserAnswer is a user as it is shown; Password only once, when it was made.
+type UserAnswer struct {
+	*storage.User
+	Password string    `json:"password,omitempty"`
+	Created  time.Time `json:"created,omitzero"`
+	Updated  time.Time `json:"updated,omitzero"`
+}
+
+func showUser(u *storage.User, password string) *UserAnswer {
+	return &UserAnswer{User: u, Password: password, Created: u.Created, Updated: u.Updated}
+}
+
+type userBody struct {
+	Username string   `json:"username"`
+	Password string   `json:"password"`
+	Name     string   `json:"name"`
+	Email    string   `json:"email"`
+	FHIRUser string   `json:"fhirUser"`
+	Roles    []string `json:"roles"`
+	Active   *bool    `json:"active"`
+	Created  any      `json:"created"`
+	Updated  any      `json:"updated"`
+}
+
+var (
+	fhirUserSyntax = regexp.MustCompile(`^(Practitioner|Patient|RelatedPerson|Person)/[A-Za-z0-9\-.]{1,64}$`)
+	roleSyntax     = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
+)
+
+// Bounds of a password, in characters and bytes.
+const (
+	minPassword = 12
+	maxPassword = 1024
+)
+
+func checkPassword(username, password string) error {
+	switch {
+	case utf8.RuneCountInString(password) < minPassword:
+		return invalid("password: expected at least %d characters", minPassword)
+	case len(password) > maxPassword:
+		return invalid("password: expected at most %d bytes", maxPassword)
+	case strings.EqualFold(password, username):
+		return invalid("password: expected something else than the username")
+	}
+	return nil
+}
+
+func (a *Admin) user(ctx context.Context, b userBody, bootstrap bool) (*storage.User, error) {
+	u := &storage.User{Username: b.Username, Name: b.Name, Email: b.Email, FHIRUser: b.FHIRUser, Roles: orEmpty(b.Roles), Active: b.Active == nil || *b.Active}
+	if n := len(u.Username); n == 0 || n > 200 || !utf8.ValidString(u.Username) || strings.TrimSpace(u.Username) != u.Username || strings.ContainsFunc(u.Username, unicode.IsControl) {
+		return nil, invalid("username is %q: expected 1 to 200 bytes of text without control characters and outer spaces", u.Username)
+	}
+	for field, text := range map[string]string{"name": u.Name, "email": u.Email} {
+		if len(text) > 200 || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+			return nil, invalid("%s: expected up to 200 bytes of text without control characters", field)
+		}
+	}
+	if u.Email != "" && strings.Count(u.Email, "@") != 1 {
+		return nil, invalid("email is %q: expected an address such as name@example.org", u.Email)
+	}
+	for _, role := range u.Roles {
+		if !roleSyntax.MatchString(role) {
+			return nil, invalid("roles has %q: expected up to 64 letters, digits and . _ : -", role)
+		}
+	}
+	if u.FHIRUser != "" {
+		if !fhirUserSyntax.MatchString(u.FHIRUser) {
+			return nil, invalid("fhirUser is %q: expected Practitioner/id, Patient/id, RelatedPerson/id or Person/id", u.FHIRUser)
+		}
+		if a.Records != nil && !bootstrap {
+			ok, err := a.Records.Exists(ctx, u.FHIRUser)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				return nil, invalid("fhirUser is %q, which does not exist", u.FHIRUser)
+			}
+		}
+	}
+	return u, nil
+}
+
+// CreateUser makes a user, with a made password where body has none.
+func (a *Admin) CreateUser(ctx context.Context, body []byte) (*UserAnswer, error) {
+	return a.createUser(ctx, body, false)
+}
+
+func (a *Admin) createUser(ctx context.Context, body []byte, bootstrap bool) (*UserAnswer, error) {
+	var b userBody
+	if err := decodeStrict(body, &b); err != nil {
+		return nil, invalid("%s", err)
+	}
+	u, err := a.user(ctx, b, bootstrap)
+	if err != nil {
+		return nil, err
+	}
+	made := ""
+	if b.Password == "" {
+		b.Password = random()[:24]
+		made = b.Password
+	}
+	if err := checkPassword(u.Username, b.Password); err != nil {
+		return nil, err
+	}
+	if u.Password, err = hashPassword(ctx, b.Password); err != nil {
+		return nil, err
+	}
+	err = a.Store.CreateUser(ctx, u)
+	if errors.Is(err, storage.ErrExists) {
+		return nil, outcome.New(outcome.CodeConflict, "there is a user %q already", u.Username)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if u, err = a.Store.User(ctx, u.Username); err != nil {
+		return nil, err
+	}
+	return showUser(u, made), nil
+}
+
+// User returns a user.
+func (a *Admin) User(ctx context.Context, username string) (*UserAnswer, error) {
+	u, err := a.Store.User(ctx, username)
+	if err != nil {
+		return nil, noSuch(err, "user", username)
+	}
+	return showUser(u, ""), nil
+}
+
+// Users returns every user.
+func (a *Admin) Users(ctx context.Context) ([]*UserAnswer, error) {
+	list, err := a.Store.Users(ctx)
+	out := make([]*UserAnswer, len(list))
+	for i, u := range list {
+		out[i] = showUser(u, "")
+	}
+	return out, err
+}
+
+// ReplaceUser replaces a user; the password stays where body has none. The user's
+// tokens end when the user is disabled, or may see something else.
+func (a *Admin) ReplaceUser(ctx context.Context, username string, body []byte) (*UserAnswer, error) {
+	old, err := a.Store.User(ctx, username)
+	if err != nil {
+		return nil, noSuch(err, "user", username)
+	}
+	var b userBody
+	if err := decodeStrict(body, &b); err != nil {
+		return nil, invalid("%s", err)
+	}
+	if b.Username != "" && b.Username != username {
+		return nil, invalid("username is %q, not that of the path, %q", b.Username, username)
+	}
+	b.Username = username
+	u, err := a.user(ctx, b, b.FHIRUser == old.FHIRUser)
+	if err != nil {
+		return nil, err
+	}
+	u.Password = old.Password
+	if b.Password != "" {
+		if err := checkPassword(username, b.Password); err != nil {
+			return nil, err
+		}
+		if u.Password, err = hashPassword(ctx, b.Password); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.Store.UpdateUser(ctx, u); err != nil {
+		return nil, noSuch(err, "user", username)
+	}
+	if old.Active && !u.Active || u.Password != old.Password || u.FHIRUser != old.FHIRUser || !slices.Equal(u.Roles, old.Roles) {
+		if err := a.revokeUser(ctx, username); err != nil {
+			return nil, err
+		}
+	}
+	if u, err = a.Store.User(ctx, username); err != nil {
+		return nil, err
+	}
+	return showUser(u, ""), nil
+}
+
+func (a *Admin) revokeUser(ctx context.Context, username string) error {
+	_, err := a.Store.RevokeUser(ctx, username)
+	a.changed(ctx)
+	return err
+}
+
+// PatchUser changes a user by a JSON merge patch.
+func (a *Admin) PatchUser(ctx context.Context, username string, patch []byte) (*UserAnswer, error) {
+	old, err := a.User(ctx, username)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := mergePatch(old, patch)
+	if err != nil {
+		return nil, err
+	}
+	return a.ReplaceUser(ctx, username, merged)
+}
+
+// DeleteUser deletes a user; the user's tokens are no longer good.
+func (a *Admin) DeleteUser(ctx context.Context, username string) error {
+	if err := a.Store.DeleteUser(ctx, username); err != nil {
+		return noSuch(err, "user", username)
+	}
+	return a.revokeUser(ctx, username)
+}
+
+// NewPassword gives a user another password: chosen, or a made one where that is "",
+// which is answered. It ends a lockout and the user's tokens.
+func (a *Admin) NewPassword(ctx context.Context, username, chosen string) (*UserAnswer, error) {
+	u, err := a.Store.User(ctx, username)
+	if err != nil {
+		return nil, noSuch(err, "user", username)
+	}
+	made := ""
+	if chosen == "" {
+		made = random()[:24]
+		chosen = made
+	}
+	if err := checkPassword(username, chosen); err != nil {
+		return nil, err
+	}
+	if u.Password, err = hashPassword(ctx, chosen); err != nil {
+		return nil, err
+	}
+	if err := a.Store.UpdateUser(ctx, u); err != nil {
+		return nil, noSuch(err, "user", username)
+	}
+	if err := a.Store.ClearAllFailures(ctx, failureSubject(username)); err != nil {
+		return nil, err
+	}
+	return showUser(u, made), a.revokeUser(ctx, username)
+}
+
+// APIKeyAnswer is an API key as it is shown; Key only once, when it is made.
+type APIKeyAnswer struct {
+	ID      string     `json:"id"`
+	Name    string     `json:"name"`
+	Scope   string     `json:"scope"`
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires"` // null for never
+	Revoked bool       `json:"revoked"`
+	Key     string     `json:"key,omitempty"`
+}
+
+func showAPIKey(k storage.APIKey, key string) *APIKeyAnswer {
+	a := &APIKeyAnswer{ID: k.ID, Name: k.Name, Scope: k.Scope, Created: k.Created, Revoked: k.Revoked, Key: key}
+	if k.Expires.Before(storage.Never) {
+		a.Expires = &k.Expires
+	}
+	return a
+}
+
+// CreateAPIKey makes an API key. expires "" means never.
+func (a *Admin) CreateAPIKey(ctx context.Context, name, scope, expires string) (*APIKeyAnswer, error) {
+	scopes, err := smart.Parse(scope)
+	if err != nil {
+		return nil, invalid("scope: %s", err)
+	}
+	if scopes.Empty() {
+		return nil, invalid("scope is empty: expected system scopes or admin")
+	}
+	for _, r := range scopes.Resource {
+		if r.Context != smart.System {
+			return nil, invalid("scope has %s: an API key has no user and no patient, so expected system/…", r)
+		}
+	}
+	for _, o := range scopes.Other {
+		if o != "admin" && o != "launch/context" {
+			return nil, invalid("scope has %s: expected system/…, admin or launch/context", o)
+		}
+	}
+	if name == "" {
+		name = "unnamed"
+	}
+	if len(name) > 200 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return nil, invalid("name: expected up to 200 bytes of text without control characters")
+	}
+	d, err := storage.ParseLifetime(expires)
+	if err != nil {
+		return nil, invalid("expires: %s", err)
+	}
+	key := APIKeyPrefix + random()
+	hash := storage.Hash(key)
+	k := storage.APIKey{ID: apiKeyID(hash), Hash: hash, Name: name, Scope: scopes.String(), Created: a.Now(), Expires: storage.Never}
+	if d > 0 {
+		k.Expires = a.Now().Add(d)
+	}
+	if err := a.Store.CreateAPIKey(ctx, k); err != nil {
+		return nil, err
+	}
+	return showAPIKey(k, key), nil
+}
+
+// APIKeys returns every API key.
+func (a *Admin) APIKeys(ctx context.Context) ([]*APIKeyAnswer, error) {
+	list, err := a.Store.APIKeys(ctx)
+	out := make([]*APIKeyAnswer, len(list))
+	for i, k := range list {
+		out[i] = showAPIKey(k, "")
+	}
+	return out, err
+}
+
+// RevokeAPIKey revokes an API key, by its id or by the key itself.
+func (a *Admin) RevokeAPIKey(ctx context.Context, id string) error {
+	if strings.HasPrefix(id, APIKeyPrefix) {
+		id = apiKeyID(storage.Hash(id))
+	}
+	if err := a.Store.RevokeAPIKey(ctx, id); err != nil {
+		return noSuch(err, "API key", id)
+	}
+	a.changed(ctx)
+	return nil
+}
+
+// KeyAnswer is a signing key as it is shown.
+type KeyAnswer struct {
+	ID             string     `json:"kid"`
+	Algorithm      string     `json:"algorithm"`
+	State          string     `json:"state"` // next, signing, retired
+	Sealed         bool       `json:"sealed"`
+	Created        time.Time  `json:"created"`
+	SignsFrom      time.Time  `json:"signsFrom"`
+	PublishedUntil *time.Time `json:"publishedUntil"`
+}
+
+// SigningKeys returns the published signing keys, after making those that are
+// missing.
+func (a *Admin) SigningKeys(ctx context.Context) ([]*KeyAnswer, error) {
+	if err := a.EnsureKeys(ctx); err != nil {
+		return nil, err
+	}
+	now := a.Now()
+	out := []*KeyAnswer{}
+	for _, k := range *a.keys.keys.Load() {
+		if !k.PublishedUntil.After(now) {
+			continue
+		}
+		answer := &KeyAnswer{ID: k.Kid, Algorithm: k.Algorithm, Sealed: k.Sealed, Created: k.Created, SignsFrom: k.SignsFrom, State: "retired"}
+		if k.PublishedUntil.Before(storage.Never) {
+			until := k.PublishedUntil
+			answer.PublishedUntil = &until
+		}
+		switch {
+		case k.SignsFrom.After(now):
+			answer.State = "next"
+		case a.keys.signing(k.Algorithm) == k:
+			answer.State = "signing"
+		}
+		out = append(out, answer)
+	}
+	return out, nil
+}
+
+// EnsureKeys makes the signing keys that are missing, and the next of old ones.
+func (a *Admin) EnsureKeys(ctx context.Context) error { return a.keys.ensure(ctx, a.keys.algs...) }
+
+// RotateKeys makes the next signing keys: they sign after a day, or at once.
+func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
+	if err := a.EnsureKeys(ctx); err != nil {
+		return err
+	}
+	return a.keys.rotate(ctx, atOnce)
+}
+
+// Bootstrap makes the clients and users of the configuration that are absent.
+func (a *Admin) Bootstrap(ctx context.Context) error {
+	for i, entry := range a.Config.Bootstrap.Clients {
+		body, err := json.Marshal(entry)
+		if err != nil {
+			return err
+		}
+		if id, ok := entry["clientId"].(string); ok {
+			if _, err := a.Store.Client(ctx, id); err == nil {
+				continue
+			}
+		} else {
+			return fmt.Errorf("auth.bootstrap.clients[%d]: clientId is missing", i)
+		}
+		if _, err := a.CreateClient(ctx, body); err != nil && !isConflict(err) {
+			return fmt.Errorf("auth.bootstrap.clients[%d]: %w", i, err)
+		}
+	}
+	for i, entry := range a.Config.Bootstrap.Users {
+		body, err := json.Marshal(entry)
+		if err != nil {
+			return err
+		}
+		name, _ := entry["username"].(string)
+		if _, err := a.Store.User(ctx, name); err == nil {
+			continue
+		}
+		if password, _ := entry["password"].(string); password == "" {
+			return fmt.Errorf("auth.bootstrap.users[%d]: password is missing", i)
+		}
+		if _, err := a.createUser(ctx, body, true); err != nil && !isConflict(err) {
+			return fmt.Errorf("auth.bootstrap.users[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func isConflict(err error) bool {
+	o, ok := outcome.From(err)
+	return ok && o.HTTPStatus() == 409
+}

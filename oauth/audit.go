@@ -1,0 +1,55 @@
+package oauth
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"kiln/server/access"
+)
+
+// Kinds of events.
+const (
+	EventLogin    = "login"
+	EventLogout   = "logout"
+	EventToken    = "token"
+	EventRevoke   = "revoke"
+	EventRegister = "register"
+	EventManage   = "manage"
+)
+
+// Event is something that an AuditEvent tells of.
+type Event struct {
+	Kind     string
+	Failed   bool
+	Time     time.Time
+	User     string // username
+	FHIRUser string
+	Client   string
+	Address  netip.Addr // of the client
+	Detail   string     // grant type, error, method and path
+	Object   string     // what was managed
+}
+
+// audit hands an event on, as auth.audit says.
+func (s *Server) audit(r *http.Request, e Event) {
+	if s.options.Audit == nil {
+		return
+	}
+	a := s.Config.Audit
+	switch e.Kind {
+	case EventLogin, EventLogout:
+		if e.Failed && !a.LogFailedAuth || !e.Failed && !a.LogSuccessfulAuth {
+			return
+		}
+	case EventToken, EventRevoke:
+		if !a.LogTokenOperations {
+			return
+		}
+	}
+	e.Time, e.Address = s.Now(), s.Proxies.Client(r)
+	if p := access.From(r.Context()); p != nil && e.User == "" && e.Client == "" {
+		e.User, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
+	}
+	s.options.Audit(e)
+}

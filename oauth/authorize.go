@@ -1,0 +1,516 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ory/fosite"
+
+	"kiln/oauth/smart"
+	"kiln/oauth/storage"
+)
+
+var (
+	logicalID       = regexp.MustCompile(`^[A-Za-z0-9\-.]{1,64}$`)
+	challengeSyntax = regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`) // of S256: 32 bytes
+	uuidSyntax      = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
+)
+
+// Bounds of an authorization request.
+const (
+	minStateBits = 122
+	maxState     = 4096 // bytes
+	maxNonce     = 1024
+)
+
+// flow is an authorization request on its way through the pages.
+type flow struct {
+	ID          string `json:"-"`
+	Browser     string `json:"-"` // hash of the cookie
+	CSRF        string `json:"csrf"`
+	ClientID    string `json:"clientId"`
+	RedirectURI string `json:"redirectUri"`
+	State       string `json:"state"`
+	Nonce       string `json:"nonce,omitempty"`
+	Challenge   string `json:"challenge,omitempty"`
+	Scope       string `json:"scope"`            // that may be granted
+	Launch      string `json:"launch,omitempty"` // hash of its identifier
+	LoginHint   string `json:"loginHint,omitempty"`
+	SubjectHint string `json:"subjectHint,omitempty"` // of id_token_hint
+	Prompt      string `json:"prompt,omitempty"`
+	MaxAge      *int64 `json:"maxAge,omitempty"`
+
+	// What the pages have settled.
+	Username  string          `json:"username,omitempty"`
+	AuthTime  time.Time       `json:"authTime,omitzero"`
+	Consented bool            `json:"consented,omitempty"`
+	Granted   string          `json:"granted,omitempty"`
+	Context   storage.Context `json:"context"`
+	NoVisit   bool            `json:"noVisit,omitempty"` // the user goes on without an encounter
+	Provider  *elsewhere      `json:"provider,omitempty"`
+}
+
+// flowLifetime is how long the pages wait for the user, as long as the cookie.
+const flowLifetime = 10 * time.Minute
+
+// redirectError is what a client is told by redirect. RFC 6749 §4.1.2.1.
+type redirectError struct{ name, description string }
+
+func (e *redirectError) Error() string { return e.name + ": " + e.description }
+
+func refuse(name, description string) error { return &redirectError{name, description} }
+
+// authorize is GET /auth/authorize: everything about the request is checked before
+// the user sees a page.
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		s.errorPage(w, r, http.StatusBadRequest, "The link cannot be read: its query is malformed.")
+		return
+	}
+	s.begin(w, r, q)
+}
+
+// begin checks an authorization request and shows its first page.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
+	ctx := r.Context()
+	c, problem, err := s.redirectable(ctx, q)
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	if problem != "" {
+		s.errorPage(w, r, http.StatusBadRequest, problem)
+		return
+	}
+	f, err := s.checkRequest(r, c, q)
+	if err != nil {
+		s.redirectWith(w, r, q.Get("redirect_uri"), once(q, "state"), err)
+		return
+	}
+	cookie := sessionCookie(r)
+	if cookie == "" {
+		cookie = random()
+	}
+	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
+	f.ID, f.CSRF, f.Browser = random(), random(), storage.Hash(cookie)
+	if login, err := s.Store.Login(ctx, f.Browser); err == nil && s.fresh(f, login) {
+		f.Username, f.AuthTime = login.Username, login.Authenticated
+	} else if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		s.unexpected(w, r, err)
+		return
+	}
+	if err := s.Store.CreateFlow(ctx, f.ID, f.Browser, f, s.Now().Add(flowLifetime)); err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	s.advance(w, r, f, c)
+}
+
+// once is a parameter that stands there once, "" otherwise.
+func once(q url.Values, name string) string {
+	if len(q[name]) == 1 {
+		return q[name][0]
+	}
+	return ""
+}
+
+// fresh reports whether a sign-in is one that the request takes. OpenID Connect Core
+// §3.1.2.1: prompt, max_age.
+func (s *Server) fresh(f *flow, l storage.Login) bool {
+	prompts := strings.Fields(f.Prompt)
+	if slices.Contains(prompts, "login") || slices.Contains(prompts, "select_account") {
+		return false
+	}
+	if f.SubjectHint != "" && f.SubjectHint != l.Username {
+		return false
+	}
+	return f.MaxAge == nil || s.Now().Sub(l.Authenticated) <= time.Duration(*f.MaxAge)*time.Second
+}
+
+// redirectable finds the client, and whether it may be redirected to. Where it may
+// not, problem says why, for the user: nothing is redirected. RFC 6749 §3.1.2.4.
+func (s *Server) redirectable(ctx context.Context, q url.Values) (c *storage.Client, problem string, err error) {
+	for _, name := range []string{"client_id", "redirect_uri"} {
+		switch len(q[name]) {
+		case 0:
+			return nil, "The app's link has no " + name + ".", nil
+		case 1:
+		default:
+			return nil, "The app's link has more than one " + name + ".", nil
+		}
+	}
+	c, err = s.Store.Client(ctx, q.Get("client_id"))
+	switch {
+	case errors.Is(err, storage.ErrNotFound) || strings.ContainsRune(q.Get("client_id"), 0):
+		return nil, "No app is registered here with this client_id.", nil
+	case err != nil:
+		return nil, "", err
+	case !c.Active:
+		return nil, "This app is disabled here.", nil
+	case c.IsPublic() && !s.Config.Smart.PublicClientsAllowed:
+		return nil, "This server allows no public clients.", nil
+	case !redirectMatches(c.RedirectURIs, q.Get("redirect_uri")):
+		return nil, "The app asks to be answered at an address (redirect_uri) that is not registered for it.", nil
+	}
+	return c, "", nil
+}
+
+// redirectMatches compares as strings; a loopback redirect by http may differ in its
+// port. RFC 8252 §7.3.
+func redirectMatches(registered []string, asked string) bool {
+	if slices.Contains(registered, asked) {
+		return true
+	}
+	u, err := url.Parse(asked)
+	if err != nil || u.Scheme != "http" || u.User != nil || !loopbackHost(u.Hostname()) {
+		return false
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return false
+		}
+	}
+	portless := func(text string) (string, bool) {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "http" || !loopbackHost(u.Hostname()) {
+			return "", false
+		}
+		return strings.Replace(text, "//"+u.Host, "//"+strings.TrimSuffix(u.Host, ":"+u.Port()), 1), true
+	}
+	want, ok := portless(asked)
+	if !ok {
+		return false
+	}
+	for _, r := range registered {
+		if got, ok := portless(r); ok && got == want {
+			return true
+		}
+	}
+	return false
+}
+
+func loopbackHost(host string) bool {
+	return host == "127.0.0.1" || host == "::1" || host == "localhost"
+}
+
+// checkRequest checks all but client and redirect URI, in the order in which the
+// contract names it; its errors go to the client.
+func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) (*flow, error) {
+	ctx := r.Context()
+	for name, values := range q {
+		if len(values) > 1 {
+			return nil, refuse("invalid_request", "the parameter "+printable(name)+" stands there more than once")
+		}
+		if strings.ContainsRune(values[0], 0) {
+			return nil, refuse("invalid_request", "the parameter "+printable(name)+" holds a NUL byte")
+		}
+	}
+	switch {
+	case q.Has("request"):
+		return nil, refuse("request_not_supported", "request objects are not supported")
+	case q.Has("request_uri"):
+		return nil, refuse("request_uri_not_supported", "request_uri is not supported")
+	case q.Has("registration"):
+		return nil, refuse("registration_not_supported", "registration is not supported")
+	}
+
+	// response_type
+	switch t := q.Get("response_type"); {
+	case t == "":
+		return nil, refuse("invalid_request", "response_type is missing: expected code")
+	case t != "code":
+		return nil, refuse("unsupported_response_type", "response_type must be code")
+	}
+	if m := q.Get("response_mode"); m != "" && m != "query" {
+		return nil, refuse("invalid_request", "response_mode must be query")
+	}
+	if !slices.Contains(s.Config.OAuth.GrantTypes, grantCode) || !slices.Contains(c.GrantTypes, grantCode) {
+		return nil, refuse("unauthorized_client", "the client is not registered for authorization_code")
+	}
+
+	// state
+	f := &flow{ClientID: c.ID, RedirectURI: q.Get("redirect_uri"), State: q.Get("state"), Nonce: q.Get("nonce"), LoginHint: q.Get("login_hint")}
+	switch {
+	case f.State == "":
+		return nil, refuse("invalid_request", "state is missing")
+	case len(f.State) > maxState:
+		return nil, refuse("invalid_request", "state is too long")
+	case stateBits(f.State) < minStateBits:
+		return nil, refuse("invalid_request", "state has less than 122 bits: use 22 or more random base64url characters, or a UUID")
+	case len(f.Nonce) > maxNonce:
+		return nil, refuse("invalid_request", "nonce is too long")
+	case len(f.LoginHint) > 200:
+		f.LoginHint = ""
+	}
+
+	// PKCE: RFC 7636 §4.4.1
+	f.Challenge = q.Get("code_challenge")
+	method := q.Get("code_challenge_method")
+	switch {
+	case f.Challenge == "" && c.PKCERequired:
+		return nil, refuse("invalid_request", "code_challenge is missing: this client must use PKCE with S256")
+	case f.Challenge == "" && method != "":
+		return nil, refuse("invalid_request", "code_challenge_method without code_challenge")
+	case f.Challenge != "" && method != "S256":
+		return nil, refuse("invalid_request", "code_challenge_method must be S256")
+	case f.Challenge != "" && !challengeSyntax.MatchString(f.Challenge):
+		return nil, refuse("invalid_request", "code_challenge must be 43 base64url characters, the SHA-256 of the verifier")
+	case f.Challenge == "":
+		s.Logger.WarnContext(ctx, "a confidential client authorizes without PKCE", "client", c.ID)
+	}
+
+	// aud
+	asked, err := smart.Parse(q.Get("scope"))
+	switch aud := q.Get("aud"); {
+	case aud == "" && (err != nil || aboutRecords(asked)):
+		return nil, refuse("invalid_request", "aud is missing: expected "+s.FHIRBase)
+	case aud != "" && !s.servedBase(r, aud):
+		return nil, refuse("invalid_request", "aud must be "+s.FHIRBase)
+	}
+
+	// scopes
+	if err != nil {
+		return nil, refuse("invalid_scope", err.Error())
+	}
+	if asked.Empty() {
+		return nil, refuse("invalid_scope", "scope is missing")
+	}
+	granted := s.grantable(c, asked)
+	if !s.Config.Smart.LaunchStandaloneEnabled {
+		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch/patient" || o == "launch/encounter" })
+	}
+	if !s.Config.Smart.LaunchEHREnabled {
+		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })
+	}
+	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.System })
+	if granted.Empty() {
+		return nil, refuse("invalid_scope", "nothing of the scope asked for is allowed to this client")
+	}
+	f.Scope = granted.String()
+
+	// launch
+	launch := q.Get("launch")
+	switch {
+	case launch == "" && asked.Has("launch"):
+		return nil, refuse("invalid_request", "launch is missing: the scope launch is for launches from an EHR")
+	case launch != "" && !s.Config.Smart.LaunchEHREnabled:
+		return nil, refuse("invalid_request", "launches from an EHR are off (auth.smart.launch_ehr_enabled)")
+	case launch != "" && !asked.Has("launch"):
+		return nil, refuse("invalid_scope", "a request with launch needs the scope launch")
+	case launch != "":
+		f.Launch = storage.Hash(launch)
+		at, err := s.Store.Launch(ctx, f.Launch)
+		if errors.Is(err, storage.ErrNotFound) || err == nil && at.ClientID != "" && at.ClientID != c.ID {
+			return nil, refuse("invalid_request", "launch is unknown, used or expired, or for another client")
+		}
+		if err != nil {
+			return nil, err
+		}
+		f.Context = at
+	}
+
+	// OpenID Connect
+	f.Prompt = q.Get("prompt")
+	prompts := strings.Fields(f.Prompt)
+	for _, p := range prompts {
+		if !slices.Contains([]string{"none", "login", "consent", "select_account"}, p) {
+			return nil, refuse("invalid_request", "prompt must be none, login, consent or select_account")
+		}
+	}
+	if slices.Contains(prompts, "none") && len(prompts) > 1 {
+		return nil, refuse("invalid_request", "prompt none stands alone")
+	}
+	if q.Has("max_age") {
+		n, err := strconv.ParseInt(q.Get("max_age"), 10, 32)
+		if err != nil || n < 0 {
+			return nil, refuse("invalid_request", "max_age must be a number of seconds")
+		}
+		f.MaxAge = &n
+	}
+	if hint := q.Get("id_token_hint"); hint != "" {
+		_, sub, ok := s.readIDToken(r, hint)
+		if !ok {
+			return nil, refuse("invalid_request", "id_token_hint is no ID token of this server")
+		}
+		f.SubjectHint = sub
+	}
+	return f, nil
+}
+
+// aboutRecords reports whether scopes are about FHIR, so that aud must say whose.
+func aboutRecords(s smart.Scopes) bool {
+	if len(s.Resource) > 0 || s.Empty() {
+		return true
+	}
+	for _, o := range s.Other {
+		if o == "fhirUser" || strings.HasPrefix(o, "launch") || o == "admin" {
+			return true
+		}
+	}
+	return false
+}
+
+// stateBits estimates the entropy of a state: its length times the bits of the
+// alphabet that it is written in. A UUID of version 4 has 122.
+func stateBits(state string) float64 {
+	if uuidSyntax.MatchString(state) {
+		return 122
+	}
+	var digit, hex, lower, upper, other bool
+	length := 0.0
+	for _, c := range state {
+		length++
+		switch {
+		case c >= '0' && c <= '9':
+			digit = true
+		case c >= 'a' && c <= 'f', c >= 'A' && c <= 'F':
+			hex = true
+			lower, upper = lower || c >= 'a', upper || c < 'a'
+		case c >= 'g' && c <= 'z':
+			lower, other = true, true
+		case c >= 'G' && c <= 'Z':
+			upper, other = true, true
+		default:
+			other = true
+		}
+	}
+	size := 0.0
+	switch {
+	case !other && hex:
+		size = 16
+	default:
+		for _, class := range []struct {
+			used bool
+			size float64
+		}{{digit, 10}, {lower, 26}, {upper, 26}, {other, 2}} {
+			if class.used {
+				size += class.size
+			}
+		}
+	}
+	return length * math.Log2(max(size, 2))
+}
+
+// servedBase reports whether a URL is a spelling of the FHIR base that is served:
+// that of the configuration, or as the browser reached this server; with or without
+// /fhir and a slash at the end.
+func (s *Server) servedBase(r *http.Request, aud string) bool {
+	trim := func(u string) string { return strings.TrimSuffix(strings.TrimSuffix(u, "/"), "/fhir") }
+	asked := trim(aud)
+	for _, base := range []string{s.FHIRBase, s.Issuer, s.options.BaseURL} {
+		if base != "" && asked == trim(strings.TrimSuffix(base, "/")) {
+			return true
+		}
+	}
+	u, err := url.Parse(s.Issuer)
+	// On loopback a server has several names.
+	return err == nil && isLoopback(u.Hostname()) && isLoopback(hostOf(r.Host)) && asked == u.Scheme+"://"+r.Host
+}
+
+// redirectWith sends the browser back to the client with an error. RFC 6749
+// §4.1.2.1, RFC 9207.
+func (s *Server) redirectWith(w http.ResponseWriter, r *http.Request, to, state string, err error) {
+	var e *redirectError
+	if !errors.As(err, &e) {
+		s.Logger.ErrorContext(r.Context(), "authorize", "error", err)
+		e = &redirectError{"server_error", "internal error"}
+	}
+	values := url.Values{"error": {e.name}, "error_description": {describable(e.description)}, "iss": {s.Issuer}}
+	if state != "" && len(state) <= maxState {
+		values.Set("state", state)
+	}
+	s.redirect(w, r, to, values)
+}
+
+// redirect adds parameters to a redirect URI.
+func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, values url.Values) {
+	u, err := url.Parse(to)
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	q := u.Query()
+	for name, v := range values {
+		q[name] = v
+	}
+	u.RawQuery = q.Encode()
+	noStore(w)
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Location", u.String())
+	status := http.StatusFound
+	if r.Method == http.MethodPost {
+		status = http.StatusSeeOther
+	}
+	w.WriteHeader(status)
+}
+
+// cookie is oauth_session with a value; age in seconds, below 0 clears it.
+func (s *Server) cookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/auth", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: strings.HasPrefix(s.Issuer, "https://"),
+	}
+}
+
+const cookieName = "oauth_session"
+
+var cookieSyntax = regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
+
+// sessionCookie is the value of oauth_session, "" without one that we can have set.
+// Of several, none is believed.
+func sessionCookie(r *http.Request) string {
+	value := ""
+	for _, c := range r.Cookies() {
+		if c.Name != cookieName {
+			continue
+		}
+		if value != "" || !cookieSyntax.MatchString(c.Value) {
+			return ""
+		}
+		value = c.Value
+	}
+	return value
+}
+
+// login is the sign-in of the browser.
+func (s *Server) login(r *http.Request) (storage.Login, error) {
+	cookie := sessionCookie(r)
+	if cookie == "" {
+		return storage.Login{}, storage.ErrNotFound
+	}
+	return s.Store.Login(r.Context(), storage.Hash(cookie))
+}
+
+func jsonOf(v any) (json.RawMessage, error) { return json.Marshal(v) }
+
+func readInto(b []byte, v any) bool { return json.Unmarshal(b, v) == nil }
+
+// hintOf is what an error of fosite says to people.
+func hintOf(err error) string {
+	e := fosite.ErrorToRFC6749Error(err)
+	if e.HintField != "" {
+		return e.HintField
+	}
+	return e.DescriptionField
+}
+
+func writeCached(w http.ResponseWriter, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Cache-Control", "public, max-age=60")
+	_, _ = w.Write(append(b, '\n'))
+}

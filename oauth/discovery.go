@@ -1,0 +1,121 @@
+package oauth
+
+import (
+	"net/http"
+	"slices"
+)
+
+// Discovery is what the discovery documents say: SMART App Launch 2.2 (conformance),
+// OpenID Connect Discovery §3, RFC 8414 §2. It lists what is on, and nothing else.
+func (s *Server) Discovery() map[string]any {
+	c := s.Config
+	url := func(path string) string { return s.Issuer + path }
+	code := slices.Contains(c.OAuth.GrantTypes, grantCode)
+	algs := signingAlgorithms
+	methods := []string{"client_secret_basic", "client_secret_post", "private_key_jwt"}
+	tokenMethods := methods
+	if c.Smart.PublicClientsAllowed {
+		tokenMethods = append([]string{"none"}, methods...)
+	}
+	d := map[string]any{
+		"issuer":                                                   s.Issuer,
+		"jwks_uri":                                                 url("/.well-known/jwks.json"),
+		"authorization_endpoint":                                   url("/auth/authorize"),
+		"token_endpoint":                                           url("/auth/token"),
+		"revocation_endpoint":                                      url("/auth/revoke"),
+		"introspection_endpoint":                                   url("/auth/introspect"),
+		"grant_types_supported":                                    c.OAuth.GrantTypes,
+		"response_types_supported":                                 []string{"code"},
+		"response_modes_supported":                                 []string{"query"},
+		"scopes_supported":                                         s.scopesSupported(),
+		"code_challenge_methods_supported":                         []string{"S256"},
+		"token_endpoint_auth_methods_supported":                    tokenMethods,
+		"token_endpoint_auth_signing_alg_values_supported":         algs,
+		"revocation_endpoint_auth_methods_supported":               tokenMethods,
+		"revocation_endpoint_auth_signing_alg_values_supported":    algs,
+		"introspection_endpoint_auth_methods_supported":            methods,
+		"introspection_endpoint_auth_signing_alg_values_supported": algs,
+		"authorization_response_iss_parameter_supported":           true,
+		"request_parameter_supported":                              false,
+		"request_uri_parameter_supported":                          false,
+		"capabilities":                                             s.capabilities(),
+		"service_documentation":                                    "https://hl7.org/fhir/smart-app-launch/STU2.2/",
+		"associated_endpoints":                                     nil,
+	}
+	delete(d, "associated_endpoints")
+	if !code {
+		delete(d, "authorization_endpoint")
+	}
+	if c.Smart.DynamicRegistrationEnabled {
+		d["registration_endpoint"] = url("/auth/register")
+	}
+	if c.Smart.OpenIDEnabled {
+		d["userinfo_endpoint"] = url("/auth/userinfo")
+		d["end_session_endpoint"] = url("/auth/logout")
+		d["subject_types_supported"] = []string{"public"}
+		d["id_token_signing_alg_values_supported"] = algs
+		d["claims_supported"] = []string{"iss", "sub", "aud", "exp", "iat", "auth_time", "nonce", "at_hash", "sid", "fhirUser", "profile", "name", "preferred_username", "email"}
+		d["prompt_values_supported"] = []string{"none", "login", "consent", "select_account"}
+	}
+	return d
+}
+
+func (s *Server) scopesSupported() []string {
+	if scopes, limited := s.supported(); limited {
+		out := []string{}
+		for _, scope := range s.Config.Smart.SupportedScopes {
+			if scopes.Covers(scope) {
+				out = append(out, scope)
+			}
+		}
+		return out
+	}
+	c := s.Config.Smart
+	var out []string
+	if c.OpenIDEnabled {
+		out = append(out, "openid", "fhirUser", "profile")
+	}
+	if c.LaunchEHREnabled {
+		out = append(out, "launch")
+	}
+	if c.LaunchStandaloneEnabled {
+		out = append(out, "launch/patient", "launch/encounter")
+	}
+	if slices.Contains(s.Config.OAuth.GrantTypes, grantRefreshToken) {
+		out = append(out, "offline_access", "online_access")
+	}
+	return append(out, "patient/*.cruds", "user/*.cruds", "system/*.cruds", "launch/context", "admin")
+}
+
+// capabilities are those of SMART App Launch 2.2 that are on.
+func (s *Server) capabilities() []string {
+	c := s.Config.Smart
+	refresh := slices.Contains(s.Config.OAuth.GrantTypes, grantRefreshToken)
+	out := []string{}
+	add := func(on bool, names ...string) {
+		if on {
+			out = append(out, names...)
+		}
+	}
+	code := slices.Contains(s.Config.OAuth.GrantTypes, grantCode)
+	add(code && c.LaunchEHREnabled, "launch-ehr")
+	add(code && c.LaunchStandaloneEnabled, "launch-standalone")
+	add(code, "authorize-post")
+	add(code && c.PublicClientsAllowed, "client-public")
+	add(true, "client-confidential-symmetric", "client-confidential-asymmetric")
+	add(code && c.OpenIDEnabled, "sso-openid-connect")
+	add(code && c.LaunchEHREnabled, "context-banner", "context-style", "context-ehr-patient", "context-ehr-encounter")
+	add(code && c.LaunchStandaloneEnabled, "context-standalone-patient", "context-standalone-encounter")
+	add(code && refresh, "permission-offline", "permission-online")
+	add(code, "permission-patient", "permission-user")
+	add(true, "permission-v1", "permission-v2")
+	return out
+}
+
+func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
+	writeCached(w, s.Discovery())
+}
+
+func (s *Server) publicKeys(w http.ResponseWriter, _ *http.Request) {
+	writeCached(w, s.keys.published())
+}

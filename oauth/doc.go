@@ -1,0 +1,20 @@
+// Package oauth is the authorization server: OAuth 2.0, OpenID Connect and SMART
+// App Launch around ory/fosite, with its state in PostgreSQL.
+//
+//	authorize.go  a request, checked before anybody sees a page
+//	flow.go       login -> consent -> patient -> encounter -> code; pages.go shows them
+//	provider.go   fosite's grants on our storage; clientauth.go says which client asks
+//	token.go      access and ID tokens, signed by the keys of key.go
+//	verifier.go   bearer token -> access.Principal, with what revocation.go knows
+//	admin.go      clients, users, API keys, signing keys; manage.go over HTTP
+//	federation.go sign-in with another provider; trusted.go tokens of other issuers
+//
+// oauth/smart is the scope syntax, oauth/storage the database. What a principal may
+// see is not decided here but in server/access; of FHIR this package knows what
+// Records says: it finds a user's resource, and patients and encounters to pick.
+//
+// Any number of servers share one database, and any request may go to any of them:
+// nothing that matters is kept in memory alone. What is kept are verified tokens,
+// signing keys, and what was revoked, which each server reads again several times a
+// second.
+package oauth

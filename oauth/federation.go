@@ -1,0 +1,270 @@
+package oauth
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"kiln/oauth/storage"
+)
+
+// provider is an OpenID provider to sign in with.
+type provider struct {
+	Name         string   `json:"name"`
+	Issuer       string   `json:"issuer"`
+	ClientID     string   `json:"client_id"`
+	ClientSecret string   `json:"client_secret"`
+	Scopes       []string `json:"scopes"` // beside openid
+	// Claims names the claims that hold username, name, email, fhirUser and roles.
+	Claims map[string]string `json:"claims"`
+	// AutoProvision makes a user for somebody who signs in for the first time;
+	// otherwise an administrator must have made one with that username.
+	AutoProvision bool `json:"auto_provision"`
+
+	mu   sync.Mutex
+	oidc *oidc.Provider
+}
+
+func readProviders(c FederationConfig) ([]*provider, error) {
+	var out []*provider
+	for i, entry := range c.Providers {
+		p := new(provider)
+		at := fmt.Sprintf("auth.federation.providers[%d]", i)
+		if err := decodeEntry(entry, p); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		for name, value := range map[string]string{"name": p.Name, "issuer": p.Issuer, "client_id": p.ClientID} {
+			if value == "" {
+				return nil, fmt.Errorf("%s: %s is missing", at, name)
+			}
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// elsewhere is what a flow remembers while its user signs in with a provider.
+type elsewhere struct {
+	Name, State, Nonce, Verifier string
+}
+
+func (s *Server) providerOf(name string) *provider {
+	for _, p := range s.others {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// discover reads the provider's discovery document once it can be.
+func (p *provider) discover(ctx context.Context) (*oidc.Provider, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.oidc != nil {
+		return p.oidc, nil
+	}
+	found, err := oidc.NewProvider(ctx, p.Issuer)
+	if err == nil {
+		p.oidc = found
+	}
+	return found, err
+}
+
+func (s *Server) oauthConfig(p *provider, at oauth2.Endpoint) *oauth2.Config {
+	return &oauth2.Config{
+		ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: at, RedirectURL: s.Issuer + "/auth/callback",
+		Scopes: append([]string{oidc.ScopeOpenID}, p.Scopes...),
+	}
+}
+
+// federate sends the browser to another provider, with code, PKCE and nonce.
+func (s *Server) federate(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name string) {
+	p := s.providerOf(name)
+	if p == nil {
+		s.errorPage(w, r, http.StatusBadRequest, "There is no such provider to sign in with.")
+		return
+	}
+	// The provider keeps the client for its keys, beyond this request.
+	ctx := oidc.ClientContext(context.WithoutCancel(r.Context()), s.remote)
+	found, err := p.discover(ctx)
+	if err != nil {
+		s.Logger.WarnContext(ctx, "OpenID provider", "name", p.Name, "error", err)
+		if err := s.show(w, r, f, c, http.StatusBadGateway, "login", page{Title: "Sign in", Problem: p.Name + " cannot be reached. Try again later."}); err != nil {
+			s.unexpected(w, r, err)
+		}
+		return
+	}
+	f.Provider = &elsewhere{Name: p.Name, State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier()}
+	if err := s.Store.PutFlow(ctx, f.ID, f.Browser, f, false, s.Now().Add(flowLifetime)); err != nil {
+		s.flowGone(w, r, err)
+		return
+	}
+	options := []oauth2.AuthCodeOption{oidc.Nonce(f.Provider.Nonce), oauth2.S256ChallengeOption(f.Provider.Verifier)}
+	if f.LoginHint != "" {
+		options = append(options, oauth2.SetAuthURLParam("login_hint", f.LoginHint))
+	}
+	if strings.Contains(f.Prompt, "login") {
+		options = append(options, oauth2.SetAuthURLParam("prompt", "login"))
+	}
+	noStore(w)
+	http.Redirect(w, r, s.oauthConfig(p, found.Endpoint()).AuthCodeURL(f.ID+"."+f.Provider.State, options...), http.StatusSeeOther)
+}
+
+// callback is GET /auth/callback: the browser comes back from another provider.
+func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
+	ctx := oidc.ClientContext(r.Context(), s.remote)
+	q := r.URL.Query()
+	if checkOnce(q) != nil {
+		s.errorPage(w, r, http.StatusBadRequest, "The answer of the provider cannot be read.")
+		return
+	}
+	id, state, _ := strings.Cut(q.Get("state"), ".")
+	f := &flow{ID: id}
+	browser, err := s.Store.Flow(ctx, id, f)
+	if err != nil {
+		s.flowGone(w, r, err)
+		return
+	}
+	f.Browser = browser
+	cookie := sessionCookie(r)
+	if cookie == "" || storage.Hash(cookie) != browser || f.Provider == nil || subtle.ConstantTimeCompare([]byte(state), []byte(f.Provider.State)) != 1 {
+		s.errorPage(w, r, http.StatusForbidden, "This sign-in belongs to another browser. Go back to the app and begin again.")
+		return
+	}
+	c, err := s.Store.Client(ctx, f.ClientID)
+	if err != nil {
+		s.flowGone(w, r, err)
+		return
+	}
+	again := func(problem string, cause error) {
+		s.Logger.WarnContext(ctx, "sign-in with another provider", "name", f.Provider.Name, "error", cause)
+		s.audit(r, Event{Kind: EventLogin, Failed: true, Client: c.ID, Detail: problem})
+		f.Provider = nil
+		if err := s.show(w, r, f, c, http.StatusUnauthorized, "login", page{Title: "Sign in", Problem: problem}); err != nil {
+			s.unexpected(w, r, err)
+		}
+	}
+	p := s.providerOf(f.Provider.Name)
+	if p == nil {
+		again("There is no such provider to sign in with.", nil)
+		return
+	}
+	if q.Get("error") != "" || q.Get("code") == "" {
+		again(p.Name+" did not sign you in.", errors.New(printable(q.Get("error"))))
+		return
+	}
+	u, err := s.userOf(ctx, p, f.Provider, q.Get("code"))
+	if errors.Is(err, errNoAccount) {
+		again("You are signed in with "+p.Name+", but have no account here.", err)
+		return
+	}
+	if err != nil {
+		again(p.Name+" did not sign you in.", err)
+		return
+	}
+	s.signedIn(w, r, f, c, u)
+}
+
+var errNoAccount = errors.New("there is no user for this identity")
+
+// userOf exchanges the provider's code and finds, or makes, the user.
+func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, code string) (*storage.User, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*fetchTimeout)
+	defer cancel()
+	found, err := p.discover(oidc.ClientContext(context.WithoutCancel(ctx), s.remote))
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.oauthConfig(p, found.Endpoint()).Exchange(ctx, code, oauth2.VerifierOption(e.Verifier))
+	if err != nil {
+		return nil, err
+	}
+	raw, ok := token.Extra("id_token").(string)
+	if !ok {
+		return nil, errors.New("the provider gave no ID token")
+	}
+	id, err := found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: s.Now}).Verify(ctx, raw)
+	if err != nil {
+		return nil, err
+	}
+	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(e.Nonce)) != 1 {
+		return nil, errors.New("the ID token has another nonce")
+	}
+	name, err := s.Store.UserOfIdentity(ctx, id.Issuer, id.Subject)
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return nil, err
+	}
+	if err == nil {
+		u, err := s.Store.User(ctx, name)
+		if err != nil || !u.Active {
+			return nil, errNoAccount
+		}
+		return u, nil
+	}
+	var claims map[string]any
+	if err := id.Claims(&claims); err != nil {
+		return nil, err
+	}
+	return s.provision(ctx, p, id, claims)
+}
+
+// provision links somebody who signs in for the first time to a user: one that an
+// administrator has linked by username where the provider's claim is configured for
+// it, or a new one.
+func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, claims map[string]any) (*storage.User, error) {
+	claim := func(field, otherwise string) string {
+		name := p.Claims[field]
+		if name == "" {
+			name = otherwise
+		}
+		v, _ := claims[name].(string)
+		return v
+	}
+	username := claim("username", "preferred_username")
+	if p.Claims["username"] != "" && username != "" {
+		// Only where the operator says which claim is the username is it believed.
+		u, err := s.Store.User(ctx, username)
+		if err == nil && u.Active && u.Password == "" || err == nil && u.Active && !p.AutoProvision {
+			return u, s.Store.AddIdentity(ctx, id.Issuer, id.Subject, username)
+		}
+	}
+	if !p.AutoProvision {
+		return nil, errNoAccount
+	}
+	if username == "" {
+		username = id.Subject
+	}
+	if _, err := s.Store.User(ctx, username); err == nil {
+		username = p.Name + ":" + id.Subject // the name is somebody else's
+	}
+	body := userBody{
+		Username: username, Name: claim("name", "name"), Email: claim("email", "email"), FHIRUser: relativeUser(claim("fhirUser", "fhirUser")),
+	}
+	if name := p.Claims["roles"]; name != "" {
+		body.Roles = texts(claims[name])
+	}
+	u, err := s.user(ctx, body, false)
+	if err != nil {
+		// A claim that is not acceptable, such as a resource that is not here, is
+		// left out.
+		body.FHIRUser, body.Email, body.Name, body.Roles = "", "", "", nil
+		if u, err = s.user(ctx, body, false); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Store.CreateUser(ctx, u); err != nil {
+		return nil, err
+	}
+	if err := s.Store.AddIdentity(ctx, id.Issuer, id.Subject, u.Username); err != nil {
+		return nil, err
+	}
+	return s.Store.User(ctx, u.Username)
+}

@@ -1,0 +1,557 @@
+package oauth
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ory/fosite"
+
+	"kiln/oauth/smart"
+	"kiln/oauth/storage"
+	"kiln/server/access"
+)
+
+// advance shows the next page of a flow, or ends it: login, consent, patient,
+// encounter, code.
+func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
+	err := s.step(w, r, f, c)
+	if err == nil {
+		return
+	}
+	var e *redirectError
+	if errors.As(err, &e) {
+		// The flow ends with the error: it cannot be taken up again.
+		if err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); err != nil {
+			s.flowGone(w, r, err)
+			return
+		}
+		s.redirectWith(w, r, f.RedirectURI, f.State, e)
+		return
+	}
+	s.unexpected(w, r, err)
+}
+
+// step does what is next; its redirectErrors end the flow.
+func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) error {
+	ctx := r.Context()
+	silent := f.Prompt == "none"
+
+	// 1. Who it is.
+	if f.Username == "" {
+		if silent {
+			return refuse("login_required", "the user is not signed in")
+		}
+		return s.show(w, r, f, c, http.StatusOK, "login", page{Title: "Sign in", Username: f.LoginHint})
+	}
+	u, err := s.Store.User(ctx, f.Username)
+	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
+		return refuse("access_denied", "the user is disabled")
+	}
+	if err != nil {
+		return err
+	}
+	if f.Context.User != "" && f.Context.User != u.Username {
+		return refuse("access_denied", "the launch is for another user")
+	}
+
+	// 2. What the user may grant, and does.
+	may := mayGrant(f.Scope, u)
+	if may.Empty() {
+		return refuse("invalid_scope", "nothing of the scope asked for is allowed to this user")
+	}
+	if !f.Consented {
+		remembered, err := s.remembered(ctx, f, c, may)
+		if err != nil {
+			return err
+		}
+		if !remembered {
+			if silent {
+				return refuse("consent_required", "the user has not agreed to this scope")
+			}
+			return s.show(w, r, f, c, http.StatusOK, "consent", page{Title: "Allow access", User: u, Scopes: describeScopes(may)})
+		}
+		f.Consented, f.Granted = true, may.String()
+	}
+	granted, err := smart.Parse(f.Granted)
+	if err != nil {
+		return err
+	}
+	if granted.Has("fhirUser") || granted.Has("profile") || len(granted.Resource) > 0 {
+		f.Context.FHIRUser = u.FHIRUser
+	}
+
+	// 3. Whose record, and which visit.
+	wantsPatient, wantsEncounter := granted.Has("launch/patient"), granted.Has("launch/encounter")
+	if (wantsPatient || wantsEncounter) && f.Context.Patient == "" {
+		if id, ok := strings.CutPrefix(u.FHIRUser, "Patient/"); ok {
+			f.Context.Patient = id
+		} else {
+			if silent {
+				return refuse("interaction_required", "the user must choose a patient")
+			}
+			return s.pickPatient(w, r, f, c, u, "", "")
+		}
+	}
+	if wantsEncounter && f.Context.Encounter == "" && !f.NoVisit {
+		if silent {
+			return refuse("interaction_required", "the user must choose an encounter")
+		}
+		return s.pickEncounter(w, r, f, c, u)
+	}
+	return s.finish(w, r, f, c, u, granted)
+}
+
+// remembered reports whether the consent page can be skipped: the client is the
+// operator's own, or the user has granted these scopes before.
+func (s *Server) remembered(ctx context.Context, f *flow, c *storage.Client, may smart.Scopes) (bool, error) {
+	if slices.Contains(strings.Fields(f.Prompt), "consent") {
+		return false, nil
+	}
+	if c.Trusted {
+		return true, nil
+	}
+	before, err := s.Store.Consent(ctx, f.Username, c.ID)
+	if err != nil || before == "" {
+		return false, err
+	}
+	wider, err := smart.Parse(before)
+	return err == nil && may.Within(wider), nil
+}
+
+// mayGrant leaves out of a scope what the user cannot grant: admin without the role,
+// fhirUser without a resource.
+func mayGrant(scope string, u *storage.User) smart.Scopes {
+	may, err := smart.Parse(scope)
+	if err != nil {
+		return smart.Scopes{}
+	}
+	may.Other = slices.DeleteFunc(may.Other, func(o string) bool {
+		switch o {
+		case "admin", "launch/context":
+			return !slices.Contains(u.Roles, "admin")
+		case "fhirUser":
+			return u.FHIRUser == ""
+		}
+		return false
+	})
+	return may
+}
+
+// show stores the flow and renders a page of it.
+func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, status int, name string, p page) error {
+	if err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, false, s.Now().Add(flowLifetime)); err != nil {
+		if errors.Is(err, storage.ErrNotFound) {
+			s.flowGone(w, r, err)
+			return nil
+		}
+		return err
+	}
+	p.SessionID, p.CSRF, p.Client, p.Signed = f.ID, f.CSRF, c, f.Username
+	if name == "login" {
+		for _, o := range s.others {
+			p.Providers = append(p.Providers, o.Name)
+		}
+	}
+	p.redirect = f.RedirectURI
+	s.render(w, r, status, name, p)
+	return nil
+}
+
+// flowGone answers where a flow has ended, or was never this browser's.
+func (s *Server) flowGone(w http.ResponseWriter, r *http.Request, err error) {
+	if !errors.Is(err, storage.ErrNotFound) {
+		s.unexpected(w, r, err)
+		return
+	}
+	s.errorPage(w, r, http.StatusBadRequest, "This sign-in has ended or is too old. Go back to the app and begin again.")
+}
+
+// picker is the principal that patients and encounters are looked for with: all
+// that the user may see, whatever the app is granted.
+func picker(u *storage.User) *access.Principal {
+	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
+	return &access.Principal{Subject: u.Username, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles}
+}
+
+func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {
+	p := page{Title: "Choose a patient", Query: text, BirthDate: birthDate, User: u}
+	var err error
+	if p.Patients, err = s.Records.Patients(r.Context(), picker(u), text, birthDate); err != nil {
+		return err
+	}
+	return s.show(w, r, f, c, http.StatusOK, "patient", p)
+}
+
+func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
+	p := page{Title: "Choose an encounter", User: u}
+	var err error
+	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u), f.Context.Patient); err != nil {
+		return err
+	}
+	return s.show(w, r, f, c, http.StatusOK, "encounter", p)
+}
+
+// finish gives the client its code. The launch is used, the flow ended and the code
+// stored in one transaction.
+func (s *Server) finish(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, granted smart.Scopes) error {
+	session := &storage.Session{
+		Username: u.Username, Subject: u.Username, AuthTime: f.AuthTime, Nonce: f.Nonce, Login: f.Browser, Context: f.Context,
+	}
+	if f.Context.Patient != "" && !granted.Has("launch") && !granted.Has("launch/patient") && !granted.Has("launch/encounter") {
+		session.Context.Patient, session.Context.Encounter = "", ""
+	}
+	ar := fosite.NewAuthorizeRequest()
+	ar.Client, ar.State, ar.ResponseTypes = c, f.State, fosite.Arguments{"code"}
+	ar.Form = url.Values{"redirect_uri": {f.RedirectURI}}
+	if f.Challenge != "" {
+		ar.Form.Set("code_challenge", f.Challenge)
+		ar.Form.Set("code_challenge_method", "S256")
+	}
+	var err error
+	if ar.RedirectURI, err = url.Parse(f.RedirectURI); err != nil {
+		return err
+	}
+	ar.RequestedScope = strings.Fields(granted.String())
+	ar.GrantedScope = ar.RequestedScope
+	var answer fosite.AuthorizeResponder
+	err = s.Store.InTx(r.Context(), func(ctx context.Context) error {
+		if f.Launch != "" {
+			if err := s.Store.UseLaunch(ctx, f.Launch); err != nil {
+				return err
+			}
+		}
+		if err := s.Store.PutFlow(ctx, f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); err != nil {
+			return err
+		}
+		answer, err = s.provider.NewAuthorizeResponse(ctx, ar, session)
+		return err
+	})
+	switch {
+	case errors.Is(err, storage.ErrUsed):
+		return refuse("invalid_request", "the launch was used already")
+	case errors.Is(err, storage.ErrNotFound):
+		s.flowGone(w, r, err)
+		return nil
+	case err != nil:
+		return err
+	}
+	s.redirect(w, r, f.RedirectURI, url.Values{"code": {answer.GetCode()}, "state": {f.State}, "iss": {s.Issuer}})
+	return nil
+}
+
+// authorizePost is POST /auth/authorize: a form of one of our pages, or an
+// authorization request (OpenID Connect Core §3.1.2.1).
+func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
+	scopes := []string(nil)
+	if err := readForm(w, r); err != nil {
+		// The consent page has a scope for each checkbox: it alone may be repeated.
+		scopes = r.PostForm["scope"]
+		single := url.Values{}
+		for name, values := range r.PostForm {
+			if name != "scope" || len(values) < 2 {
+				single[name] = values
+			}
+		}
+		if len(scopes) < 2 || checkOnce(single) != nil || !r.PostForm.Has("session_id") {
+			if r.PostForm.Has("session_id") || !r.PostForm.Has("client_id") {
+				s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+				return
+			}
+		}
+	}
+	form := r.PostForm
+	if !form.Has("session_id") {
+		s.begin(w, r, form)
+		return
+	}
+	ctx := r.Context()
+	f := &flow{ID: form.Get("session_id")}
+	browser, err := s.Store.Flow(ctx, f.ID, f)
+	if err != nil {
+		s.flowGone(w, r, err)
+		return
+	}
+	f.Browser = browser
+	cookie := sessionCookie(r)
+	if cookie == "" || storage.Hash(cookie) != browser {
+		s.errorPage(w, r, http.StatusForbidden, "This form belongs to another browser, or cookies are off. Go back to the app and begin again.")
+		return
+	}
+	if subtle.ConstantTimeCompare([]byte(form.Get("csrf_token")), []byte(f.CSRF)) != 1 {
+		s.errorPage(w, r, http.StatusForbidden, "This form was not made by this server. Go back to the app and begin again.")
+		return
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" {
+		s.errorPage(w, r, http.StatusForbidden, "This form was sent from another site.")
+		return
+	}
+	client, err := s.Store.GetClient(ctx, f.ClientID)
+	if err != nil {
+		if isNotFound(err) {
+			s.errorPage(w, r, http.StatusBadRequest, "This app is disabled here.")
+			return
+		}
+		s.unexpected(w, r, err)
+		return
+	}
+	c, ok := client.(*storage.Client)
+	if !ok {
+		s.unexpected(w, r, errors.New("a client of another kind"))
+		return
+	}
+	s.act(w, r, f, c, form, cookie)
+}
+
+// act does what a form says.
+func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, form url.Values, cookie string) {
+	ctx := r.Context()
+	action := form.Get("action")
+	if f.Username == "" {
+		switch action {
+		case "login":
+			s.signIn(w, r, f, c, form.Get("username"), form.Get("password"))
+		case "deny":
+			s.deny(w, r, f)
+		case "federate":
+			s.federate(w, r, f, c, form.Get("provider"))
+		default:
+			s.advance(w, r, f, c) // the sign-in first
+		}
+		return
+	}
+	u, err := s.Store.User(ctx, f.Username)
+	if err != nil || !u.Active {
+		if err == nil || errors.Is(err, storage.ErrNotFound) {
+			s.advance(w, r, f, c)
+			return
+		}
+		s.unexpected(w, r, err)
+		return
+	}
+	switch action {
+	case "authorize":
+		if err := s.consent(ctx, f, c, u, form["scope"]); err != nil {
+			s.end(w, r, f, err)
+			return
+		}
+		s.advance(w, r, f, c)
+	case "deny":
+		s.deny(w, r, f)
+	case "search":
+		text, birthDate := form.Get("q"), form.Get("birthdate")
+		if !f.Consented || len(text) > 200 || !utf8.ValidString(text) || birthDate != "" && !isDate(birthDate) {
+			text, birthDate = "", ""
+		}
+		if !f.Consented || f.Context.Patient != "" {
+			s.advance(w, r, f, c)
+			return
+		}
+		if err := s.pickPatient(w, r, f, c, u, text, birthDate); err != nil {
+			s.unexpected(w, r, err)
+		}
+	case "select_patient":
+		s.choose(w, r, f, c, u, "Patient", form.Get("patient"))
+	case "select_encounter":
+		if form.Get("encounter") == "" && f.Consented && f.Context.Patient != "" {
+			f.NoVisit = true
+			s.advance(w, r, f, c)
+			return
+		}
+		s.choose(w, r, f, c, u, "Encounter", form.Get("encounter"))
+	case "login":
+		s.signIn(w, r, f, c, form.Get("username"), form.Get("password"))
+	default:
+		s.errorPage(w, r, http.StatusBadRequest, "The form has no action that is known here.")
+	}
+}
+
+func isDate(text string) bool {
+	_, err := time.Parse(time.DateOnly, text)
+	return err == nil
+}
+
+// end ends a flow with an error for the client.
+func (s *Server) end(w http.ResponseWriter, r *http.Request, f *flow, err error) {
+	if put := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); put != nil {
+		s.flowGone(w, r, put)
+		return
+	}
+	s.redirectWith(w, r, f.RedirectURI, f.State, err)
+}
+
+func (s *Server) deny(w http.ResponseWriter, r *http.Request, f *flow) {
+	s.end(w, r, f, refuse("access_denied", "the user did not allow it"))
+}
+
+// consent grants what was ticked, never more than was shown, and remembers it.
+func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *storage.User, ticked []string) error {
+	if f.Consented {
+		return nil
+	}
+	may := mayGrant(f.Scope, u)
+	chosen, err := smart.Parse(strings.Join(ticked, " "))
+	if err != nil || !chosen.Within(may) {
+		return refuse("invalid_request", "the form grants what was not asked for")
+	}
+	if chosen.Empty() {
+		return refuse("access_denied", "the user allowed nothing of the scope")
+	}
+	f.Consented, f.Granted = true, chosen.String()
+	return s.Store.PutConsent(ctx, u.Username, c.ID, f.Granted)
+}
+
+// choose takes the choice of a picker, if the user may see it.
+func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, typ, id string) {
+	ctx := r.Context()
+	if !f.Consented || typ == "Patient" && f.Context.Patient != "" || typ == "Encounter" && (f.Context.Patient == "" || f.Context.Encounter != "") {
+		s.advance(w, r, f, c)
+		return
+	}
+	ok := false
+	if logicalID.MatchString(id) {
+		var err error
+		if typ == "Patient" {
+			ok, err = s.Records.Sees(ctx, picker(u), typ, id)
+		} else {
+			var list []Encounter
+			list, err = s.Records.Encounters(ctx, picker(u), f.Context.Patient)
+			ok = slices.ContainsFunc(list, func(e Encounter) bool { return e.ID == id })
+		}
+		if err != nil {
+			s.unexpected(w, r, err)
+			return
+		}
+	}
+	if !ok {
+		// The page again, as if nothing had been chosen.
+		s.advance(w, r, f, c)
+		return
+	}
+	if typ == "Patient" {
+		f.Context.Patient = id
+	} else {
+		f.Context.Encounter = id
+	}
+	s.advance(w, r, f, c)
+}
+
+// failureSubject is how failures of a name are counted, however long it is.
+func failureSubject(name string) string { return storage.Hash(strings.ToLower(name)) }
+
+// signIn checks a name and a password. Names that are unknown, disabled or locked
+// and wrong passwords look alike and cost the same time.
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name, password string) {
+	ctx := r.Context()
+	address := s.Proxies.Client(r).String()
+	lockout := lifetime(s.Config.RateLimiting.LockoutDuration)
+	most := s.Config.RateLimiting.MaxFailedAttempts
+	key := failureSubject(name)
+	again := func(status int, problem string) {
+		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipped(name), Client: c.ID, Detail: problem})
+		if err := s.show(w, r, f, c, status, "login", page{Title: "Sign in", Username: clipped(name), Problem: problem}); err != nil {
+			s.unexpected(w, r, err)
+		}
+	}
+	locked := func(wait time.Duration) {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(wait.Seconds()+0.5))))
+		again(http.StatusTooManyRequests, "Too many sign-ins with this name have failed. Wait a few minutes, then try again.")
+	}
+	until, err := s.Store.LockedUntil(ctx, key, address)
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	if wait := until.Sub(s.Now()); wait > 0 {
+		locked(wait)
+		return
+	}
+	// Counted before the password is looked at, so that many at once are not more
+	// than one after another.
+	here, err := s.Store.CountFailure(ctx, key, address, most, lockout)
+	everywhere := 0
+	if err == nil {
+		everywhere, err = s.Store.CountFailure(ctx, key, "", most*10, lockout)
+	}
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	if here > most || everywhere > most*10 {
+		locked(lockout)
+		return
+	}
+	u, err := s.Store.User(ctx, name)
+	if err != nil && !errors.Is(err, storage.ErrNotFound) || strings.ContainsRune(name, 0) {
+		if err == nil || strings.ContainsRune(name, 0) {
+			again(http.StatusUnauthorized, wrongPassword)
+			return
+		}
+		s.unexpected(w, r, err)
+		return
+	}
+	hash := nobody
+	if u != nil && u.Password != "" {
+		hash = u.Password
+	}
+	if len(password) > maxPassword {
+		password = ""
+	}
+	ok, err := passwordMatches(ctx, hash, password)
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	if !ok || u == nil || !u.Active {
+		again(http.StatusUnauthorized, wrongPassword)
+		return
+	}
+	if err := s.Store.ClearFailures(ctx, key, address); err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	s.signedIn(w, r, f, c, u)
+}
+
+const wrongPassword = "The name or the password is wrong."
+
+func clipped(text string) string {
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "")
+	}
+	return text
+}
+
+// signedIn gives the browser a new cookie, which knows who signed in, and goes on.
+func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) {
+	ctx := r.Context()
+	if f.SubjectHint != "" && f.SubjectHint != u.Username {
+		s.end(w, r, f, refuse("login_required", "another user signed in than id_token_hint names"))
+		return
+	}
+	cookie := random()
+	now := s.Now()
+	login := storage.Login{ID: storage.Hash(cookie), Username: u.Username, Authenticated: now, Expires: now.Add(flowLifetime)}
+	err := s.Store.InTx(ctx, func(ctx context.Context) error {
+		if err := s.Store.PutLogin(ctx, login); err != nil {
+			return err
+		}
+		return s.Store.MoveFlows(ctx, f.Browser, login.ID)
+	})
+	if err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	f.Browser, f.Username, f.AuthTime, f.CSRF, f.Provider = login.ID, u.Username, now, random(), nil
+	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
+	s.audit(r, Event{Kind: EventLogin, User: u.Username, FHIRUser: u.FHIRUser, Client: c.ID})
+	s.advance(w, r, f, c)
+}

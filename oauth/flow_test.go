@@ -1,0 +1,450 @@
+package oauth_test
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kiln/oauth"
+)
+
+// A public app signs a clinician in, who picks a patient: docs/contract.md,
+// Authorization, Endpoints.
+func TestCodeFlow(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	a := s.tokens()
+	for name, want := range map[string]string{
+		"token_type": "Bearer", "patient": "p1", "scope": "openid fhirUser launch/patient offline_access patient/*.rs",
+	} {
+		if got := a.text(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if a.json["expires_in"] != 3600.0 && a.json["expires_in"] != 3599.0 {
+		t.Errorf("expires_in is %v", a.json["expires_in"])
+	}
+	if a.header.Get("Cache-Control") != "no-store" || a.header.Get("Pragma") != "no-cache" {
+		t.Errorf("headers %v", a.header)
+	}
+	header, c := claims(t, a.text("access_token"))
+	if header["typ"] != "at+jwt" || header["alg"] != "ES384" {
+		t.Errorf("header %v", header)
+	}
+	for name, want := range map[string]any{"iss": s.base, "sub": "doctor", "aud": s.base + "/fhir", "client_id": "app", "patient": "p1", "fhirUser": "Practitioner/1", "scope": a.text("scope")} {
+		if c[name] != want {
+			t.Errorf("claim %s is %v, want %v", name, c[name], want)
+		}
+	}
+	for _, private := range []string{"name", "email", "birthdate"} {
+		if c[private] != nil {
+			t.Errorf("the access token has %s: no personal data", private)
+		}
+	}
+	if _, id := claims(t, a.text("id_token")); id["nonce"] != "n-0S6_WzA2Mj" || id["aud"] != "app" || id["fhirUser"] != "Practitioner/1" || id["at_hash"] == nil {
+		t.Errorf("ID token %v", id)
+	}
+	if status := s.use(a.text("access_token")); status != 200 {
+		t.Errorf("using the token: %d", status)
+	}
+	if status := s.use(a.text("id_token")); status != 401 {
+		t.Errorf("using the ID token as an access token: %d, want 401", status)
+	}
+	u := s.call("GET", "/auth/userinfo", a.text("access_token"), "")
+	for name, want := range map[string]string{"sub": "doctor", "name": "Dr. Grace Hopper", "preferred_username": "doctor", "email": "grace@example.org", "fhirUser": "Practitioner/1"} {
+		if u.text(name) != want {
+			t.Errorf("userinfo %s is %q, want %q", name, u.text(name), want)
+		}
+	}
+}
+
+// The page comes after the checks; without client and redirect_uri nothing is
+// redirected.
+func TestAuthorizeRefusesWithoutRedirect(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	for name, changes := range map[string][]string{
+		"no client_id":               {"client_id", ""},
+		"unknown client_id":          {"client_id", "nobody"},
+		"no redirect_uri":            {"redirect_uri", ""},
+		"one character more":         {"redirect_uri", callback + "/"},
+		"one character less":         {"redirect_uri", callback[:len(callback)-1]},
+		"another case":               {"redirect_uri", "https://app.example.org/CB"},
+		"another host case":          {"redirect_uri", "https://App.example.org/cb"},
+		"http for https":             {"redirect_uri", "http://app.example.org/cb"},
+		"a port":                     {"redirect_uri", "https://app.example.org:443/cb"},
+		"a query":                    {"redirect_uri", callback + "?x=1"},
+		"a fragment":                 {"redirect_uri", callback + "#x"},
+		"a user":                     {"redirect_uri", "https://x@app.example.org/cb"},
+		"a dot more":                 {"redirect_uri", "https://app.example.org./cb"},
+		"a path that comes back":     {"redirect_uri", "https://app.example.org/x/../cb"},
+		"loopback on another path":   {"redirect_uri", "http://127.0.0.1:1234/other"},
+		"loopback by https":          {"redirect_uri", "https://127.0.0.1:1234/cb"},
+		"loopback by another name":   {"redirect_uri", "http://localhost:1234/cb"},
+		"a host that begins like it": {"redirect_uri", "http://127.0.0.1.example.org/cb"},
+		"a user before loopback":     {"redirect_uri", "http://evil@127.0.0.1/cb"},
+		"a port that is none":        {"redirect_uri", "http://127.0.0.1:99999/cb"},
+	} {
+		a := s.authorize(newBrowser(t), s.request(changes...))
+		if a.status != 400 || a.header.Get("Location") != "" || !strings.Contains(a.header.Get("Content-Type"), "text/html") {
+			t.Errorf("%s: %d, Location %q", name, a.status, a.header.Get("Location"))
+		}
+	}
+	for _, name := range []string{"client_id", "redirect_uri"} {
+		v := s.request()
+		v.Add(name, v.Get(name))
+		if a := s.authorize(newBrowser(t), v); a.status != 400 || a.header.Get("Location") != "" {
+			t.Errorf("%s twice: %d", name, a.status)
+		}
+	}
+	if a := s.authorize(newBrowser(t), s.request("redirect_uri", "http://127.0.0.1:4711/cb")); a.status != 200 {
+		t.Errorf("a loopback redirect on another port: %d", a.status)
+	}
+}
+
+// Each parameter missing, doubled, altered: told by redirect with error,
+// error_description, state and iss, before anybody sees a page.
+func TestAuthorizeRefusesByRedirect(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "secret", "confidential": true, "redirectUris": []string{callback}, "scopes": []string{"openid"}})
+	s.client(map[string]any{"clientId": "service", "confidential": true, "redirectUris": []string{callback}, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
+	s.client(map[string]any{"clientId": "nothing", "redirectUris": []string{callback}})
+	for _, tt := range []struct {
+		name, want string
+		changes    []string
+	}{
+		{"no response_type", "invalid_request", []string{"response_type", ""}},
+		{"token", "unsupported_response_type", []string{"response_type", "token"}},
+		{"hybrid", "unsupported_response_type", []string{"response_type", "code id_token"}},
+		{"response_mode fragment", "invalid_request", []string{"response_mode", "fragment"}},
+		{"no state", "invalid_request", []string{"state", ""}},
+		{"a short state", "invalid_request", []string{"state", "abcdefghijklmnop"}},
+		{"20 characters have 119 bits", "invalid_request", []string{"state", "aB3dE6gH9jK2mN5pQ8sT"}},
+		{"30 hex digits have 120 bits", "invalid_request", []string{"state", "0123456789abcdef0123456789abcd"}},
+		{"36 decimal digits have 119 bits", "invalid_request", []string{"state", "012345678901234567890123456789012345"}},
+		{"no code_challenge", "invalid_request", []string{"code_challenge", ""}},
+		{"neither challenge nor method", "invalid_request", []string{"code_challenge", "", "code_challenge_method", ""}},
+		{"no code_challenge_method", "invalid_request", []string{"code_challenge_method", ""}},
+		{"plain", "invalid_request", []string{"code_challenge_method", "plain"}},
+		{"s256 in small letters", "invalid_request", []string{"code_challenge_method", "s256"}},
+		{"a challenge that is no SHA-256", "invalid_request", []string{"code_challenge", "short"}},
+		{"no aud", "invalid_request", []string{"aud", ""}},
+		{"aud of another server", "invalid_request", []string{"aud", "https://evil.example.org/fhir"}},
+		{"aud that begins like ours", "invalid_request", []string{"aud", s.base + "/fhir/Patient"}},
+		{"no scope", "invalid_scope", []string{"scope", ""}},
+		{"a malformed scope", "invalid_scope", []string{"scope", "patient/Observation.sr"}},
+		{"letters twice", "invalid_scope", []string{"scope", "patient/Observation.rr"}},
+		{"an unknown context", "invalid_scope", []string{"scope", "group/Observation.rs"}},
+		{"system scopes alone", "invalid_scope", []string{"scope", "system/*.rs"}},
+		{"nothing allowed to the client", "invalid_scope", []string{"client_id", "nothing"}},
+		{"launch scope without launch", "invalid_request", []string{"scope", "launch patient/*.rs"}},
+		{"launch without its scope", "invalid_scope", []string{"launch", "x"}},
+		{"an unknown launch", "invalid_request", []string{"launch", "unknown", "scope", "launch patient/*.rs"}},
+		{"request", "request_not_supported", []string{"request", "eyJ"}},
+		{"request_uri", "request_uri_not_supported", []string{"request_uri", "https://app.example.org/r"}},
+		{"registration", "registration_not_supported", []string{"registration", "{}"}},
+		{"an unknown prompt", "invalid_request", []string{"prompt", "create"}},
+		{"prompt none with another", "invalid_request", []string{"prompt", "none login"}},
+		{"max_age that is no number", "invalid_request", []string{"max_age", "soon"}},
+		{"max_age below 0", "invalid_request", []string{"max_age", "-1"}},
+		{"id_token_hint that is none", "invalid_request", []string{"id_token_hint", "x.y.z"}},
+		{"prompt none without a sign-in", "login_required", []string{"prompt", "none"}},
+		{"a confidential client's method without challenge", "invalid_request", []string{"client_id", "secret", "scope", "openid", "code_challenge", ""}},
+		{"a client without authorization_code", "unauthorized_client", []string{"client_id", "service", "scope", "system/*.rs"}},
+	} {
+		a := s.authorize(newBrowser(t), s.request(tt.changes...))
+		u, err := url.Parse(a.header.Get("Location"))
+		if err != nil || a.status != 302 || !strings.HasPrefix(a.header.Get("Location"), callback+"?") {
+			t.Errorf("%s: %d %s", tt.name, a.status, a.header.Get("Location"))
+			continue
+		}
+		q := u.Query()
+		if q.Get("error") != tt.want || q.Get("error_description") == "" || q.Get("iss") != s.base || q.Get("code") != "" {
+			t.Errorf("%s: %v, want %s", tt.name, q, tt.want)
+		}
+		if want := s.request(tt.changes...).Get("state"); q.Get("state") != want {
+			t.Errorf("%s: state %q, want %q", tt.name, q.Get("state"), want)
+		}
+	}
+	for name := range s.request() {
+		if name == "client_id" || name == "redirect_uri" {
+			continue
+		}
+		v := s.request()
+		v.Add(name, v.Get(name))
+		a := s.authorize(newBrowser(t), v)
+		if u, err := url.Parse(a.header.Get("Location")); err != nil || u.Query().Get("error") != "invalid_request" {
+			t.Errorf("%s twice: %d %s", name, a.status, a.header.Get("Location"))
+		}
+	}
+	for _, aud := range []string{s.base + "/fhir", s.base + "/fhir/", s.base, s.base + "/", strings.Replace(s.base, "127.0.0.1", "localhost", 1) + "/fhir"} {
+		b := newBrowser(t)
+		target := s.base
+		if strings.Contains(aud, "localhost") {
+			target = strings.Replace(s.base, "127.0.0.1", "localhost", 1)
+		}
+		if a := b.do("GET", target+"/auth/authorize?"+s.request("aud", aud).Encode(), nil); a.status != 200 {
+			t.Errorf("aud %s, a served spelling: %d %s", aud, a.status, a.header.Get("Location"))
+		}
+	}
+	for _, good := range []string{state, "0123456789abcdef0123456789abcdef", "aB3dE6gH9jK2mN5pQ8sTvW", strings.Repeat("0123456789", 4)} {
+		if a := s.authorize(newBrowser(t), s.request("state", good)); a.status != 200 {
+			t.Errorf("state %s has enough bits: %d", good, a.status)
+		}
+	}
+}
+
+// Codes: one minute, one use; the parameters of the exchange.
+func TestExchangeRefuses(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
+	for _, tt := range []struct {
+		name, want string
+		status     int
+		changes    []string
+	}{
+		{"no grant_type", "invalid_request", 400, []string{"grant_type", ""}},
+		{"an unknown grant_type", "unsupported_grant_type", 400, []string{"grant_type", "password"}},
+		{"no code", "invalid_request", 400, []string{"code", ""}},
+		{"an unknown code", "invalid_grant", 400, []string{"code", "x"}},
+		{"no redirect_uri", "invalid_request", 400, []string{"redirect_uri", ""}},
+		{"another redirect_uri", "invalid_grant", 400, []string{"redirect_uri", callback + "/"}},
+		{"no client_id", "invalid_client", 401, []string{"client_id", ""}},
+		{"an unknown client_id", "invalid_client", 401, []string{"client_id", "nobody"}},
+		{"another client", "invalid_grant", 400, []string{"client_id", "other"}},
+		{"no code_verifier", "invalid_grant", 400, []string{"code_verifier", ""}},
+		{"another code_verifier", "invalid_grant", 400, []string{"code_verifier", strings.Repeat("x", 43)}},
+		{"the challenge as verifier", "invalid_grant", 400, []string{"code_verifier", challenge(verifier)}},
+		{"a secret of a public client", "invalid_client", 401, []string{"client_secret", "x"}},
+	} {
+		code := s.code()
+		a := s.exchange(code, tt.changes...)
+		if a.status != tt.status || a.text("error") != tt.want || a.text("access_token") != "" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %s, want %d %s", tt.name, a.status, a.body, tt.status, tt.want)
+		}
+	}
+	code := s.code()
+	v := url.Values{"grant_type": {"authorization_code"}, "code": {code, code}, "redirect_uri": {callback}, "client_id": {"app"}, "code_verifier": {verifier}}
+	if a := s.post("/auth/token", v); a.status != 400 || a.text("error") != "invalid_request" {
+		t.Errorf("a doubled parameter: %d %s", a.status, a.body)
+	}
+	if a := s.post("/auth/token?"+v.Encode(), url.Values{"x": {"1"}}); a.status != 400 {
+		t.Errorf("parameters in the query: %d %s", a.status, a.body)
+	}
+	s.pass(61 * time.Second)
+	if a := s.exchange(code); a.status != 400 || a.text("error") != "invalid_grant" {
+		t.Errorf("after a minute: %d %s", a.status, a.body)
+	}
+}
+
+// A second use of a code revokes what the first gave, on the other server too.
+func TestCodeReplay(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	other := startOn(t, s.url, s.base)
+	code := s.code()
+	first := s.exchange(code)
+	if first.status != 200 || s.use(first.text("access_token")) != 200 || other.use(first.text("access_token")) != 200 {
+		t.Fatalf("first use: %d %s", first.status, first.body)
+	}
+	if again := other.exchange(code); again.status != 400 || again.text("error") != "invalid_grant" {
+		t.Errorf("second use: %d %s", again.status, again.body)
+	}
+	if status := other.use(first.text("access_token")); status != 401 {
+		t.Errorf("the first token on the server that saw the replay: %d, want 401 at once", status)
+	}
+	eventually(t, time.Second, func() bool { return s.use(first.text("access_token")) == 401 })
+	if a := s.refresh(first.text("refresh_token")); a.status != 400 {
+		t.Errorf("the first refresh token: %d %s", a.status, a.body)
+	}
+}
+
+func eventually(t testing.TB, limit time.Duration, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !done(); {
+		if time.Now().After(end) {
+			t.Errorf("not within %s", limit)
+			return
+		}
+	}
+}
+
+// Fifty at a time, on two servers: exactly one wins.
+func TestOnceAtATime(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	other := startOn(t, s.url, s.base)
+	count := func(call func(*service) *answer) (won int, errors []string) {
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for i := range 50 {
+			at := []*service{s, other}[i%2]
+			all.Go(func() {
+				a := call(at)
+				mu.Lock()
+				defer mu.Unlock()
+				if a.status == 200 {
+					won++
+				} else if !slices.Contains(errors, a.text("error")) {
+					errors = append(errors, a.text("error"))
+				}
+			})
+		}
+		all.Wait()
+		return won, errors
+	}
+	code := s.code()
+	if won, errors := count(func(at *service) *answer { return at.exchange(code) }); won != 1 || !slices.Equal(errors, []string{"invalid_grant"}) {
+		t.Errorf("code: %d won, errors %v", won, errors)
+	}
+	token := s.tokens().text("refresh_token")
+	if won, errors := count(func(at *service) *answer { return at.refresh(token) }); won != 1 || !slices.Equal(errors, []string{"invalid_grant"}) {
+		t.Errorf("refresh token: %d won, errors %v", won, errors)
+	}
+}
+
+// Refresh rotates, with ten seconds of grace; scope and client.
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
+	first := s.tokens()
+	token := first.text("refresh_token")
+	for name, tt := range map[string]struct {
+		want    string
+		changes []string
+	}{
+		"no token":        {"invalid_request", []string{"refresh_token", ""}},
+		"another token":   {"invalid_grant", []string{"refresh_token", token + "x"}},
+		"another client":  {"invalid_grant", []string{"client_id", "other"}},
+		"a wider scope":   {"invalid_scope", []string{"scope", "patient/*.cruds"}},
+		"another scope":   {"invalid_scope", []string{"scope", "patient/*.rs user/*.rs"}},
+		"malformed scope": {"invalid_scope", []string{"scope", "patient/*.sr"}},
+	} {
+		if a := s.refresh(token, tt.changes...); a.status != 400 || a.text("error") != tt.want {
+			t.Errorf("%s: %d %s, want %s", name, a.status, a.body, tt.want)
+		}
+	}
+	second := s.refresh(token, "scope", "patient/Observation.rs")
+	if second.status != 200 || second.text("scope") != "patient/Observation.rs" || second.text("patient") != "p1" {
+		t.Fatalf("narrower: %d %s", second.status, second.body)
+	}
+	third := s.refresh(second.text("refresh_token"), "client_id", "")
+	if third.status != 200 || third.text("scope") != first.text("scope") || third.text("id_token") == "" {
+		t.Fatalf("the family keeps its scope, and a public client may leave out client_id: %d %s", third.status, third.body)
+	}
+	if a := s.refresh(token); a.status != 400 || a.text("error") != "invalid_grant" {
+		t.Errorf("reuse within ten seconds: %d %s", a.status, a.body)
+	}
+	if status := s.use(third.text("access_token")); status != 200 {
+		t.Errorf("after that: %d, want 200, nothing more happens", status)
+	}
+	s.pass(11 * time.Second)
+	if a := s.refresh(token); a.status != 400 || a.text("error") != "invalid_grant" {
+		t.Errorf("reuse later: %d %s", a.status, a.body)
+	}
+	if status := s.use(third.text("access_token")); status != 401 {
+		t.Errorf("after that the family is revoked: %d, want 401", status)
+	}
+	if a := s.refresh(third.text("refresh_token")); a.status != 400 {
+		t.Errorf("the newest refresh token: %d %s", a.status, a.body)
+	}
+	if a := s.tokens("scope", "openid patient/*.rs"); a.text("refresh_token") != "" {
+		t.Error("a refresh token without offline_access or online_access")
+	}
+	late := s.tokens()
+	s.pass(91 * 24 * time.Hour)
+	if a := s.refresh(late.text("refresh_token")); a.status != 400 || a.text("error") != "invalid_grant" {
+		t.Errorf("after 90 days: %d %s", a.status, a.body)
+	}
+}
+
+// Tokens end: by time, revocation, logout, and when user or client are disabled or
+// the password changes; on the other server within a second.
+func TestTokensEnd(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
+	other := startOn(t, s.url, s.base)
+	ends := func(name string, end func(a *answer)) {
+		t.Helper()
+		a := s.tokens()
+		token := a.text("access_token")
+		if s.use(token) != 200 || other.use(token) != 200 {
+			t.Fatalf("%s: the token is not good to begin with", name)
+		}
+		end(a)
+		if status := s.use(token); status != 401 {
+			t.Errorf("%s: %d at once here, want 401", name, status)
+		}
+		eventually(t, time.Second, func() bool { return other.use(token) == 401 })
+		if r := s.refresh(a.text("refresh_token")); r.status == 200 {
+			t.Errorf("%s: its refresh token is still good", name)
+		}
+	}
+	ends("revoked access token", func(a *answer) {
+		if r := s.post("/auth/revoke", url.Values{"token": {a.text("access_token")}, "client_id": {"app"}}); r.status != 200 {
+			t.Errorf("revoke: %d %s", r.status, r.body)
+		}
+	})
+	ends("revoked refresh token", func(a *answer) {
+		s.post("/auth/revoke", url.Values{"token": {a.text("refresh_token")}, "client_id": {"app"}, "token_type_hint": {"access_token"}})
+	})
+	ends("logout by header", func(a *answer) {
+		if r := s.call("POST", "/auth/logout", a.text("access_token"), ""); r.status != 200 || r.json["success"] != true {
+			t.Errorf("logout: %d %s", r.status, r.body)
+		}
+	})
+	ends("logout by form", func(a *answer) { s.post("/auth/logout", url.Values{"token": {a.text("access_token")}}) })
+	patch := func(path, body string) {
+		t.Helper()
+		key, err := s.server.CreateAPIKey(t.Context(), "test", "admin", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := s.call("PATCH", path, key.Key, body); r.status != 200 {
+			t.Fatalf("PATCH %s: %d %s", path, r.status, r.body)
+		}
+	}
+	ends("client disabled", func(*answer) { patch("/admin/clients/app", `{"active": false}`) })
+	patch("/admin/clients/app", `{"active": true}`)
+	ends("user disabled", func(*answer) { patch("/admin/users/doctor", `{"active": false}`) })
+	patch("/admin/users/doctor", `{"active": true}`)
+	ends("password changed", func(*answer) {
+		if _, err := s.server.NewPassword(t.Context(), "doctor", password); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	a := s.tokens()
+	if r := s.post("/auth/revoke", url.Values{"token": {a.text("access_token")}, "client_id": {"other"}}); r.status != 200 {
+		t.Errorf("revoking another client's token: %d", r.status)
+	}
+	if r := s.post("/auth/revoke", url.Values{"token": {"x"}, "client_id": {"app"}}); r.status != 200 {
+		t.Errorf("revoking nothing: %d", r.status)
+	}
+	if r := s.post("/auth/revoke", url.Values{"client_id": {"app"}}); r.status != 400 {
+		t.Errorf("revoking without a token: %d", r.status)
+	}
+	if s.use(a.text("access_token")) != 200 {
+		t.Error("another client can revoke the token")
+	}
+	s.pass(time.Hour + time.Second)
+	if status := s.use(a.text("access_token")); status != 401 {
+		t.Errorf("after an hour: %d", status)
+	}
+	_ = oauth.EventToken
+}

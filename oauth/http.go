@@ -1,0 +1,203 @@
+package oauth
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/ory/fosite"
+
+	"kiln/oauth/storage"
+	"kiln/server/outcome"
+)
+
+// maxForm bounds the body of a request, in bytes.
+const maxForm = 64 << 10
+
+// readForm reads a form strictly: it must be one, and name each parameter once.
+// RFC 6749 §3.2.
+func readForm(w http.ResponseWriter, r *http.Request) error {
+	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || typ != "application/x-www-form-urlencoded" {
+		return fosite.ErrInvalidRequest.WithHint("Content-Type must be application/x-www-form-urlencoded.")
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		// A malformed query is none of ours: parameters stand in the body.
+		if _, bad := url.ParseQuery(r.URL.RawQuery); bad == nil || r.PostForm == nil {
+			return fosite.ErrInvalidRequest.WithHint("The form cannot be read.")
+		}
+	}
+	return checkOnce(r.PostForm)
+}
+
+func checkOnce(form url.Values) error {
+	for name, values := range form {
+		if len(values) > 1 {
+			return fosite.ErrInvalidRequest.WithHintf("The parameter %s stands there more than once.", printable(name))
+		}
+		if strings.ContainsRune(values[0], 0) {
+			return fosite.ErrInvalidRequest.WithHintf("The parameter %s holds a NUL byte.", printable(name))
+		}
+	}
+	return nil
+}
+
+// printable shortens a text of a client's and keeps what an error_description may
+// hold. RFC 6749 §5.2.
+func printable(text string) string {
+	if len(text) > 100 {
+		text = text[:100] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\':
+			return '/'
+		case r < ' ' || r > '~':
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+func noStore(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Pragma", "no-cache")
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	noStore(w)
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+}
+
+// oauthProblem is an error as RFC 6749 §5.2 writes it.
+type oauthProblem struct {
+	Error       string `json:"error"`
+	Description string `json:"error_description,omitempty"`
+}
+
+func errorName(err error) string { return fosite.ErrorToRFC6749Error(err).ErrorField }
+
+// problem is an error for a client: its debug text and what caused it stay here.
+func problem(err error) (p oauthProblem, status int) {
+	e := fosite.ErrorToRFC6749Error(err)
+	p = oauthProblem{Error: e.ErrorField, Description: e.DescriptionField}
+	if e.HintField != "" {
+		p.Description = e.HintField
+	}
+	switch {
+	case e.ErrorField == "error" || e.ErrorField == "server_error" || e.CodeField >= 500:
+		return oauthProblem{Error: "server_error", Description: "internal error"}, http.StatusInternalServerError
+	case e.ErrorField == "invalid_client":
+		status = http.StatusUnauthorized
+	case e.ErrorField == "request_unauthorized":
+		return oauthProblem{Error: "invalid_grant", Description: p.Description}, http.StatusBadRequest
+	default:
+		status = http.StatusBadRequest
+	}
+	p.Description = describable(p.Description)
+	return p, status
+}
+
+// describable keeps what an error_description may hold.
+func describable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\':
+			return '/'
+		case r == '…':
+			return '.'
+		case r < ' ' || r > '~':
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// oauthError answers an error of the token endpoint and its like.
+func (s *Server) oauthError(w http.ResponseWriter, r *http.Request, err error) {
+	p, status := problem(err)
+	if status >= 500 {
+		s.Logger.ErrorContext(r.Context(), "authorization server", "path", r.URL.Path, "error", err)
+	}
+	if status == http.StatusUnauthorized && strings.HasPrefix(strings.ToLower(r.Header.Get("Authorization")), "basic") {
+		w.Header().Set("WWW-Authenticate", `Basic realm="kiln", charset="UTF-8"`)
+	}
+	writeJSON(w, status, p)
+}
+
+// allowOrigin lets a browser read the answer to a client that names its origins,
+// and only from those. Other clients are answered as server.allowed_origins says.
+func (s *Server) allowOrigin(w http.ResponseWriter, r *http.Request, c fosite.Client) {
+	client, ok := c.(*storage.Client)
+	origin := r.Header.Get("Origin")
+	if !ok || origin == "" || len(client.AllowedOrigins) == 0 {
+		return
+	}
+	w.Header().Del("Access-Control-Allow-Origin")
+	w.Header().Add("Vary", "Origin")
+	if slices.Contains(client.AllowedOrigins, origin) {
+		w.Header().Set("Access-Control-Allow-Origin", origin)
+	}
+}
+
+// decodeStrict reads one JSON object; what it does not know is an error.
+func decodeStrict(body []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return fmt.Errorf("unknown field %s", field)
+		}
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return fmt.Errorf("%s is a JSON %s: expected %s", wrong.Field, wrong.Value, wrong.Type)
+		}
+		return errors.New("malformed JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("expected one JSON object")
+	}
+	return nil
+}
+
+// readBody reads a small body.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
+	if err != nil {
+		return nil, outcome.New(outcome.CodeTooLong, "the body is longer than %d bytes, or was cut off", maxForm)
+	}
+	return b, nil
+}
+
+// fail answers an error of a management endpoint as an OperationOutcome.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	o, ok := outcome.From(err)
+	if !ok {
+		s.Logger.ErrorContext(r.Context(), "authorization server", "path", r.URL.Path, "error", err)
+		o = outcome.New(outcome.CodeException, "internal error")
+	}
+	if status := o.HTTPStatus(); status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="kiln"`)
+	} else if status == http.StatusForbidden {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="kiln", error="insufficient_scope", scope="admin"`)
+	}
+	noStore(w)
+	w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
+	w.WriteHeader(o.HTTPStatus())
+	_, _ = w.Write(outcome.JSON(o.Issues))
+}

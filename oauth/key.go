@@ -1,0 +1,333 @@
+package oauth
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"kiln/oauth/storage"
+)
+
+// ahead is how long a key is published before it signs, so that who keeps our keys
+// for a day knows it in time.
+const ahead = 24 * time.Hour
+
+// signingKey is a key of ours.
+type signingKey struct {
+	storage.Key
+	private crypto.Signer
+	public  jose.JSONWebKey
+	mu      sync.Mutex
+	signers map[jose.ContentType]jose.Signer
+}
+
+// signer signs with the key as a JWT of type typ.
+func (k *signingKey) signer(typ jose.ContentType) (jose.Signer, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.signers[typ]; s != nil {
+		return s, nil
+	}
+	s, err := jose.NewSigner(jose.SigningKey{
+		Algorithm: jose.SignatureAlgorithm(k.Algorithm),
+		Key:       jose.JSONWebKey{Key: k.private, KeyID: k.Kid},
+	}, (&jose.SignerOptions{}).WithType(typ))
+	if err == nil {
+		k.signers[typ] = s
+	}
+	return s, err
+}
+
+// keyring is the signing keys, those of every server of the database. It is read
+// again when the keys have changed.
+type keyring struct {
+	store    *storage.Store
+	algs     []string // that there must be keys of
+	rotation time.Duration
+	sealing  string
+	now      func() time.Time
+
+	keys   atomic.Pointer[[]*signingKey] // oldest first
+	mu     sync.Mutex
+	loaded time.Time // of the last load for an unknown key
+}
+
+// current is the key of an algorithm that signs now.
+func (r *keyring) current(ctx context.Context, alg string) (*signingKey, error) {
+	if k := r.signing(alg); k != nil {
+		return k, nil
+	}
+	if !slices.Contains(signingAlgorithms, alg) {
+		return nil, fmt.Errorf("no key signs %s", alg)
+	}
+	if err := r.ensure(ctx, alg); err != nil {
+		return nil, err
+	}
+	if k := r.signing(alg); k != nil {
+		return k, nil
+	}
+	return nil, fmt.Errorf("no key signs %s", alg)
+}
+
+func (r *keyring) signing(alg string) *signingKey {
+	now := r.now()
+	for _, k := range slices.Backward(*r.keys.Load()) {
+		if k.Algorithm == alg && !k.SignsFrom.After(now) && k.PublishedUntil.After(now) {
+			return k
+		}
+	}
+	return nil
+}
+
+// find is the published key of an id; keys of other servers that are new are read,
+// at most once a second.
+func (r *keyring) find(ctx context.Context, kid string) *signingKey {
+	now := r.now()
+	look := func() *signingKey {
+		for _, k := range *r.keys.Load() {
+			if k.Kid == kid && k.PublishedUntil.After(now) {
+				return k
+			}
+		}
+		return nil
+	}
+	if k := look(); k != nil {
+		return k
+	}
+	r.mu.Lock()
+	fresh := now.Sub(r.loaded) < time.Second
+	if !fresh {
+		r.loaded = now
+	}
+	r.mu.Unlock()
+	if fresh || r.load(ctx) != nil {
+		return nil
+	}
+	return look()
+}
+
+// published are the public keys, for /.well-known/jwks.json.
+func (r *keyring) published() jose.JSONWebKeySet {
+	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
+	now := r.now()
+	for _, k := range *r.keys.Load() {
+		if k.PublishedUntil.After(now) {
+			set.Keys = append(set.Keys, k.public)
+		}
+	}
+	return set
+}
+
+// load reads the keys.
+func (r *keyring) load(ctx context.Context) error {
+	rows, err := r.store.Keys(ctx)
+	if err != nil {
+		return fmt.Errorf("read signing keys: %w", err)
+	}
+	known := make(map[string]*signingKey)
+	if old := r.keys.Load(); old != nil {
+		for _, k := range *old {
+			known[k.Kid] = k
+		}
+	}
+	keys := make([]*signingKey, 0, len(rows))
+	for _, row := range rows {
+		if k := known[row.Kid]; k != nil && k.PublishedUntil.Equal(row.PublishedUntil) && k.SignsFrom.Equal(row.SignsFrom) {
+			keys = append(keys, k)
+			continue
+		}
+		k, err := r.open(row)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, k)
+	}
+	r.keys.Store(&keys)
+	return nil
+}
+
+func (r *keyring) open(row storage.Key) (*signingKey, error) {
+	der := row.Private
+	if row.Sealed {
+		if r.sealing == "" {
+			return nil, errors.New("auth.signing.encryption_key is empty, and the signing keys in the database are sealed with one")
+		}
+		var err error
+		if der, err = unseal(r.sealing, row.Private); err != nil {
+			return nil, errors.New("auth.signing.encryption_key does not open the signing keys in the database")
+		}
+	}
+	private, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, fmt.Errorf("read signing key %s: %w", row.Kid, err)
+	}
+	signer, ok := private.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("signing key %s is a %T", row.Kid, private)
+	}
+	return &signingKey{
+		Key: row, private: signer, signers: make(map[jose.ContentType]jose.Signer),
+		public: jose.JSONWebKey{Key: signer.Public(), KeyID: row.Kid, Algorithm: row.Algorithm, Use: "sig"},
+	}, nil
+}
+
+// ensure makes the keys that are missing, and the next ones of those that are old.
+func (r *keyring) ensure(ctx context.Context, algs ...string) error {
+	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
+		now := r.now()
+		for _, alg := range algs {
+			last := lastOf(keys, alg)
+			switch {
+			case last == nil || !last.PublishedUntil.After(now):
+				if err := r.add(ctx, alg, now); err != nil {
+					return err
+				}
+			case now.After(last.SignsFrom.Add(r.rotation - ahead)):
+				from := last.SignsFrom.Add(r.rotation)
+				if soonest := now.Add(ahead); from.Before(soonest) {
+					from = soonest
+				}
+				if err := r.replace(ctx, *last, from); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make signing keys: %w", err)
+	}
+	return r.load(ctx)
+}
+
+// rotate makes the next key of every algorithm that has one. It signs after a day,
+// or at once.
+func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
+	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
+		from := r.now()
+		if !atOnce {
+			from = from.Add(ahead)
+		}
+		for _, alg := range signingAlgorithms {
+			if last := lastOf(keys, alg); last != nil {
+				if err := r.replace(ctx, *last, from); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.load(ctx)
+}
+
+func lastOf(keys []storage.Key, alg string) *storage.Key {
+	for i := range slices.Backward(keys) {
+		if keys[i].Algorithm == alg {
+			return &keys[i]
+		}
+	}
+	return nil
+}
+
+// replace adds the successor of last, which stays published until the longest
+// tokens that it signed are over.
+func (r *keyring) replace(ctx context.Context, last storage.Key, from time.Time) error {
+	if err := r.add(ctx, last.Algorithm, from); err != nil {
+		return err
+	}
+	clients, err := r.store.Clients(ctx)
+	if err != nil {
+		return err
+	}
+	over := ahead
+	for _, c := range clients {
+		over = max(over, lifetime(c.AccessTokenLifetime))
+	}
+	return r.store.RetireKey(ctx, last.Kid, from.Add(over))
+}
+
+func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
+	var private crypto.Signer
+	var err error
+	switch alg {
+	case "ES256":
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ES384":
+		private, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	default:
+		private, err = rsa.GenerateKey(rand.Reader, 2048)
+	}
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return err
+	}
+	thumbprint, err := (&jose.JSONWebKey{Key: private.Public()}).Thumbprint(crypto.SHA256)
+	if err != nil {
+		return err
+	}
+	k := storage.Key{
+		Kid: base64.RawURLEncoding.EncodeToString(thumbprint), Algorithm: alg, Private: der,
+		Created: r.now(), SignsFrom: from, PublishedUntil: storage.Never,
+	}
+	if r.sealing != "" {
+		if k.Private, err = seal(r.sealing, der); err != nil {
+			return err
+		}
+		k.Sealed = true
+	}
+	return r.store.AddKey(ctx, k)
+}
+
+func sealer(key string) (cipher.AEAD, error) {
+	sum := sha256.Sum256([]byte(key))
+	block, err := aes.NewCipher(sum[:])
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// seal encrypts by AES-256-GCM; the nonce comes first.
+func seal(key string, text []byte) ([]byte, error) {
+	aead, err := sealer(key)
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, aead.NonceSize())
+	_, _ = rand.Read(nonce)
+	return aead.Seal(nonce, nonce, text, nil), nil
+}
+
+func unseal(key string, sealed []byte) ([]byte, error) {
+	aead, err := sealer(key)
+	if err != nil {
+		return nil, err
+	}
+	if len(sealed) < aead.NonceSize() {
+		return nil, errors.New("too short")
+	}
+	return aead.Open(nil, bytes.Clone(sealed[:aead.NonceSize()]), sealed[aead.NonceSize():], nil)
+}

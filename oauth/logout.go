@@ -1,0 +1,167 @@
+package oauth
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"kiln/oauth/storage"
+)
+
+// endLogin ends the sign-in of a browser, and the grants that end with it.
+func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) error {
+	if cookie := sessionCookie(r); cookie != "" {
+		login := storage.Hash(cookie)
+		if _, err := s.Store.RevokeLogin(r.Context(), login); err != nil {
+			return err
+		}
+		if err := s.Store.DeleteLogin(r.Context(), login); err != nil {
+			return err
+		}
+		s.readRevocations(r.Context())
+	}
+	http.SetCookie(w, s.cookie("", -1))
+	return nil
+}
+
+// logout is POST /auth/logout: it revokes the token of the form or of the header
+// with all of its grant, and ends the browser's sign-in. It never tells whether the
+// token was good.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	token := ""
+	if r.Header.Get("Content-Type") != "" {
+		if err := readForm(w, r); err != nil {
+			s.oauthError(w, r, err)
+			return
+		}
+		token = r.PostForm.Get("token")
+	}
+	// A form of another site carries no token of ours: SameSite keeps the cookie away.
+	if scheme, sent, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") && token == "" {
+		token = strings.TrimSpace(sent)
+	}
+	ctx := r.Context()
+	if token != "" {
+		err := s.revokeToken(r, token)
+		if err != nil {
+			s.oauthError(w, r, err)
+			return
+		}
+	}
+	if err := s.endLogin(w, r); err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	s.readRevocations(ctx)
+	s.audit(r, Event{Kind: EventLogout})
+	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
+}
+
+// revokeToken revokes an access or refresh token with all of its grant.
+func (s *Server) revokeToken(r *http.Request, token string) error {
+	ctx := r.Context()
+	grant, _, jti, err := s.lookupGrant(ctx, token)
+	switch {
+	case err == nil && grant != "":
+		return s.Store.RevokeRefreshToken(ctx, grant)
+	case err == nil:
+		return s.Store.Revoke(ctx, storage.KindToken, []string{jti})
+	case !errors.Is(err, storage.ErrNotFound):
+		return err
+	}
+	request, err := s.Store.GetRefreshTokenSession(ctx, storage.Hash(token), nil)
+	if err != nil {
+		return nil //nolint:nilerr // a token that is no good has nothing to revoke
+	}
+	return s.Store.RevokeRefreshToken(ctx, request.GetID())
+}
+
+// logoutPage is GET /auth/logout: OpenID Connect RP-Initiated Logout 1.0. With an ID
+// token of ours as id_token_hint the sign-in ends at once; otherwise the user is
+// asked, so that no link of another site signs anybody out.
+func (s *Server) logoutPage(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if err := checkOnce(q); err != nil {
+		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		return
+	}
+	client := q.Get("client_id")
+	hinted := false
+	if hint := q.Get("id_token_hint"); hint != "" {
+		audience, sub, ok := s.readIDToken(r, hint)
+		if !ok || client != "" && client != audience {
+			s.errorPage(w, r, http.StatusBadRequest, "id_token_hint is no ID token of this server for that client.")
+			return
+		}
+		client = audience
+		if login, err := s.login(r); err == nil && login.Username == sub {
+			hinted = true
+		}
+	}
+	to := q.Get("post_logout_redirect_uri")
+	if to != "" {
+		c, err := s.activeClient(r.Context(), client)
+		if err != nil || !slices.Contains(c.PostLogoutRedirectURIs, to) {
+			s.errorPage(w, r, http.StatusBadRequest, "post_logout_redirect_uri is not registered for the client.")
+			return
+		}
+		if state := q.Get("state"); state != "" {
+			u, err := url.Parse(to)
+			if err != nil {
+				s.errorPage(w, r, http.StatusBadRequest, "post_logout_redirect_uri cannot be read.")
+				return
+			}
+			values := u.Query()
+			values.Set("state", state)
+			u.RawQuery = values.Encode()
+			to = u.String()
+		}
+	}
+	if _, err := s.login(r); err == nil && !hinted {
+		s.render(w, r, http.StatusOK, "logout", page{Title: "Sign out"})
+		return
+	}
+	if err := s.endLogin(w, r); err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	s.audit(r, Event{Kind: EventLogout})
+	if to != "" {
+		noStore(w)
+		http.Redirect(w, r, to, http.StatusSeeOther)
+		return
+	}
+	s.render(w, r, http.StatusOK, "message", page{Title: "Signed out", Message: "You are signed out."})
+}
+
+// readIDToken reads an ID token of ours, expired ones too.
+func (s *Server) readIDToken(r *http.Request, token string) (client, sub string, ok bool) {
+	if len(token) > maxToken {
+		return "", "", false
+	}
+	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.ES256, jose.ES384})
+	if err != nil || len(signed.Signatures) != 1 {
+		return "", "", false
+	}
+	header := signed.Signatures[0].Protected
+	if typ, _ := header.ExtraHeaders[jose.HeaderType].(string); typ != "JWT" {
+		return "", "", false
+	}
+	key := s.keys.find(r.Context(), header.KeyID)
+	if key == nil || key.Algorithm != header.Algorithm {
+		return "", "", false
+	}
+	payload, err := signed.Verify(key.public.Key)
+	if err != nil {
+		return "", "", false
+	}
+	var c idClaims
+	if !readInto(payload, &c) || c.Issuer != s.Issuer {
+		return "", "", false
+	}
+	return c.Audience, c.Subject, true
+}

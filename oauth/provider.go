@@ -1,0 +1,330 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ory/fosite"
+	"github.com/ory/fosite/handler/oauth2"
+	"github.com/ory/fosite/handler/pkce"
+
+	"kiln/oauth/smart"
+	"kiln/oauth/storage"
+)
+
+// codeLifetime is how long a code is good.
+const codeLifetime = time.Minute
+
+// refreshScopes are the scopes that a refresh token is given for.
+var refreshScopes = []string{"offline_access", "online_access"}
+
+// compose puts fosite together: its grants for codes, refresh tokens and clients,
+// its PKCE and revocation, each on our storage and tokens.
+func (s *Server) compose() {
+	t := tokens{s}
+	config := &fosite.Config{
+		AccessTokenLifespan:         lifetime(s.Config.OAuth.AccessTokenLifetime),
+		RefreshTokenLifespan:        lifetime(s.Config.OAuth.RefreshTokenLifetime),
+		AuthorizeCodeLifespan:       codeLifetime,
+		IDTokenLifespan:             idTokenLifetime,
+		EnforcePKCEForPublicClients: true,
+		RefreshTokenScopes:          refreshScopes,
+		OmitRedirectScopeParam:      true,
+		SanitationWhiteList:         []string{"code_challenge", "code_challenge_method", "redirect_uri"},
+		ScopeStrategy:               covers,
+		AudienceMatchingStrategy:    func([]string, []string) error { return nil }, // aud is always our FHIR base
+		RedirectSecureChecker:       func(context.Context, *url.URL) bool { return true },
+		// A client that authenticates has been looked up already.
+		ClientAuthenticationStrategy: s.authenticateClient,
+	}
+	code := &oauth2.AuthorizeExplicitGrantHandler{
+		AccessTokenStrategy: t, RefreshTokenStrategy: t, AuthorizeCodeStrategy: t,
+		CoreStorage: s.Store, TokenRevocationStorage: s.Store, Config: config,
+	}
+	proof := &pkce.Handler{AuthorizeCodeStrategy: t, Storage: s.Store, Config: config}
+	refresh := &refreshGrant{s: s, RefreshTokenGrantHandler: &oauth2.RefreshTokenGrantHandler{
+		AccessTokenStrategy: t, RefreshTokenStrategy: t, TokenRevocationStorage: s.Store, Config: config,
+	}}
+	service := &serviceGrant{ClientCredentialsGrantHandler: &oauth2.ClientCredentialsGrantHandler{
+		HandleHelper: &oauth2.HandleHelper{AccessTokenStrategy: t, AccessTokenStorage: s.Store, Config: config},
+		Config:       config,
+	}}
+	config.AuthorizeEndpointHandlers = fosite.AuthorizeEndpointHandlers{code, proof}
+	config.TokenEndpointHandlers = fosite.TokenEndpointHandlers{code, proof, refresh, service, &launchAnswer{s}}
+	config.RevocationHandlers = fosite.RevocationHandlers{&oauth2.TokenRevocationHandler{
+		TokenRevocationStorage: s.Store, RefreshTokenStrategy: t, AccessTokenStrategy: t,
+	}}
+	s.provider = fosite.NewOAuth2Provider(s.Store, config)
+}
+
+// covers is fosite's ScopeStrategy: what is registered covers what is narrower.
+func covers(registered []string, scope string) bool {
+	wider, err := smart.Parse(strings.Join(registered, " "))
+	return err == nil && wider.Covers(scope)
+}
+
+// grantable returns those of the scopes asked for that a client may be granted.
+func (s *Server) grantable(c *storage.Client, asked smart.Scopes) smart.Scopes {
+	registered, err := smart.Parse(strings.Join(c.Scopes, " "))
+	if err != nil {
+		return smart.Scopes{}
+	}
+	supported, limited := s.supported()
+	may := func(text string) bool {
+		return registered.Covers(text) && (!limited || supported.Covers(text))
+	}
+	var out smart.Scopes
+	for _, r := range asked.Resource {
+		if may(r.String()) {
+			out.Resource = append(out.Resource, r)
+			continue
+		}
+		// Of several letters those that are allowed are granted.
+		var left smart.Permissions
+		for p := smart.Create; p <= smart.Search; p <<= 1 {
+			one := r
+			one.Permissions = p
+			if r.Permissions&p != 0 && may(one.String()) {
+				left |= p
+			}
+		}
+		if r.Permissions = left; left != 0 {
+			out.Resource = append(out.Resource, r)
+		}
+	}
+	for _, o := range asked.Other {
+		if slices.Contains(smart.Known, o) && may(o) && (s.Config.Smart.OpenIDEnabled || !slices.Contains([]string{"openid", "fhirUser", "profile"}, o)) {
+			out.Other = append(out.Other, o)
+		}
+	}
+	return out
+}
+
+func (s *Server) supported() (scopes smart.Scopes, limited bool) {
+	if len(s.Config.Smart.SupportedScopes) == 0 {
+		return smart.Scopes{}, false
+	}
+	scopes, _ = smart.Parse(strings.Join(s.Config.Smart.SupportedScopes, " ")) // Check has parsed each
+	return scopes, true
+}
+
+// serviceGrant is client_credentials. RFC 6749 §4.4, SMART Backend Services.
+type serviceGrant struct {
+	*oauth2.ClientCredentialsGrantHandler
+}
+
+// HandleTokenEndpointRequest grants what the client may have of what it asks for.
+func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
+	if !g.CanHandleTokenEndpointRequest(ctx, r) {
+		return fosite.ErrUnknownRequest
+	}
+	client, ok := r.GetClient().(*storage.Client)
+	if !ok || client.IsPublic() {
+		return fosite.ErrUnauthorizedClient.WithHint("A public client cannot use client_credentials.")
+	}
+	if !r.GetClient().GetGrantTypes().Has(grantClientCredentials) {
+		return fosite.ErrUnauthorizedClient.WithHint("The client is not registered for client_credentials.")
+	}
+	s := fromContext(ctx)
+	asked, err := smart.Parse(r.GetRequestForm().Get("scope"))
+	if err != nil {
+		return fosite.ErrInvalidScope.WithHint(err.Error())
+	}
+	if asked.Empty() {
+		return fosite.ErrInvalidScope.WithHint("The parameter scope is missing: name system scopes.")
+	}
+	granted := s.grantable(client, asked)
+	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context != smart.System })
+	granted.Other = slices.DeleteFunc(granted.Other, func(x string) bool { return x != "admin" && x != "launch/context" })
+	if granted.Empty() {
+		return fosite.ErrInvalidScope.WithHint("Nothing of the scope asked for is allowed to the client: client_credentials gives system/… scopes, admin and launch/context that the client is registered with.")
+	}
+	r.SetRequestedScopes(strings.Fields(granted.String()))
+	for _, scope := range r.GetRequestedScopes() {
+		r.GrantScope(scope)
+	}
+	r.SetSession(&storage.Session{Subject: client.ID})
+	return g.ClientCredentialsGrantHandler.HandleTokenEndpointRequest(ctx, r)
+}
+
+// refreshGrant is refresh_token. RFC 6749 §6.
+type refreshGrant struct {
+	*oauth2.RefreshTokenGrantHandler
+	s *Server
+}
+
+// HandleTokenEndpointRequest narrows the scope where the request asks for that, and
+// refuses a user who may not sign in any more.
+func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
+	if err := g.RefreshTokenGrantHandler.HandleTokenEndpointRequest(ctx, r); err != nil {
+		return err
+	}
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok {
+		return fosite.ErrServerError
+	}
+	u, err := g.s.Store.User(ctx, session.Username)
+	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
+		return fosite.ErrInvalidGrant.WithHint("The user is disabled.")
+	}
+	if err != nil {
+		return err
+	}
+	session.Granted = slices.Clone(r.GetGrantedScopes())
+	form := r.GetRequestForm()
+	if !form.Has("scope") {
+		return nil
+	}
+	asked, err := smart.Parse(form.Get("scope"))
+	if err != nil {
+		return fosite.ErrInvalidScope.WithHint(err.Error())
+	}
+	granted, err := smart.Parse(strings.Join(session.Granted, " "))
+	if err != nil {
+		return err
+	}
+	if asked.Empty() || !asked.Within(granted) {
+		return fosite.ErrInvalidScope.WithHint("The scope is wider than what was granted.")
+	}
+	request, ok := r.(*fosite.AccessRequest)
+	if !ok {
+		return fosite.ErrServerError
+	}
+	request.GrantedScope = strings.Fields(asked.String())
+	return nil
+}
+
+// launchAnswer adds to the token answer what SMART App Launch and OpenID Connect
+// put there.
+type launchAnswer struct{ s *Server }
+
+// CanSkipClientAuth is false.
+func (a *launchAnswer) CanSkipClientAuth(context.Context, fosite.AccessRequester) bool { return false }
+
+// CanHandleTokenEndpointRequest is true where there is a user.
+func (a *launchAnswer) CanHandleTokenEndpointRequest(_ context.Context, r fosite.AccessRequester) bool {
+	return r.GetGrantTypes().ExactOne(grantCode) || r.GetGrantTypes().ExactOne(grantRefreshToken)
+}
+
+// HandleTokenEndpointRequest has nothing to check.
+func (a *launchAnswer) HandleTokenEndpointRequest(context.Context, fosite.AccessRequester) error {
+	return nil
+}
+
+// PopulateTokenEndpointResponse adds the launch context and the ID token.
+func (a *launchAnswer) PopulateTokenEndpointResponse(ctx context.Context, r fosite.AccessRequester, to fosite.AccessResponder) error {
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok {
+		return fosite.ErrServerError
+	}
+	c := session.Context
+	for name, value := range map[string]string{
+		"patient": c.Patient, "encounter": c.Encounter, "intent": c.Intent, "smart_style_url": c.SmartStyleURL, "tenant": c.Tenant,
+	} {
+		if value != "" {
+			to.SetExtra(name, value)
+		}
+	}
+	if c.NeedPatientBanner != nil {
+		to.SetExtra("need_patient_banner", *c.NeedPatientBanner)
+	}
+	if len(c.FHIRContext) > 0 {
+		to.SetExtra("fhirContext", c.FHIRContext)
+	}
+	if !r.GetGrantedScopes().Has("openid") {
+		return nil
+	}
+	token, err := tokens(*a).idToken(ctx, r, to.GetAccessToken())
+	if err != nil {
+		return fosite.ErrServerError.WithWrap(err)
+	}
+	to.SetExtra("id_token", token)
+	return nil
+}
+
+type serverKey struct{}
+
+// fromContext is the server that a request to the token endpoint came to.
+func fromContext(ctx context.Context) *Server {
+	s, _ := ctx.Value(serverKey{}).(*Server)
+	return s
+}
+
+// token is POST /auth/token.
+func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+	if err := readForm(w, r); err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	grant := r.PostForm.Get("grant_type")
+	switch {
+	case grant == "":
+		s.oauthError(w, r, fosite.ErrInvalidRequest.WithHint("The parameter grant_type is missing."))
+		return
+	case !slices.Contains(s.Config.OAuth.GrantTypes, grant):
+		s.oauthError(w, r, fosite.ErrUnsupportedGrantType.WithHintf("The grant types served are %s.", strings.Join(s.Config.OAuth.GrantTypes, ", ")))
+		return
+	}
+	for _, name := range map[string][]string{grantCode: {"code", "redirect_uri"}, grantRefreshToken: {"refresh_token"}}[grant] {
+		if r.PostForm.Get(name) == "" {
+			s.oauthError(w, r, fosite.ErrInvalidRequest.WithHintf("The parameter %s is missing.", name))
+			return
+		}
+	}
+	ctx := context.WithValue(r.Context(), serverKey{}, s)
+	request, err := s.provider.NewAccessRequest(ctx, r, new(storage.Session))
+	var answer fosite.AccessResponder
+	if err == nil {
+		answer, err = s.provider.NewAccessResponse(ctx, request)
+	}
+	if err != nil {
+		if errors.Is(err, storage.ErrUsed) {
+			// Somebody else used the code or the refresh token at the same moment.
+			if grant == grantCode && request != nil {
+				_ = s.Store.RevokeAccessToken(ctx, request.GetID())
+			}
+			err = fosite.ErrInvalidGrant.WithHint("It was used already.")
+		}
+		if grant == grantRefreshToken && errors.Is(err, fosite.ErrInvalidRequest) && !errors.Is(err, fosite.ErrInvalidGrant) && r.PostForm.Get("refresh_token") != "" && request != nil && request.GetClient() != nil {
+			err = fosite.ErrInvalidGrant.WithHint("The refresh token is not good.")
+		}
+		s.readRevocations(ctx) // a second use revokes, here at once
+		s.audit(r, Event{Kind: EventToken, Failed: true, Client: r.PostForm.Get("client_id"), Detail: errorName(err)})
+		s.oauthError(w, r, err)
+		return
+	}
+	answer.SetTokenType("Bearer")
+	session, _ := request.GetSession().(*storage.Session)
+	s.audit(r, Event{Kind: EventToken, Client: request.GetClient().GetID(), User: session.GetUsername(), FHIRUser: session.Context.FHIRUser, Detail: grant})
+	s.allowOrigin(w, r, request.GetClient())
+	writeJSON(w, http.StatusOK, answer.ToMap())
+}
+
+// revoke is POST /auth/revoke. RFC 7009.
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+	if err := readForm(w, r); err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	if r.PostForm.Get("token") == "" {
+		s.oauthError(w, r, fosite.ErrInvalidRequest.WithHint("The parameter token is missing."))
+		return
+	}
+	err := s.provider.NewRevocationRequest(r.Context(), r)
+	if err != nil && errors.Is(err, fosite.ErrUnauthorizedClient) {
+		err = nil // of another client: it is not told whose, and stays. RFC 7009 §2.1, §2.2
+	}
+	if err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	s.readRevocations(r.Context())
+	s.audit(r, Event{Kind: EventRevoke, Client: r.PostForm.Get("client_id")})
+	noStore(w)
+	w.WriteHeader(http.StatusOK)
+}

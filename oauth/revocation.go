@@ -1,0 +1,93 @@
+package oauth
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"kiln/oauth/storage"
+)
+
+// revoked is what is no longer good, in memory: requests ask it without a query.
+// Each server reads what others recorded several times a second.
+type revoked struct {
+	mu     sync.RWMutex
+	before map[revokedKey]time.Time
+	// expires and last are the reader's own.
+	expires map[revokedKey]time.Time
+	last    time.Time
+}
+
+type revokedKey struct{ kind, id string }
+
+func newRevoked() *revoked {
+	return &revoked{before: make(map[revokedKey]time.Time), expires: make(map[revokedKey]time.Time)}
+}
+
+// late bounds how long a transaction may take to commit a revocation after it was
+// recorded: what is older than that is not read again.
+const late = 15 * time.Second
+
+// read applies what was recorded since the last time.
+func (r *revoked) read(ctx context.Context, s *storage.Store) error {
+	list, err := s.Revocations(ctx, r.last.Add(-late))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range list {
+		r.set(x)
+		if x.Recorded.After(r.last) {
+			r.last = x.Recorded
+		}
+	}
+	return nil
+}
+
+func (r *revoked) set(x storage.Revocation) {
+	k := revokedKey{x.Kind, x.ID}
+	if x.Before.After(r.before[k]) {
+		r.before[k] = x.Before
+	}
+	r.expires[k] = x.Expires
+}
+
+// sweep forgets what is over.
+func (r *revoked) sweep(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, at := range r.expires {
+		if at.Before(now) {
+			delete(r.expires, k)
+			delete(r.before, k)
+		}
+	}
+}
+
+// has reports whether a verified token was revoked.
+func (r *revoked) has(v *verified) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.before) == 0 {
+		return false
+	}
+	p := v.principal
+	if v.apiKey {
+		_, ok := r.before[revokedKey{storage.KindAPIKey, p.TokenID}]
+		return ok
+	}
+	if _, ok := r.before[revokedKey{storage.KindToken, p.TokenID}]; ok {
+		return true
+	}
+	if p.SessionID != "" {
+		if _, ok := r.before[revokedKey{storage.KindGrant, p.SessionID}]; ok {
+			return true
+		}
+	}
+	if p.ClientID == "" || !v.own {
+		return false
+	}
+	before, ok := r.before[revokedKey{storage.KindClient, p.ClientID}]
+	return ok && !v.issued.After(before)
+}

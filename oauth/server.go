@@ -1,0 +1,229 @@
+package oauth
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/maypok86/otter/v2"
+	"github.com/ory/fosite"
+
+	"kiln/oauth/storage"
+	"kiln/server/access"
+	"kiln/server/web"
+)
+
+// Records is what the authorization server asks of FHIR.
+type Records interface {
+	// Exists reports whether a reference such as Practitioner/1 has a target.
+	Exists(ctx context.Context, reference string) (bool, error)
+	// Patients returns patients that p may see: whose name or identifier begins
+	// with text, born on birthDate; "" matches everyone.
+	Patients(ctx context.Context, p *access.Principal, text, birthDate string) ([]Patient, error)
+	// Encounters returns the encounters of a patient that p may see, latest first.
+	Encounters(ctx context.Context, p *access.Principal, patient string) ([]Encounter, error)
+	// Sees reports whether p may see a resource.
+	Sees(ctx context.Context, p *access.Principal, typ, id string) (bool, error)
+}
+
+// Patient is a patient as the picker shows one.
+type Patient struct{ ID, Name, BirthDate, Gender, Identifier string }
+
+// Encounter is an encounter as the picker shows one.
+type Encounter struct{ ID, Description, Period, Status string }
+
+// Options are what a Server is made of.
+type Options struct {
+	Config  Config
+	BaseURL string // server.base_url
+	Listen  string // server.listen
+	// URL of the database, with the current schema. MaxConns bounds the connections.
+	URL      string
+	MaxConns int
+	Records  Records
+	Proxies  web.Proxies
+	Logger   *slog.Logger
+	// Audit is told what happened; nil keeps no record.
+	Audit func(Event)
+	Now   func() time.Time // nil is time.Now
+}
+
+// Server is the authorization server.
+type Server struct {
+	*Admin
+	Issuer   string
+	FHIRBase string // the audience of access tokens
+	Records  Records
+	Proxies  web.Proxies
+	Logger   *slog.Logger
+
+	options  Options
+	pool     *pgxpool.Pool
+	provider fosite.OAuth2Provider
+	secrets  *secrets
+	jwks     *remoteKeys
+	remote   *http.Client
+	revoked  *revoked
+	reading  sync.Mutex // one reader of revocations
+	cache    *otter.Cache[[sha256.Size]byte, *verified]
+	trusted  map[string]*trustedIssuer
+	others   []*provider // OpenID providers to sign in with
+	stop     context.CancelFunc
+	stopped  sync.WaitGroup
+}
+
+// How often a server reads what others revoked, looks for new keys, and deletes
+// what is over.
+const (
+	readEvery  = 300 * time.Millisecond
+	keysEvery  = 10 * time.Second
+	sweepEvery = 10 * time.Minute
+)
+
+// maxCached is how many verified tokens are kept.
+const maxCached = 50_000
+
+// New builds the authorization server; Close stops what it starts.
+func New(ctx context.Context, o Options) (_ *Server, err error) {
+	c := o.Config
+	issuer := IssuerOf(c, o.BaseURL, o.Listen)
+	if err := c.CheckServe(issuer); err != nil {
+		return nil, err
+	}
+	pc, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	pc.MaxConns = 8
+	if o.MaxConns > 0 {
+		pc.MaxConns = int32(max(2, o.MaxConns))
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, err
+	}
+	store := storage.New(pool)
+	s := &Server{
+		Admin: NewAdmin(store, c), Issuer: issuer, FHIRBase: FHIRBaseOf(issuer, o.BaseURL), Records: o.Records, Proxies: o.Proxies, Logger: o.Logger,
+		options: o, pool: pool, secrets: newSecrets(), revoked: newRevoked(),
+	}
+	defer func() {
+		if err != nil {
+			pool.Close()
+		}
+	}()
+	if o.Now != nil {
+		s.Admin.Now = o.Now
+		store.Now = o.Now
+	}
+	s.Admin.Records, s.Admin.Revoked = o.Records, s.readRevocations
+	store.LookupGrant = s.lookupGrant
+	s.remote = newHTTPClient(c.AllowPrivateNetworks)
+	s.jwks = newRemoteKeys(s.remote, func() time.Time { return s.Now() })
+	if s.cache, err = otter.New(&otter.Options[[sha256.Size]byte, *verified]{
+		MaximumSize: maxCached, ExpiryCalculator: otter.ExpiryWriting[[sha256.Size]byte, *verified](10 * time.Minute),
+	}); err != nil {
+		return nil, err
+	}
+	if s.trusted, err = readTrustedIssuers(c.Federation); err != nil {
+		return nil, err
+	}
+	if s.others, err = readProviders(c.Federation); err != nil {
+		return nil, err
+	}
+	s.compose()
+	if err := s.EnsureKeys(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.Bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.revoked.read(ctx, store); err != nil {
+		return nil, fmt.Errorf("read revocations: %w", err)
+	}
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.stopped.Go(func() { s.run(background) })
+	return s, nil
+}
+
+// Close stops the server's own work.
+func (s *Server) Close() {
+	s.stop()
+	s.stopped.Wait()
+	s.pool.Close()
+}
+
+// run reads what other servers change, until ctx ends.
+func (s *Server) run(ctx context.Context) {
+	read, keys, sweep := time.NewTicker(readEvery), time.NewTicker(keysEvery), time.NewTicker(sweepEvery)
+	defer read.Stop()
+	defer keys.Stop()
+	defer sweep.Stop()
+	failing := false
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-read.C:
+			s.reading.Lock()
+			err = s.revoked.read(ctx, s.Store)
+			s.reading.Unlock()
+		case <-keys.C:
+			err = s.keys.load(ctx)
+		case <-sweep.C:
+			s.revoked.sweep(s.Now())
+			if err = s.Store.Sweep(ctx); err == nil {
+				err = s.EnsureKeys(ctx)
+			}
+		}
+		if err != nil && ctx.Err() == nil && !failing {
+			s.Logger.Error("authorization server: what other servers changed cannot be read", slog.Any("error", err))
+		}
+		failing = err != nil
+	}
+}
+
+// readRevocations makes what was just revoked known here.
+func (s *Server) readRevocations(ctx context.Context) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if err := s.revoked.read(context.WithoutCancel(ctx), s.Store); err != nil {
+		s.Logger.ErrorContext(ctx, "read revocations", slog.Any("error", err))
+	}
+}
+
+// Mount adds the paths of the authorization server.
+func (s *Server) Mount(m *web.Mux) {
+	for _, path := range []string{"/.well-known/smart-configuration", "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
+		if path == "/.well-known/openid-configuration" && !s.Config.Smart.OpenIDEnabled {
+			continue
+		}
+		m.HandleFunc(web.Public, "GET "+path, s.discovery)
+	}
+	m.HandleFunc(web.Public, "GET /.well-known/jwks.json", s.publicKeys)
+	m.HandleFunc(web.Public, "GET /auth/authorize", s.authorize)
+	m.HandleFunc(web.Public, "POST /auth/authorize", s.authorizePost)
+	m.HandleFunc(web.Public, "GET /auth/callback", s.callback)
+	m.HandleFunc(web.Public, "GET /auth/style.css", s.style)
+	m.HandleFunc(web.Public, "POST /auth/token", s.token)
+	m.HandleFunc(web.Public, "POST /auth/revoke", s.revoke)
+	m.HandleFunc(web.Public, "POST /auth/introspect", s.introspect)
+	m.HandleFunc(web.Public, "GET /auth/logout", s.logoutPage)
+	m.HandleFunc(web.Public, "POST /auth/logout", s.logout)
+	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)
+	if s.Config.Smart.OpenIDEnabled {
+		m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
+		m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
+	}
+	if s.Config.Smart.DynamicRegistrationEnabled {
+		m.HandleFunc(web.Public, "POST /auth/register", s.register)
+	}
+	s.mountAdmin(m)
+}

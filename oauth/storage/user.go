@@ -1,0 +1,145 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"kiln/gen/db"
+)
+
+// User is somebody who can sign in, in the words of /admin/users.
+type User struct {
+	Username string   `json:"username"`
+	Name     string   `json:"name"`
+	Email    string   `json:"email,omitempty"`
+	FHIRUser string   `json:"fhirUser,omitempty"`
+	Roles    []string `json:"roles"`
+	Active   bool     `json:"active"`
+
+	// Password is the argon2id hash; "" cannot sign in by password.
+	Password string    `json:"-"`
+	Created  time.Time `json:"-"`
+	Updated  time.Time `json:"-"`
+}
+
+func readUser(row db.OauthUser) (*User, error) {
+	u := new(User)
+	if err := json.Unmarshal(row.Profile, u); err != nil {
+		return nil, fmt.Errorf("read the profile of a user: %w", err)
+	}
+	u.Username, u.Password, u.Active, u.Created, u.Updated = row.Username, row.Password, row.Active, row.Created, row.Updated
+	return u, nil
+}
+
+// User returns a user, disabled ones too.
+func (s *Store) User(ctx context.Context, username string) (*User, error) {
+	row, err := s.q.OAuthUser(ctx, username)
+	if err != nil {
+		return nil, found(err, "read user")
+	}
+	return readUser(row)
+}
+
+// Users returns every user, by name.
+func (s *Store) Users(ctx context.Context) ([]*User, error) {
+	rows, err := s.q.OAuthUsers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read users: %w", err)
+	}
+	out := make([]*User, len(rows))
+	for i, row := range rows {
+		if out[i], err = readUser(row); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// CreateUser fails with ErrExists where the name is taken.
+func (s *Store) CreateUser(ctx context.Context, u *User) error {
+	profile, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	n, err := s.q.InsertOAuthUser(ctx, db.InsertOAuthUserParams{Username: u.Username, Password: u.Password, Profile: profile, Active: u.Active, Now: s.Now()})
+	if err != nil {
+		return fmt.Errorf("create user: %w", err)
+	}
+	if n == 0 {
+		return ErrExists
+	}
+	return nil
+}
+
+// UpdateUser replaces a user.
+func (s *Store) UpdateUser(ctx context.Context, u *User) error {
+	profile, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	n, err := s.q.UpdateOAuthUser(ctx, db.UpdateOAuthUserParams{Username: u.Username, Password: u.Password, Profile: profile, Active: u.Active, Now: s.Now()})
+	return changed(n, err, "update user")
+}
+
+// DeleteUser deletes a user, the user's consents and identities elsewhere.
+func (s *Store) DeleteUser(ctx context.Context, username string) error {
+	n, err := s.q.DeleteOAuthUser(ctx, username)
+	if err := changed(n, err, "delete user"); err != nil {
+		return err
+	}
+	if err := s.q.DeleteOAuthIdentities(ctx, username); err != nil {
+		return err
+	}
+	return s.q.DeleteOAuthConsents(ctx, db.DeleteOAuthConsentsParams{Username: username})
+}
+
+// UserOfIdentity returns the name of the user who signs in with another provider.
+func (s *Store) UserOfIdentity(ctx context.Context, issuer, subject string) (string, error) {
+	name, err := s.q.OAuthIdentity(ctx, db.OAuthIdentityParams{Issuer: issuer, Subject: subject})
+	return name, found(err, "read identity")
+}
+
+// AddIdentity remembers who of another provider is which user; the first stays.
+func (s *Store) AddIdentity(ctx context.Context, issuer, subject, username string) error {
+	_, err := s.q.InsertOAuthIdentity(ctx, db.InsertOAuthIdentityParams{Issuer: issuer, Subject: subject, Username: username})
+	return err
+}
+
+// Consent returns the scopes that a user has granted to a client before, "" for none.
+func (s *Store) Consent(ctx context.Context, username, client string) (string, error) {
+	c, err := s.q.OAuthConsent(ctx, db.OAuthConsentParams{Username: username, ClientID: client})
+	if err = found(err, "read consent"); err == ErrNotFound {
+		return "", nil
+	}
+	return c.Scope, err
+}
+
+// PutConsent remembers what a user grants to a client.
+func (s *Store) PutConsent(ctx context.Context, username, client, scope string) error {
+	return s.q.PutOAuthConsent(ctx, db.PutOAuthConsentParams{Username: username, ClientID: client, Scope: scope, Granted: s.Now()})
+}
+
+// LockedUntil is when a name may be tried again from an address.
+func (s *Store) LockedUntil(ctx context.Context, name, address string) (time.Time, error) {
+	return s.q.OAuthLockedUntil(ctx, db.OAuthLockedUntilParams{Subject: name, Address: address})
+}
+
+// CountFailure counts a sign-in that may fail and returns how many there were; at
+// most of them it locks the name. address "" counts it from anywhere.
+func (s *Store) CountFailure(ctx context.Context, name, address string, most int, lockout time.Duration) (failures int, err error) {
+	now := s.Now()
+	row, err := s.q.CountOAuthFailure(ctx, db.CountOAuthFailureParams{Subject: name, Address: address, Now: now, Forget: now.Add(-lockout), Most: int32(most), Until: now.Add(lockout)})
+	return int(row.Failures), err
+}
+
+// ClearFailures forgets the failures of a name from an address, and from anywhere.
+func (s *Store) ClearFailures(ctx context.Context, name, address string) error {
+	return s.q.ClearOAuthFailures(ctx, db.ClearOAuthFailuresParams{Subject: name, Address: address})
+}
+
+// ClearAllFailures forgets the failures of a name, wherever they came from.
+func (s *Store) ClearAllFailures(ctx context.Context, name string) error {
+	return s.q.ClearAllOAuthFailures(ctx, name)
+}
