@@ -105,7 +105,6 @@ var Omitted = []Remark{
 	{Base: "Linkage", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "List", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Location", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
-	{Base: "Location", Code: "near", Type: fhir.SearchSpecial, URL: "http://hl7.org/fhir/SearchParameter/Location-near", Expression: "Location.position", Reason: "search by distance is not supported"},
 	{Base: "Measure", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "MeasureReport", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Media", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},

@@ -95,7 +95,7 @@ func TestSearchSort(t *testing.T) {
 	})
 	t.Run("refused by name (#sort)", func(t *testing.T) {
 		s := s.in(t)
-		for _, key := range []string{"nothing", "birthdate,nothing", "", "family,family", "-", "birthdate:asc", "code-value-quantity"} {
+		for _, key := range []string{"nothing", "birthdate,nothing", "family,family", "-", "birthdate:asc", "code-value-quantity"} {
 			s.get("/Patient?_sort=" + url.QueryEscape(key)).want(400)
 		}
 		s.get("/Patient?_sort=birtdate").issue(400, "not-supported", "birtdate", "birthdate")

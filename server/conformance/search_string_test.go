@@ -65,7 +65,15 @@ func TestSearchString(t *testing.T) {
 		{"#modifiers: of another type", "family:text=x", "400 family:text :text string"},
 		{"#modifiers: unknown", "family:starts=x", "400 family:starts :starts"},
 		{"#prefix: strings have none", "family=gtchalmers", ""},
-		{"http.html#search: an empty value says nothing", "family=", "400 family value"},
+		{"contract, Design: a parameter without a value is ignored", "family=", "absent comma eve evelyn han none severine slash spaces upper"},
+		{"contract, Design: a parameter without a value is ignored beside others", "family=&given=evel", "evelyn"},
+		{"contract, Design: a repetition without a value is ignored", "given=&given=evel", "evelyn"},
+		{"#string: any word of a family", "family=berg", "spaces"},
+		{"#string: any word of a family", "family=jones", "comma"},
+		{"#string: punctuation and white space make no difference", "family=vanderberg", "spaces"},
+		{"#string: punctuation and white space make no difference", "family=van-der Berg", "spaces"},
+		{"#string: a word from its start only", "family=erg", ""},
+		{"#string: :contains without punctuation", "family:contains=hj", "comma"},
 		{"#combining: nothing between two commas", "family=a,,b", "400 family"},
 	})
 }

@@ -50,6 +50,10 @@ func TestSearchToken(t *testing.T) {
 		{"#modifiers: unknown", "code:like=x", "400 code:like :like"},
 		{"#token: neither system nor code", "code=|", "400 code"},
 		{"#token: :of-type needs all parts", "code:of-type=x", "400 code:of-type"},
+		{"#token: :of-type needs all parts: the system", "code:of-type=MR|12345", "400 code:of-type"},
+		{"#token: :of-type needs all parts: the system", "code:of-type=|MR|12345", "400 code:of-type"},
+		{"#token: :of-type needs all parts: the code", "code:of-type=http://a||12345", "400 code:of-type"},
+		{"#token: :of-type needs all parts: the value", "code:of-type=http://a|MR|", "400 code:of-type"},
 		{"#prefix: tokens have none", "code=gt55284-4", ""},
 	})
 	s.searches(t, "DocumentReference", []searchCase{

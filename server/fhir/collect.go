@@ -2,6 +2,7 @@ package fhir
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -66,8 +67,20 @@ func emptied[T any](list []T) []T {
 	return list[:0]
 }
 
-// Finish sorts what was collected and drops duplicates.
+// Finish adds what no expression gives, sorts what was collected and drops
+// duplicates.
 func (x *Index) Finish() {
+	if x.ResourceType == "Location" && x.Resource != nil {
+		for _, n := range NodeOf(x.Resource).AppendChild(nil, "position") {
+			text := func(name string) string {
+				for _, c := range n.AppendChild(nil, name) {
+					return c.Text()
+				}
+				return ""
+			}
+			x.Position(PositionKey, text("latitude"), text("longitude"))
+		}
+	}
 	slices.Sort(x.Terms)
 	x.Terms = slices.Compact(x.Terms)
 	slices.Sort(x.Targets)
@@ -366,6 +379,9 @@ func (x *Index) Canonical(k Key, canonical string) {
 	if fragment {
 		x.add(k, ValueURI(url))
 	}
+	if strings.Contains(url, "|") && !x.composite.open { // :below steps along versions
+		x.Texts = append(x.Texts, TextEntry{k, url})
+	}
 	if i := strings.IndexByte(url, '|'); i >= 0 {
 		url = url[:i]
 		x.add(k, ValueURI(url))
@@ -411,7 +427,15 @@ func (x *Index) String(k Key, text string) {
 		return
 	}
 	x.Terms = append(x.Terms, k.Term(ValueExact(text)))
+	x.text(k, folded)
+}
+
+// text leaves a folded text, and under WordKey what else it is found by.
+func (x *Index) text(k Key, folded string) {
 	x.Strings = append(x.Strings, StringEntry{k, folded})
+	for _, w := range words(folded) {
+		x.Strings = append(x.Strings, StringEntry{WordKey(k), w})
+	}
 }
 
 // Date indexes a date, dateTime or instant at its own precision. A text that is
@@ -470,6 +494,24 @@ func (x *Index) NumberRange(k Key, low, high string) {
 	}
 	x.present(k)
 	x.Numbers = append(x.Numbers, NumberEntry{k, low, high})
+}
+
+// PositionKey is the key of the position of a Location: near.
+var PositionKey = KeyOf(SearchSpecial, "Location.position")
+
+// Position indexes a place in degrees, WGS84: a row of numbers, of which the low end is
+// the latitude and the high end the longitude. A place that is on no map is left out.
+// Spec: https://hl7.org/fhir/R4/location.html#search.
+func (x *Index) Position(k Key, latitude, longitude string) {
+	within := func(text string, most float64) bool {
+		d, err := strconv.ParseFloat(number(text), 64)
+		return err == nil && d >= -most && d <= most
+	}
+	if x.Sorters != nil || !within(latitude, 90) || !within(longitude, 180) {
+		return
+	}
+	x.present(k)
+	x.Numbers = append(x.Numbers, NumberEntry{k, latitude, longitude})
 }
 
 // number returns text where it is a decimal that can be indexed, else "".
@@ -637,8 +679,7 @@ func (x *Index) leave(ordered int, v Value) {
 		x.Quantities = append(x.Quantities, e)
 	}
 	for _, e := range p.strings {
-		e.Key = k
-		x.Strings = append(x.Strings, e)
+		x.text(k, e.Text)
 	}
 }
 

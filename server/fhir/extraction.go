@@ -7,7 +7,7 @@ package fhir
 // stored; without that, searches would miss in silence what the old build has
 // indexed. It need not be raised for other search parameters: their tables are
 // compared as well (search.Registry.Fingerprints).
-const Extraction = 4
+const Extraction = 5
 
 // EveryKey are the keys of a parameter's own branches and of its composites, with
 // those of their parts.

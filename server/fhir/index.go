@@ -107,6 +107,12 @@ func ValueIdentifier(system, value string) Value { return Value(hash('i', system
 // ValueExact is a string with case and accents: `:exact`.
 func ValueExact(text string) Value { return Value(hash('x', text)) }
 
+// WordKey is the key of the words of a string, and of the string without what stands
+// between them. What has an order, or is compared as a whole, is under the key itself.
+func WordKey(k Key) Key { return k ^ wordMask }
+
+var wordMask = Key(hash('w'))
+
 // ValuePair is two values that stand in the same repetition of a composite's
 // element.
 func ValuePair(a, b Value) Value {

@@ -59,6 +59,101 @@ func FoldText(s string) string {
 	return b.String()
 }
 
+// Joined returns a folded text without the punctuation and white space between its
+// letters: "mary-ann" and "mary ann" are "maryann". Between two digits nothing is
+// dropped: 5.5 is not 55. Spec: https://hl7.org/fhir/R4/search.html#string.
+func Joined(folded string) string {
+	if !strings.ContainsFunc(folded, separates) {
+		return folded
+	}
+	var b strings.Builder
+	b.Grow(len(folded))
+	joinInto(&b, folded, 0)
+	return b.String()
+}
+
+// joinInto writes folded joined, up to most characters where that is above 0.
+func joinInto(b *strings.Builder, folded string, most int) {
+	before, n := rune(0), 0 // the last rune that is no separator
+	for i, r := range folded {
+		if separates(r) {
+			after := next(folded[i:])
+			if !unicode.IsDigit(before) || !unicode.IsDigit(after) {
+				continue
+			}
+		} else {
+			before = r
+		}
+		if n++; most > 0 && n > most {
+			return
+		}
+		b.WriteRune(r)
+	}
+}
+
+// next is the first rune of s that is no separator, or 0.
+func next(s string) rune {
+	for _, r := range s {
+		if !separates(r) {
+			return r
+		}
+	}
+	return 0
+}
+
+// separates reports whether a rune stands between words.
+func separates(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r == ' ' || r >= '!' && r <= '/' && r != '$' && r != '+' || r == ':' || r == ';' || r == '?' || r == '@' ||
+			r >= '[' && r <= ']' || r == '_' || r == '{' || r == '}'
+	}
+	return unicode.IsPunct(r) || unicode.IsSpace(r)
+}
+
+// Bounds of what a text is found by beside its start.
+const (
+	maxWords   = 64  // words after the first
+	wordLength = 256 // characters from a word on
+)
+
+// words are the forms by which a folded text is found beside itself: joined, where
+// that is another text, and joined from each further word on, so that "quinones"
+// finds "carreno quinones". Of a long text the first words count.
+func words(folded string) []string {
+	if !strings.ContainsFunc(folded, separates) {
+		return nil
+	}
+	out := []string{}
+	if whole := Joined(folded); whole != folded && whole != "" {
+		out = append(out, whole)
+	}
+	inWord, n := false, -1 // words after the first
+	for i, r := range folded {
+		switch {
+		case separates(r):
+			inWord = inWord && unicode.IsDigit(before(folded[:i])) && unicode.IsDigit(next(folded[i:]))
+		case !inWord:
+			inWord = true
+			if n++; n == 0 {
+				continue // the whole begins with it
+			}
+			if n > maxWords {
+				return out
+			}
+			var b strings.Builder
+			joinInto(&b, folded[i:], wordLength)
+			out = append(out, b.String())
+		}
+	}
+	return out
+}
+
+// before is the last rune of s.
+func before(s string) rune {
+	r, _ := utf8.DecodeLastRuneInString(s)
+	return r
+}
+
 // letters are those that carry a stroke or are two letters in one, which Unicode
 // does not decompose, in lower case.
 var letters = map[rune]string{

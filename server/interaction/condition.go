@@ -57,7 +57,9 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	// Two matches are enough to know that there is more than one.
 	values.Set("_count", "2")
 	values.Set("_total", "none")
-	q, err := search.Parse(s.Parameters.Current(), typ, values, s.searchOptions(ctx, false, nil))
+	options := s.searchOptions(ctx, false, nil)
+	options.Guard = true
+	q, err := search.Parse(s.Parameters.Current(), typ, values, options)
 	if err != nil {
 		return nil, err
 	}

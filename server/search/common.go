@@ -86,6 +86,9 @@ func (p *parser) list(types []string, c match.Clause, modifier string) (match.Cl
 		return c, p.unknown("", c.Name, "_list")
 	}
 	p.notice(param)
+	if c.Value[0] == '$' {
+		return p.functionalList(types, c)
+	}
 	values, err := p.split(fhir.SearchToken, c)
 	if err != nil {
 		return c, err
@@ -94,7 +97,7 @@ func (p *parser) list(types []string, c match.Clause, modifier string) (match.Cl
 	for _, v := range values {
 		id := strings.TrimPrefix(unescape(v), "List/")
 		if !fhir.ValidID(id) {
-			return c, badValue(c.Name, v, "expected the logical id of a List; functional lists are not supported")
+			return c, badValue(c.Name, v, "expected the logical id of a List, or one functional list")
 		}
 		ids.Refs = append(ids.Refs, int64(fhir.ValueReference("List", id)))
 	}

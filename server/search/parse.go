@@ -32,6 +32,9 @@ type Options struct {
 	// Lenient is `Prefer: handling=lenient`: unknown parameters are left out and
 	// told of in Query.Ignored.
 	Lenient bool
+	// Guard is for criteria that guard a write: a parameter without a value, which a
+	// search ignores, would let the write do more than was meant, and is refused.
+	Guard bool
 	// Explain allows `_explain`.
 	Explain bool
 	// BaseURLs are the server's own, without a trailing slash: an absolute
@@ -68,7 +71,7 @@ var refusedNames = map[string]string{
 	"_text":          "full text search is not supported",
 	"_content":       "full text search is not supported",
 	"_query":         "named queries are not supported",
-	"_contained":     "contained resources are not searched on their own",
+	"_contained":     "contained resources are not searched on their own, and only false is accepted",
 	"_containedType": "contained resources are not searched on their own",
 	"_score":         "results have no score",
 }
@@ -161,6 +164,9 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 // types reads `_type` of a system search.
 func (p *parser) types(q *Query, values []string) error {
 	for _, v := range values {
+		if v == "" && !p.opt.Guard {
+			continue
+		}
 		for _, t := range split(v, ',', 0) {
 			if !p.reg.Has(t) {
 				return p.reg.typeError(t)
@@ -175,6 +181,16 @@ func (p *parser) types(q *Query, values []string) error {
 
 // parameter reads all repetitions of one parameter and adds them to q.
 func (p *parser) parameter(q *Query, name string, values []string) error {
+	if !p.opt.Guard {
+		// A parameter without a value asks for nothing.
+		if values = slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" }); len(values) == 0 {
+			return nil
+		}
+	}
+	if name == "_contained" && len(values) == 1 && values[0] == "false" {
+		q.applied[name] = values // which is what is done
+		return nil
+	}
 	code, modifier, _ := strings.Cut(name, ":")
 	if slices.Contains(resultNames, code) {
 		return p.result(q, name, code, modifier, values)
@@ -330,6 +346,8 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 		return p.uri(param, name, modifier, v)
 	case fhir.SearchComposite:
 		return p.composite(param, name, modifier, v)
+	case fhir.SearchSpecial:
+		return p.near(param, name, modifier, v) // the only one that unsupported lets pass
 	}
 	return nil, outcome.Invalid("parameter %s: parameters of type %s are not supported", clip(name), param.Type)
 }

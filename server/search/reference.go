@@ -10,7 +10,8 @@ import (
 )
 
 // reference reads `id`, `Type/id`, a URL, a canonical, or, with a type as the
-// modifier, an id of that type; `:identifier` takes a token.
+// modifier, an id of that type; `:identifier` takes a token, `:above` and `:below`
+// follow a hierarchy.
 // Spec: https://hl7.org/fhir/R4/search.html#reference.
 func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if modifier == "identifier" {
@@ -25,9 +26,12 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		return []match.Match{match.TermsOf(param.Keys, fhir.ValueIdentifier(system, value))}, nil
 	}
 	targets := param.Targets
+	if modifier == "above" || modifier == "below" {
+		return p.hierarchy(param, name, modifier, v)
+	}
 	if modifier != "" {
 		if !p.reg.Has(modifier) {
-			return nil, badModifier(name, modifier, "reference", "missing", "identifier", "[a resource type]")
+			return nil, badModifier(name, modifier, "reference", "missing", "identifier", "above", "below", "[a resource type]")
 		}
 		if len(targets) > 0 && !slices.Contains(targets, modifier) {
 			return nil, outcome.Invalid("parameter %s: it refers to %s, not to %s", clip(name), strings.Join(targets, ", "), modifier)
@@ -39,6 +43,48 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		return nil, err
 	}
 	return []match.Match{match.TermsOf(param.Keys, values...)}, nil
+}
+
+// hierarchy reads `:above` and `:below`: of a canonical the steps of its path and
+// version; of a resource itself and what is above or below it where its type has a
+// hierarchy, as locations are part of others. Types without one are left out.
+// Spec: https://hl7.org/fhir/R4/search.html#recursive.
+func (p *parser) hierarchy(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
+	text := unescape(v)
+	typ, id, local := fhir.LocalReference(text, p.opt.BaseURLs)
+	if !local && strings.Contains(text, ":") {
+		return p.uri(param, name, modifier, v)
+	}
+	targets := p.reg.Targets(param)
+	if local {
+		if _, err := p.referenceValues(param.Targets, name, v); err != nil {
+			return nil, err
+		}
+		targets = []string{typ}
+	} else if id = text; !fhir.ValidID(id) {
+		return nil, badValue(name, v, "expected id, Type/id or a URL")
+	}
+	var out []match.Match
+	for _, t := range targets {
+		if parents := p.reg.hierarchy(t); parents != nil {
+			out = append(out, match.Hierarchy{Keys: param.Keys, Target: t, Ref: int64(fhir.ValueReference(t, id)), Parents: parents, Above: modifier == "above"})
+		}
+	}
+	if out == nil {
+		return nil, badValue(name, v, ":"+modifier+" needs a canonical, or a reference to a type that has a hierarchy (partOf), and "+strings.Join(targets, ", ")+" has none")
+	}
+	return out, nil
+}
+
+// hierarchy is the keys of the reference from a resource of a type to the one that it
+// is part of, nil where the type has none.
+func (r *Registry) hierarchy(typ string) []fhir.Key {
+	for _, code := range []string{"partof", "part-of"} {
+		if p, ok := r.compiled[typ][code]; ok && p.Type == fhir.SearchReference && slices.Contains(r.Targets(p), typ) {
+			return p.Keys
+		}
+	}
+	return nil
 }
 
 // referenceValues are the hashed values that a reference stands for. targets are

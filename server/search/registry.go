@@ -47,6 +47,9 @@ func NewRegistry(model *fhir.Model, params []fhir.Parameter, compartments []fhir
 		}
 		// Single is about each key; here it is about all of them together.
 		p.Single = p.Single && (len(p.Keys) <= 1 || oneChoice(p.Expression))
+		if isNear(&p) {
+			p.Keys = []fhir.Key{fhir.PositionKey}
+		}
 		r.types[p.Base][p.Code] = &p
 		r.learnSystems(p.Keys, p.Systems)
 		r.learnNarrowed(&p)
@@ -179,7 +182,7 @@ func unsupported(p *fhir.Parameter) string {
 	if p.Unsupported != "" {
 		return p.Unsupported
 	}
-	if p.Type == fhir.SearchSpecial {
+	if p.Type == fhir.SearchSpecial && !isNear(p) {
 		return "parameters of type special are not supported"
 	}
 	for _, c := range p.Composites {
@@ -200,6 +203,12 @@ func unsupported(p *fhir.Parameter) string {
 		}
 	}
 	return ""
+}
+
+// isNear reports whether p is the parameter near of Location, whose entries are those
+// of fhir.Index.Position.
+func isNear(p *fhir.Parameter) bool {
+	return p.Type == fhir.SearchSpecial && p.Base == "Location" && p.Code == "near"
 }
 
 // Supported reports whether p can be searched, for /metadata.

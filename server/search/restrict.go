@@ -31,6 +31,9 @@ func restricted(clauses []match.Clause, readable func(types []string) []match.Cl
 			case match.Has:
 				m.Clauses = append(restricted(m.Clauses, readable), readable([]string{m.Source})...)
 				out[i].Any[j] = m
+			case match.Hierarchy:
+				m.Clauses = readable([]string{m.Target})
+				out[i].Any[j] = m
 			case match.All:
 				m.Clauses = restricted(m.Clauses, readable)
 				out[i].Any[j] = m

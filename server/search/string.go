@@ -5,8 +5,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// text reads a string: the start of a value, without regard to case and accents;
-// `:contains` any part of one; `:exact` the whole as it is.
+// text reads a string: the start of a value or of a word in it, without regard to
+// case, accents, punctuation and white space; `:contains` any part of one; `:exact`
+// the whole as it is.
 // Spec: https://hl7.org/fhir/R4/search.html#string.
 func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	v = unescape(v)
@@ -22,6 +23,13 @@ func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.
 	}
 	if m.Text == "" {
 		return nil, badValue(name, v, "nothing is left of it without case, accents and white space")
+	}
+	if joined := fhir.Joined(m.Text); joined != "" { // else punctuation is all that is asked for
+		m.Text, m.Single = joined, false
+		m.Keys = make([]fhir.Key, 0, 2*len(param.Keys))
+		for _, k := range param.Keys {
+			m.Keys = append(m.Keys, k, fhir.WordKey(k))
+		}
 	}
 	return []match.Match{m}, nil
 }

@@ -3,6 +3,7 @@ package search
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -91,20 +92,21 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 }
 
 // ofType reads `system|code|value`, an identifier by its type, and `system|code`,
-// any identifier of that type.
+// any identifier of that type. A part that is missing is refused: of two parts the
+// first must be a system, a URI, for `code|value` says less than it seems to.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
 func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
 	parts := split(v, '|', 0)
 	for i := range parts {
 		parts[i] = unescape(parts[i])
 	}
-	switch {
-	case len(parts) == 3 && parts[1] != "" && parts[2] != "":
+	switch whole := !slices.Contains(parts, ""); {
+	case whole && len(parts) == 3:
 		return []match.Match{match.TermsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], parts[2]))}, nil
-	case len(parts) == 2 && parts[1] != "":
+	case whole && len(parts) == 2 && strings.Contains(parts[0], ":"):
 		return []match.Match{match.TermsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], ""))}, nil
 	}
-	return nil, badValue(name, v, "expected type system|type code|identifier value")
+	return nil, badValue(name, v, "expected type system|type code|identifier value, or type system|type code, every part with a value and the system a URI")
 }
 
 // expand asks the terminology server for codes.

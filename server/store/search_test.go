@@ -443,7 +443,7 @@ func (c *corpus) patientCondition(r *rand.Rand) condition[patient] {
 	case 4:
 		f := pick(r, families)
 		f = string([]rune(f)[:1+r.IntN(len([]rune(f)))])
-		return condition[patient]{"family", strings.ReplaceAll(f, ",", `\,`), func(p *patient) bool { return strings.HasPrefix(fold(p.family), fold(strings.TrimRight(f, " "))) }}
+		return condition[patient]{"family", strings.ReplaceAll(f, ",", `\,`), func(p *patient) bool { return beginsWord(fold(p.family), fold(strings.TrimSpace(f))) }}
 	case 5:
 		f := []rune(pick(r, families))
 		from := r.IntN(len(f))
@@ -451,14 +451,19 @@ func (c *corpus) patientCondition(r *rand.Rand) condition[patient] {
 		if part == "" {
 			part = "e"
 		}
-		return condition[patient]{"family:contains", part, func(p *patient) bool { return strings.Contains(fold(p.family), fold(part)) }}
+		return condition[patient]{"family:contains", part, func(p *patient) bool {
+			if joinTest(fold(part)) == "" {
+				return strings.Contains(fold(p.family), fold(part))
+			}
+			return strings.Contains(joinTest(fold(p.family)), joinTest(fold(part)))
+		}}
 	case 6:
 		f := pick(r, families)
 		return condition[patient]{"family:exact", f, func(p *patient) bool { return p.family == f }}
 	case 7:
 		o := pick(r, []string{"Clinic 0", "Clinic 1", "Clinic"})
 		return condition[patient]{"organization.name", o, func(p *patient) bool {
-			return p.organization >= 0 && strings.HasPrefix(fmt.Sprintf("Clinic %d", p.organization%2), o)
+			return p.organization >= 0 && beginsWord(strings.ToLower(fmt.Sprintf("Clinic %d", p.organization%2)), strings.ToLower(o))
 		}}
 	}
 	if r.IntN(2) == 0 {

@@ -13,6 +13,8 @@
 //	Expanded   expanded.go    the codes of a large value set
 //	Chain      chain.go       what a resource refers to
 //	Has        has.go         what refers to a resource
+//	Hierarchy  hierarchy.go   a reference, :above and :below along partOf
+//	Near       near.go        a position within a distance
 //	Coded      coded.go       a code, in whatever system, with a value
 //	All        all.go         several clauses at once
 //	OfTypes    oftypes.go     a resource type

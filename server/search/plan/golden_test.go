@@ -168,6 +168,7 @@ var keyNames = func() map[fhir.Key]string {
 		for _, k := range p.Keys {
 			if names[k] == "" {
 				names[k] = p.Base + "." + p.Code
+				names[fhir.WordKey(k)] = "its words"
 			}
 		}
 		for _, c := range p.Composites {
