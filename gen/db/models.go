@@ -221,6 +221,13 @@ type QuantityUnit struct {
 	Unit   string
 }
 
+type RateWindow struct {
+	Client  int64
+	Starts  int64
+	Expires int64
+	Count   int64
+}
+
 type ReindexChunk struct {
 	Job  string
 	Low  int64
@@ -297,6 +304,43 @@ type SearchRegistry struct {
 	Progress    int64
 	Definitions int64
 	Fingerprint int64
+}
+
+type SearchShape struct {
+	Shape        string
+	ResourceType string
+	Parameters   []string
+	Calls        int64
+	TotalUs      int64
+	RowsRead     int64
+	Buckets      []int64
+	LastRun      time.Time
+}
+
+type ServerInstance struct {
+	ID          string
+	Address     string
+	Version     string
+	Started     time.Time
+	Seen        time.Time
+	Load        float64
+	Connections int32
+	Streams     int32
+}
+
+type ServerSignal struct {
+	Name    string
+	Version int64
+	Detail  string
+}
+
+type Setting struct {
+	Name       string
+	Value      []byte
+	Percentage *int32
+	Clients    []string
+	Changed    time.Time
+	ChangedBy  string
 }
 
 type TerminologyAnswer struct {

@@ -53,6 +53,9 @@ func Of(w http.ResponseWriter) *Exchange {
 // Context is the request's context with its principal.
 func (x *Exchange) Context() context.Context { return x.ctx }
 
+// Start is when the request came.
+func (x *Exchange) Start() time.Time { return x.start }
+
 // Status is the status that was answered, 0 before.
 func (x *Exchange) Status() int { return x.status }
 

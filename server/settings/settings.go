@@ -1,0 +1,383 @@
+package settings
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"hash/fnv"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// The sources of a value, weakest first.
+const (
+	SourceDefault     = "default"
+	SourceFile        = "file"
+	SourceDatabase    = "database"
+	SourceEnvironment = "environment"
+	SourceFlag        = "flag"
+)
+
+// Config says what settings are about.
+type Config[C any] struct {
+	Start   C // what the server was started with
+	Default C
+	// Origin says of each key that was set where: SourceFlag, SourceEnvironment, or
+	// a file.
+	Origin map[string]string
+	Check  func(C) error // refuses values that no server can run with
+	Store  *store.Store
+	Flags  []Flag
+	Logger *slog.Logger
+	Now    func() time.Time
+}
+
+// Settings is the configuration in force of one server.
+type Settings[C any] struct {
+	Config[C]
+	keys []Key
+
+	current atomic.Pointer[snapshot[C]]
+	refresh sync.Mutex
+	changed []func(C)
+}
+
+// snapshot is the settings at one moment. It is never changed.
+type snapshot[C any] struct {
+	config    C
+	overrides map[string]store.Setting // by key
+	version   int64
+}
+
+// Open reads what the database says.
+func Open[C any](ctx context.Context, c Config[C]) (*Settings[C], error) {
+	s := &Settings[C]{Config: c, keys: Keys[C]()}
+	s.current.Store(&snapshot[C]{config: c.Start, version: -1})
+	signals, err := c.Store.Signals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Refresh(ctx, signals[store.SignalSettings].Version)
+}
+
+// Current is the configuration in force. It is not to be changed.
+func (s *Settings[C]) Current() *C { return &s.current.Load().config }
+
+// OnChange makes f run, with the new configuration, after every change. It is
+// called before the first Refresh.
+func (s *Settings[C]) OnChange(f func(C)) { s.changed = append(s.changed, f) }
+
+// Refresh reads the settings again, unless version is the one that is known.
+func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
+	s.refresh.Lock()
+	defer s.refresh.Unlock()
+	at := s.current.Load()
+	if version == at.version {
+		return nil
+	}
+	list, err := s.Store.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	next := &snapshot[C]{config: s.Start, overrides: make(map[string]store.Setting, len(list)), version: version}
+	for _, o := range list {
+		k, ok := s.key(o.Name)
+		if !ok || s.hides(k.Name) != "" {
+			continue // of another version, or above us
+		}
+		trial := next.config
+		err := k.set(reflect.ValueOf(&trial).Elem(), o.Value)
+		if err == nil {
+			err = s.Check(trial)
+		}
+		if err != nil {
+			s.Logger.Warn("a setting in the database is not usable", slog.String("key", o.Name), slog.Any("error", err))
+			continue
+		}
+		next.config = trial
+		next.overrides[o.Name] = o
+	}
+	s.current.Store(next)
+	if at.version >= 0 && !reflect.DeepEqual(at.config, next.config) {
+		for _, f := range s.changed {
+			f(next.config)
+		}
+	}
+	return nil
+}
+
+func (s *Settings[C]) key(name string) (Key, bool) {
+	for _, k := range s.keys {
+		if k.Name == name {
+			return k, true
+		}
+	}
+	return Key{}, false
+}
+
+// hides is the source above the database that sets a key, "" where none does.
+func (s *Settings[C]) hides(name string) string {
+	switch from := s.Origin[name]; from {
+	case SourceEnvironment, SourceFlag:
+		return from
+	}
+	return ""
+}
+
+// Entry is a key with its value.
+type Entry struct {
+	Key         string `json:"key"`
+	Category    string `json:"category"`
+	Value       any    `json:"value"`
+	Default     any    `json:"default"`
+	Source      string `json:"source"`
+	Description string `json:"description"`
+	Secret      bool   `json:"is_secret"`
+	Restart     bool   `json:"restart_required"`
+}
+
+// Entries are the keys of a category, of all with "". An unknown category is
+// not-found and names near ones.
+func (s *Settings[C]) Entries(category string) ([]Entry, error) {
+	at := s.current.Load()
+	config, std := reflect.ValueOf(at.config), reflect.ValueOf(s.Default)
+	var out []Entry
+	var categories []string
+	for _, k := range s.keys {
+		if !slices.Contains(categories, k.Category()) {
+			categories = append(categories, k.Category())
+		}
+		if category == "" || k.Category() == category {
+			out = append(out, s.entry(at, k, config, std))
+		}
+	}
+	if out == nil {
+		return nil, outcome.New(outcome.CodeNotFound, "there is no configuration category %q%s", clip(category), outcome.DidYouMean(category, categories))
+	}
+	return out, nil
+}
+
+func (s *Settings[C]) entry(at *snapshot[C], k Key, config, std reflect.Value) Entry {
+	return Entry{Key: k.Name, Category: k.Category(), Value: k.value(config), Default: k.value(std), Source: s.source(at, k.Name),
+		Description: k.Doc, Secret: k.Secret != "", Restart: k.Restart}
+}
+
+func (s *Settings[C]) source(at *snapshot[C], name string) string {
+	switch from := s.Origin[name]; {
+	case from == SourceEnvironment || from == SourceFlag:
+		return from
+	case at.overrides[name].Name != "":
+		return SourceDatabase
+	case from != "":
+		return SourceFile
+	}
+	return SourceDefault
+}
+
+// Put keeps a value for a key in the database, and returns the key's entry. It
+// fails with not-found for an unknown key, invalid for a value that no server can
+// run with, and conflict where the environment or a flag hides the value.
+func (s *Settings[C]) Put(ctx context.Context, name string, value json.RawMessage, by string) (Entry, error) {
+	return s.put(ctx, store.Setting{Name: name, Value: value, ChangedBy: by})
+}
+
+func (s *Settings[C]) put(ctx context.Context, v store.Setting) (Entry, error) {
+	k, err := s.changeable(v.Name)
+	if err != nil {
+		return Entry{}, err
+	}
+	config := *s.Current()
+	if bytes.Equal(bytes.TrimSpace(v.Value), []byte("null")) || !plain(k.typ) || k.set(reflect.ValueOf(&config).Elem(), v.Value) != nil {
+		return Entry{}, outcome.Invalid("%s is %s: expected %s", v.Name, clip(string(v.Value)), k.expects())
+	}
+	if err := s.Check(config); err != nil {
+		return Entry{}, outcome.Invalid("%v", err)
+	}
+	v.Changed = s.Now()
+	if err := s.Store.PutSetting(ctx, v); err != nil {
+		return Entry{}, err
+	}
+	return s.reread(ctx, k)
+}
+
+// Delete takes a value out of the database, and returns the entry of what is in
+// force then.
+func (s *Settings[C]) Delete(ctx context.Context, name string) (Entry, error) {
+	k, err := s.changeable(name)
+	if err != nil {
+		return Entry{}, err
+	}
+	if _, err := s.Store.DeleteSetting(ctx, name); err != nil {
+		return Entry{}, err
+	}
+	return s.reread(ctx, k)
+}
+
+func (s *Settings[C]) changeable(name string) (Key, error) {
+	k, ok := s.key(name)
+	if !ok {
+		var names []string
+		for _, k := range s.keys {
+			names = append(names, k.Name)
+		}
+		return k, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", clip(name), outcome.DidYouMean(name, names))
+	}
+	if from := s.hides(name); from != "" {
+		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from)
+	}
+	return k, nil
+}
+
+func (s *Settings[C]) reread(ctx context.Context, k Key) (Entry, error) {
+	signals, err := s.Store.Signals(ctx)
+	if err != nil {
+		return Entry{}, err
+	}
+	if err := s.Refresh(ctx, signals[store.SignalSettings].Version); err != nil {
+		return Entry{}, err
+	}
+	at := s.current.Load()
+	return s.entry(at, k, reflect.ValueOf(at.config), reflect.ValueOf(s.Default)), nil
+}
+
+// Flag is a switch of a behaviour. It is a boolean key under another name.
+type Flag struct {
+	Name, Key, Doc string
+}
+
+// FlagEntry is a flag with its state.
+type FlagEntry struct {
+	Name        string   `json:"name"`
+	Enabled     bool     `json:"enabled"`
+	Type        string   `json:"flag_type"` // boolean, percentage or clients
+	Percentage  *int32   `json:"percentage,omitempty"`
+	Clients     []string `json:"clients,omitempty"`
+	Description string   `json:"description"`
+	Source      string   `json:"source"`
+}
+
+// FlagEntries are all flags.
+func (s *Settings[C]) FlagEntries() []FlagEntry {
+	out := []FlagEntry{}
+	for _, f := range s.Flags {
+		if _, ok := s.key(f.Key); ok {
+			out = append(out, s.flagEntry(f))
+		}
+	}
+	return out
+}
+
+// FlagEntry is one flag. An unknown one is not-found and names near ones.
+func (s *Settings[C]) FlagEntry(name string) (FlagEntry, error) {
+	f, err := s.flag(name)
+	if err != nil {
+		return FlagEntry{}, err
+	}
+	return s.flagEntry(f), nil
+}
+
+func (s *Settings[C]) flag(name string) (Flag, error) {
+	var names []string
+	for _, f := range s.Flags {
+		if _, ok := s.key(f.Key); ok && f.Name == name {
+			return f, nil
+		}
+		names = append(names, f.Name)
+	}
+	return Flag{}, outcome.New(outcome.CodeNotFound, "there is no feature flag %q%s", clip(name), outcome.DidYouMean(name, names))
+}
+
+func (s *Settings[C]) flagEntry(f Flag) FlagEntry {
+	at := s.current.Load()
+	o := at.overrides[f.Key]
+	e := FlagEntry{Name: f.Name, Enabled: s.on(at, f), Type: "boolean", Percentage: o.Percentage, Clients: o.Clients, Description: f.Doc, Source: s.source(at, f.Key)}
+	switch {
+	case len(o.Clients) > 0:
+		e.Type = "clients"
+	case o.Percentage != nil:
+		e.Type = "percentage"
+	}
+	return e
+}
+
+func (s *Settings[C]) on(at *snapshot[C], f Flag) bool {
+	k, _ := s.key(f.Key)
+	return reflect.ValueOf(at.config).FieldByIndex(k.index).Bool()
+}
+
+// PutFlag switches a flag, for all clients, for a percentage of them, or for some by
+// name.
+func (s *Settings[C]) PutFlag(ctx context.Context, name string, enabled bool, percentage *int32, clients []string, by string) (FlagEntry, error) {
+	f, err := s.flag(name)
+	if err != nil {
+		return FlagEntry{}, err
+	}
+	if percentage != nil && (*percentage < 0 || *percentage > 100) {
+		return FlagEntry{}, outcome.Invalid("percentage is %d: expected 0 to 100", *percentage)
+	}
+	value, err := json.Marshal(enabled)
+	if err != nil {
+		return FlagEntry{}, err
+	}
+	if _, err := s.put(ctx, store.Setting{Name: f.Key, Value: value, Percentage: percentage, Clients: clients, ChangedBy: by}); err != nil {
+		return FlagEntry{}, err
+	}
+	return s.flagEntry(f), nil
+}
+
+// DeleteFlag puts a flag back to what it is without the database.
+func (s *Settings[C]) DeleteFlag(ctx context.Context, name string) (FlagEntry, error) {
+	f, err := s.flag(name)
+	if err != nil {
+		return FlagEntry{}, err
+	}
+	if _, err := s.Delete(ctx, f.Key); err != nil {
+		return FlagEntry{}, err
+	}
+	return s.flagEntry(f), nil
+}
+
+// Enabled reports whether a flag is on for a client; "" is a client without a name,
+// which a flag for some clients only is off for.
+func (s *Settings[C]) Enabled(name, client string) bool {
+	at := s.current.Load()
+	for _, f := range s.Flags {
+		if f.Name != name {
+			continue
+		}
+		if _, ok := s.key(f.Key); !ok || !s.on(at, f) {
+			return false
+		}
+		o, ok := at.overrides[f.Key]
+		if !ok || o.Percentage == nil && len(o.Clients) == 0 {
+			return true
+		}
+		return slices.Contains(o.Clients, client) || o.Percentage != nil && share(name, client) < *o.Percentage
+	}
+	return false
+}
+
+// share is where a client stands among a hundred, another place for each flag.
+func share(flag, client string) int32 {
+	h := fnv.New32a()
+	h.Write([]byte(flag))
+	h.Write([]byte{0})
+	h.Write([]byte(client))
+	return int32(h.Sum32() % 100)
+}
+
+// clip bounds what an error repeats of its input.
+func clip(text string) string {
+	if text = strings.ToValidUTF8(text, "�"); len(text) > 100 {
+		return text[:100] + "…"
+	}
+	return text
+}
