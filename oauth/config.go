@@ -18,8 +18,8 @@ import (
 // Config is the section auth of the configuration. Lifetimes are texts such as 1h
 // and 90d.
 type Config struct {
-	Enabled              bool   `koanf:"enabled" doc:"require access tokens"`
-	Issuer               string `koanf:"issuer" doc:"URL of the authorization server; empty is server.base_url without /fhir, or the listen address"`
+	Enabled              bool   `koanf:"enabled" restart:"" doc:"require access tokens"`
+	Issuer               string `koanf:"issuer" restart:"" doc:"URL of the authorization server; empty is server.base_url without /fhir, or the listen address"`
 	AllowHTTP            bool   `koanf:"allow_http" doc:"allow an http issuer that is not on loopback"`
 	AllowPrivateNetworks bool   `koanf:"allow_private_networks" doc:"fetch keys and discovery documents from private addresses too"`
 
@@ -57,8 +57,18 @@ type SigningConfig struct {
 	EncryptionKey   string `koanf:"encryption_key" secret:"yes" doc:"seals the private keys in the database"`
 }
 
-// RateLimitingConfig is about failed sign-ins.
+// RateLimitingConfig bounds what one client may ask for, where 0 is no bound, and
+// failed sign-ins.
 type RateLimitingConfig struct {
+	Requests  int `koanf:"requests_per_minute" doc:"requests of each client and user; of each address while authorization is off; 0 is off"`
+	Anonymous int `koanf:"anonymous_requests_per_minute" doc:"requests without a valid token, of each address; 0 is off"`
+	Token     int `koanf:"token_requests_per_minute" doc:"requests to the token endpoint, of each client and address; 0 is off"`
+	TokenHour int `koanf:"token_requests_per_hour" doc:"the same in an hour"`
+	Auth      int `koanf:"auth_requests_per_minute" doc:"requests to the other authorization endpoints, of each address; 0 is off"`
+	Searches  int `koanf:"concurrent_searches" doc:"searches of one client at the same time, on each server; 0 is off"`
+	Bundles   int `koanf:"concurrent_bundles" doc:"batches and transactions of one client at the same time, on each server; 0 is off"`
+	Streams   int `koanf:"concurrent_streams" doc:"event streams and WebSockets of one client at the same time, on each server; 0 is off"`
+
 	MaxFailedAttempts int    `koanf:"max_failed_attempts" doc:"failures that lock a name from an address; ten times as many lock it from anywhere"`
 	LockoutDuration   string `koanf:"lockout_duration" doc:"how long it is locked"`
 }
@@ -98,7 +108,7 @@ func DefaultConfig() Config {
 		},
 		Smart:        SmartConfig{LaunchEHREnabled: true, LaunchStandaloneEnabled: true, PublicClientsAllowed: true, OpenIDEnabled: true},
 		Signing:      SigningConfig{Algorithm: "RS384", KeyRotationDays: 90},
-		RateLimiting: RateLimitingConfig{MaxFailedAttempts: 5, LockoutDuration: "5m"},
+		RateLimiting: RateLimitingConfig{Token: 60, TokenHour: 1000, Auth: 30, MaxFailedAttempts: 5, LockoutDuration: "5m"},
 		Audit:        AuditConfig{LogSuccessfulAuth: true, LogFailedAuth: true, LogTokenOperations: true},
 	}
 }
@@ -139,6 +149,16 @@ func (c Config) Check() error {
 	}
 	if c.Signing.KeyRotationDays < 2 {
 		return fmt.Errorf("auth.signing.key_rotation_days is %d: expected 2 or more", c.Signing.KeyRotationDays)
+	}
+	for key, n := range map[string]int{
+		"requests_per_minute": c.RateLimiting.Requests, "anonymous_requests_per_minute": c.RateLimiting.Anonymous,
+		"token_requests_per_minute": c.RateLimiting.Token, "token_requests_per_hour": c.RateLimiting.TokenHour,
+		"auth_requests_per_minute": c.RateLimiting.Auth, "concurrent_searches": c.RateLimiting.Searches,
+		"concurrent_bundles": c.RateLimiting.Bundles, "concurrent_streams": c.RateLimiting.Streams,
+	} {
+		if n < 0 {
+			return fmt.Errorf("auth.rate_limiting.%s is %d: expected 0 or more", key, n)
+		}
 	}
 	if c.RateLimiting.MaxFailedAttempts < 1 {
 		return fmt.Errorf("auth.rate_limiting.max_failed_attempts is %d: expected 1 or more", c.RateLimiting.MaxFailedAttempts)

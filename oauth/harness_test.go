@@ -106,7 +106,7 @@ func startOn(t testing.TB, database, issuer string, change ...func(*oauth.Option
 	if s.server, err = oauth.New(context.Background(), o); err != nil {
 		t.Fatalf("start: %v", err)
 	}
-	mux := &web.Mux{Verifier: s.server, Logger: o.Logger, CORS: web.CORS{Origins: []string{"*"}}}
+	mux := &web.Mux{Verifier: s.server, Logger: o.Logger, Settings: func() *web.Settings { return &web.Settings{CORS: web.CORS{Origins: []string{"*"}}} }}
 	s.server.Mount(mux)
 	mux.HandleRest(web.FHIR, whoami{})
 	s.web = &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}

@@ -14,7 +14,7 @@ import (
 // field tagged secret is masked wherever the configuration is shown.
 type Config struct {
 	Server      ServerConfig      `koanf:"server"`
-	Database    DatabaseConfig    `koanf:"database"`
+	Database    DatabaseConfig    `koanf:"database" restart:""`
 	FHIR        FHIRConfig        `koanf:"fhir"`
 	Search      SearchConfig      `koanf:"search"`
 	Validation  ValidationConfig  `koanf:"validation"`
@@ -25,13 +25,13 @@ type Config struct {
 
 // ServerConfig is about HTTP.
 type ServerConfig struct {
-	Listen         string   `koanf:"listen" doc:"address and port to listen on"`
-	BaseURL        string   `koanf:"base_url" doc:"base of all links; empty builds them from the request"`
+	Listen         string   `koanf:"listen" restart:"" doc:"address and port to listen on"`
+	BaseURL        string   `koanf:"base_url" restart:"" doc:"base of all links; empty builds them from the request"`
 	TrustedProxies []string `koanf:"trusted_proxies" doc:"addresses or networks whose X-Forwarded-* headers are believed"`
 	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`
 	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
 	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
-	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
+	Pprof          bool     `koanf:"pprof" restart:"" doc:"serve /debug/pprof to loopback clients"`
 }
 
 // DatabaseConfig is about PostgreSQL.
@@ -44,8 +44,9 @@ type DatabaseConfig struct {
 
 // FHIRConfig is about the interactions.
 type FHIRConfig struct {
-	Version      string `koanf:"version" doc:"FHIR version served: R4 or 4.0.1"`
-	UpdateCreate bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
+	Version       string `koanf:"version" restart:"" doc:"FHIR version served: R4 or 4.0.1"`
+	UpdateCreate  bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
+	SystemHistory bool   `koanf:"system_history" doc:"serve the history of everything at /_history"`
 	// R4 asks for 412 where If-Match fails, the contract for 409.
 	VersionConflictStatus int `koanf:"version_conflict_status" doc:"HTTP status of a version conflict: 409 or 412"`
 }
@@ -68,6 +69,7 @@ type ValidationConfig struct {
 // TerminologyConfig is about value sets and code systems.
 type TerminologyConfig struct {
 	Enabled        bool   `koanf:"enabled" doc:"answer terminology operations and :in, :not-in, :below, :above; without server_url from local definitions only"`
+	External       bool   `koanf:"external" doc:"ask the server of server_url"`
 	ServerURL      string `koanf:"server_url" doc:"FHIR base of a terminology server that is asked for what is not known here; empty asks nobody"`
 	CacheTTLSecs   int    `koanf:"cache_ttl_secs" doc:"how long an answer of that server is good"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"how long one request to it may take"`
@@ -79,7 +81,7 @@ type TerminologyConfig struct {
 // LogConfig is about the log, which goes to standard error.
 type LogConfig struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error"`
-	Format string `koanf:"format" doc:"text or json"`
+	Format string `koanf:"format" restart:"" doc:"text or json"`
 	Access string `koanf:"access" doc:"requests to log: all, errors (failed or slower than a second) or off"`
 }
 
@@ -88,10 +90,10 @@ func Default() Config {
 	return Config{
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
 		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10},
-		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, VersionConflictStatus: 409},
+		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
 		Validation:  ValidationConfig{Mode: "full"},
-		Terminology: TerminologyConfig{Enabled: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
+		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
 	}

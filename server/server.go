@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,10 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/operation"
 	"kiln/server/postgres"
+	"kiln/server/ratelimit"
 	"kiln/server/rest"
 	"kiln/server/searchparam"
+	"kiln/server/settings"
 	"kiln/server/store"
 	"kiln/server/terminology"
 	"kiln/server/validate"
@@ -34,7 +37,8 @@ import (
 
 // Server is the service with all its parts.
 type Server struct {
-	Config      Config
+	Config      Config // as it was at start; the one in force is that of Settings
+	Settings    *settings.Settings[Config]
 	Logger      *slog.Logger
 	Database    *postgres.Server // the private PostgreSQL; nil with database.url
 	Store       *store.Store
@@ -47,14 +51,24 @@ type Server struct {
 	Streams     *web.StreamRegistry
 	Handler     http.Handler // every path
 
-	profiles profiles // that are stored
-	closers  []func() // in the order of building; Close runs them backwards
+	derived  atomic.Pointer[derived]
+	limiter  *ratelimit.Limiter
+	admin    *admin.Part
+	version  string
+	served   atomic.Int64 // requests
+	profiles profiles     // that are stored
+	closers  []func()     // in the order of building; Close runs them backwards
 }
 
 // Options are what a Server gets beside its configuration.
 type Options struct {
 	Version string // of the software
 	Logger  *slog.Logger
+	// LogLevel is the level of Logger, which follows the configuration; may be nil.
+	LogLevel *slog.LevelVar
+	// Origin says of each key of the configuration that was set where:
+	// settings.SourceFlag, settings.SourceEnvironment, or the name of a file.
+	Origin map[string]string
 	// Authorization builds the authorization server on the parts that there are
 	// already: database, store and interactions. It is called with auth.enabled; nil
 	// builds that of the package oauth.
@@ -76,7 +90,7 @@ type Authorization interface {
 // New builds the parts of the service, each complete, from the bottom up; what they
 // start, Close stops.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
-	s := &Server{Config: c, Logger: o.Logger, Streams: new(web.StreamRegistry), Metrics: prometheus.NewRegistry()}
+	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Streams: new(web.StreamRegistry), Metrics: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -85,6 +99,10 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Store, err = s.openStore(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.openSettings(ctx, o); err != nil { // what administrators have changed
+		return nil, err
+	}
+	c = s.Config
 	if s.Terminology, err = s.terminology(); err != nil { // what codes mean
 		return nil, err
 	}
@@ -97,11 +115,11 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 
 	// The paths, each part its own; FHIR has all that is left.
-	mux, err := s.mux()
-	if err != nil {
-		return nil, err
-	}
-	parts := []web.Part{s.administration()}
+	s.limiter = &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
+		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
+	mux := s.mux()
+	s.admin = s.administration()
+	parts := []web.Part{s.admin}
 	if c.Auth.Enabled {
 		authorization, err := s.authorization(ctx, o)
 		if err != nil {
@@ -110,11 +128,15 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		mux.Verifier = authorization
 		parts = append(parts, authorization)
 	}
-	parts = append(parts, s.fhir(mux.Proxies))
+	parts = append(parts, s.fhir())
 	for _, p := range parts {
 		p.Mount(mux)
 	}
-	s.Handler = mux
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.served.Add(1)
+		mux.ServeHTTP(w, r)
+	})
+	s.background(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil
 }
@@ -180,25 +202,19 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 func (s *Server) interactions(o Options) (*interaction.Service, error) {
 	c := s.Config
 	i := &interaction.Service{
-		Model:              r4.Model,
-		Store:              s.Store,
-		Parameters:         s.Parameters,
-		Now:                time.Now,
-		NewID:              newID,
-		DefaultCount:       c.Search.DefaultCount,
-		MaxCount:           c.Search.MaxCount,
-		RefuseUpdateCreate: !c.FHIR.UpdateCreate,
-		BaseURLs:           c.baseURLs(),
-		Explain:            c.Search.Explain,
-		SearchTimeout:      time.Duration(c.Search.TimeoutSeconds) * time.Second,
-		Validator:          s.writesValidator(),
-		Terminology:        s.Terminology,
-		Definition:         definition,
-		StoredProfiles:     s.profiles.of,
-		Facts:              interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
-		Logger:             s.Logger,
-
-		VersionConflictStatus: s.versionConflictStatus,
+		Model:          r4.Model,
+		Store:          s.Store,
+		Parameters:     s.Parameters,
+		Now:            time.Now,
+		NewID:          newID,
+		Settings:       func() *interaction.Settings { return &s.derived.Load().interaction },
+		BaseURLs:       c.baseURLs(),
+		Validator:      writesValidator{s},
+		Terminology:    s.Terminology,
+		Definition:     definition,
+		StoredProfiles: s.profiles.of,
+		Facts:          interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
+		Logger:         s.Logger,
 	}
 	i.Access = s.access(i)
 	var err error
@@ -213,29 +229,38 @@ func (s *Server) interactions(o Options) (*interaction.Service, error) {
 }
 
 // mux is the root of all paths, with what they have in common.
-func (s *Server) mux() (*web.Mux, error) {
-	proxies, err := s.Config.trustedProxies()
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) mux() *web.Mux {
 	return &web.Mux{
-		CORS:      web.CORS{Origins: s.Config.Server.AllowedOrigins},
-		Proxies:   proxies,
-		LogAccess: web.LogAccess(s.Config.Log.Access),
-		Metrics:   web.NewMetrics(s.Metrics),
-		Logger:    s.Logger,
-
-		VersionConflict: s.versionConflictStatus,
-	}, nil
+		Limiter:  s.limiter,
+		Settings: func() *web.Settings { return &s.derived.Load().web },
+		Metrics:  web.NewMetrics(s.Metrics),
+		Logger:   s.Logger,
+	}
 }
-
-func (s *Server) versionConflictStatus() int { return s.Config.FHIR.VersionConflictStatus }
 
 // administration answers for the state of this server.
 func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
-	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: s.Config.Server.Pprof}
+	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: s.Config.Server.Pprof,
+		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
+		ClearEverywhere: func(ctx context.Context, names string) error {
+			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)
+		},
+		Instances: func(ctx context.Context) ([]store.Instance, error) {
+			return s.Store.Instances(ctx, time.Now().Add(-instanceDead))
+		},
+	}
+}
+
+// clearCaches empties the caches of this server: those named, with commas between,
+// or all.
+func (s *Server) clearCaches(names string) {
+	if names == "" {
+		s.admin.Clear(nil)
+		return
+	}
+	s.admin.Clear(strings.Split(names, ","))
 }
 
 // authorization builds the authorization server.
@@ -259,14 +284,12 @@ func (s *Server) authorization(ctx context.Context, o Options) (Authorization, e
 }
 
 // fhir answers FHIR's paths.
-func (s *Server) fhir(proxies web.Proxies) *rest.Handler {
+func (s *Server) fhir() *rest.Handler {
 	return &rest.Handler{
 		Service:             s.Service,
 		BaseURL:             s.Config.baseURL(),
-		Proxies:             proxies,
-		MaxBodyBytes:        s.Config.Server.MaxBodyBytes,
-		AllowSkipValidation: s.Config.Validation.AllowSkip,
-		Logger:              s.Logger,
+		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
+		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // terminology builds the terminology service on the definitions of this program and
 // the stored resources. It reads none of them yet.
 func (s *Server) terminology() (*terminology.Service, error) {
-	c := s.Config.Terminology
+	c := s.now().Terminology
 	if at := strings.TrimRight(c.ServerURL, "/"); at != "" && slices.Contains(s.Config.baseURLs(), at) {
 		return nil, fmt.Errorf("terminology.server_url is %q, this server itself: leave it empty to answer from local definitions", c.ServerURL)
 	}
@@ -21,19 +21,27 @@ func (s *Server) terminology() (*terminology.Service, error) {
 		Disabled:  !c.Enabled,
 		Packages:  definitions.Embedded,
 		Resources: s.Store,
-		Server: terminology.ServerConfig{
-			URL:      c.ServerURL,
-			CacheTTL: time.Duration(c.CacheTTLSecs) * time.Second,
-			Timeout:  time.Duration(c.TimeoutSeconds) * time.Second,
-			Token:    c.Token, Username: c.Username, Password: c.Password,
-		},
-		Answers: s.Store,
-		Sets:    s.Store,
-		Logger:  s.Logger,
+		Server:    c.server(),
+		Answers:   s.Store,
+		Sets:      s.Store,
+		Logger:    s.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.background(t.Run)
 	return t, nil
+}
+
+// server is the terminology server that is asked.
+func (c TerminologyConfig) server() terminology.ServerConfig {
+	if !c.External {
+		return terminology.ServerConfig{}
+	}
+	return terminology.ServerConfig{
+		URL:      c.ServerURL,
+		CacheTTL: time.Duration(c.CacheTTLSecs) * time.Second,
+		Timeout:  time.Duration(c.TimeoutSeconds) * time.Second,
+		Token:    c.Token, Username: c.Username, Password: c.Password,
+	}
 }

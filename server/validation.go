@@ -32,18 +32,22 @@ func (s *Server) validation() validate.Options {
 		}
 		return nil
 	}}
-	if s.Config.Validation.CheckReferences {
+	if s.now().Validation.CheckReferences {
 		options.Exists = s.exists
 	}
 	return options
 }
 
-// writesValidator judges what is written, nil where nothing does.
-func (s *Server) writesValidator() interaction.Validator {
-	if s.Config.Validation.Mode != "full" {
+// writesValidator judges what is written as strictly as the configuration in force
+// says.
+type writesValidator struct{ s *Server }
+
+// Validate returns what is wrong with r.
+func (w writesValidator) Validate(ctx context.Context, r fhir.Resource) []outcome.Issue {
+	if w.s.now().Validation.Mode != "full" {
 		return nil
 	}
-	return validate.Writes{Validator: s.Validator, Options: s.validation()}
+	return validate.Writes{Validator: w.s.Validator, Options: w.s.validation()}.Validate(ctx, r)
 }
 
 // definition returns one of the definitions that the server is built with.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"kiln/server/outcome"
+	"kiln/server/store"
 	"kiln/server/web"
 )
 
@@ -22,17 +23,30 @@ type Part struct {
 	Ready   func(ctx context.Context) error
 	Metrics *prometheus.Registry
 	Pprof   bool // profiles, to clients on this machine only
+
+	Settings Settings
+	Caches   []Cache
+	// ClearEverywhere tells the other servers to empty caches, by names with commas
+	// between.
+	ClearEverywhere func(ctx context.Context, names string) error
+	Pools           func() []store.Pool
+	Database        func(ctx context.Context) (store.DatabaseStatistics, error)
+	Instances       func(ctx context.Context) ([]store.Instance, error)
+	// Changed is told of each change that an administrator has made; nil is not.
+	Changed func(ctx context.Context, r *http.Request, what, to string)
 }
 
 // readyTimeout bounds how long a health check may wait for the database.
 const readyTimeout = 2 * time.Second
 
-// Mount serves health, metrics and, where they are wanted, profiles.
+// Mount serves health, metrics, administration and, where they are wanted, profiles.
 func (p *Part) Mount(m *web.Mux) {
 	m.HandleFunc(web.Health, "GET /health/live", alive)
 	m.Handle(web.Health, "GET /health/ready", ready(p.Ready))
 	m.Handle(web.Health, "GET /health", ready(p.Ready))
 	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
+	p.mountConfig(m)
+	p.mountState(m)
 	if p.Pprof {
 		m.Handle(web.Admin, "/debug/pprof/", loopbackOnly(pprof.Index))
 		m.Handle(web.Admin, "/debug/pprof/profile", loopbackOnly(pprof.Profile))

@@ -140,5 +140,5 @@ func (s *Service) failed(ctx context.Context, i int, err error) Entry {
 	if !ok {
 		e = outcome.New(outcome.CodeException, "internal error").At(entryPath(i))
 	}
-	return Entry{Answer: &Answer{Status: e.StatusWith(s.conflictStatus()), Issues: e.Issues}}
+	return Entry{Answer: &Answer{Status: e.StatusWith(s.now().VersionConflictStatus), Issues: e.Issues}}
 }

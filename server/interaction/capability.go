@@ -174,7 +174,7 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes, pr
 		Interaction: each(func(code string) r4.CapabilityStatementRestResourceInteraction {
 			return r4.CapabilityStatementRestResourceInteraction{Code: codeOf(code)}
 		}, "read", "vread", "update", "patch", "delete", "history-instance", "history-type", "create", "search-type"),
-		Versioning: codeOf("versioned"), ReadHistory: booleanOf(true), UpdateCreate: booleanOf(!s.RefuseUpdateCreate),
+		Versioning: codeOf("versioned"), ReadHistory: booleanOf(true), UpdateCreate: booleanOf(!s.now().RefuseUpdateCreate),
 		ConditionalCreate: booleanOf(true), ConditionalRead: codeOf("full-support"), ConditionalUpdate: booleanOf(true),
 		ConditionalDelete: codeOf("single"),
 		ReferencePolicy:   each(codeOf, "literal", "logical"),

@@ -29,6 +29,9 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Response, error
 }
 
 func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Response, error) {
+	if p.ResourceType == "" && s.now().RefuseSystemHistory {
+		return Response{}, outcome.NotSupported("history of the whole system is switched off on this server (fhir.system_history)")
+	}
 	kind := access.History
 	if p.ID != "" {
 		kind = access.Read
@@ -134,7 +137,7 @@ func historyEntry(v fhir.Version) Entry {
 // pageSize reads _count: what is above the maximum is clamped, 0 asks for the
 // total only.
 func (s *Service) pageSize(values url.Values) (int, error) {
-	size, most := s.DefaultCount, s.MaxCount
+	size, most := s.now().DefaultCount, s.now().MaxCount
 	if size == 0 {
 		size = 20
 	}

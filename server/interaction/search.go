@@ -35,8 +35,8 @@ func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) 
 // searchOptions are what the service adds to a query; told gets what the client is
 // to know of the codes that terminology modifiers stand for, and may be nil.
 func (s *Service) searchOptions(ctx context.Context, lenient bool, told *[]outcome.Issue) search.Options {
-	opt := search.Options{Lenient: lenient, DefaultCount: s.DefaultCount, MaxCount: s.MaxCount,
-		Explain: s.Explain, BaseURLs: s.BaseURLs, Now: s.Now()}
+	opt := search.Options{Lenient: lenient, DefaultCount: s.now().DefaultCount, MaxCount: s.now().MaxCount,
+		Explain: s.now().Explain != nil && s.now().Explain(ctx), BaseURLs: s.BaseURLs, Now: s.Now()}
 	if s.Terminology != nil {
 		opt.Expand = s.expander(ctx, told)
 	}
@@ -89,14 +89,15 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 // page runs q and makes a searchset of the result; self is its URL without what
 // tells one page from another.
 func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self string) (Response, error) {
-	if s.SearchTimeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, s.SearchTimeout)
+	timeout := s.SearchTimeout()
+	if timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		ctx = bounded
 	}
 	found, err := from.Search(ctx, q)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return Response{}, outcome.New(outcome.CodeTimeout, "the search took longer than %s (search.timeout_seconds) and was given up", s.SearchTimeout).Because(err)
+		return Response{}, outcome.New(outcome.CodeTimeout, "the search took longer than %s (search.timeout_seconds) and was given up", timeout).Because(err)
 	}
 	if err != nil {
 		return Response{}, err

@@ -26,13 +26,11 @@ type Service struct {
 	Now        func() time.Time
 	NewID      func() string // a new logical id
 
-	DefaultCount, MaxCount int  // of a page; 0 means 20 and 200
-	RefuseUpdateCreate     bool // PUT to an unknown id is 405 instead of a create
+	// Settings are what can change at run time; nil is their zero value.
+	Settings func() *Settings
 	// BaseURLs are the service's own, without a trailing slash: absolute
 	// references below them are local.
-	BaseURLs      []string
-	Explain       bool          // search may be asked to explain itself
-	SearchTimeout time.Duration // 0 means none
+	BaseURLs []string
 	// Validator judges what is written; nil accepts whatever can be decoded.
 	Validator Validator
 	// Terminology answers operations and search modifiers about codes; nil refuses
@@ -43,9 +41,6 @@ type Service struct {
 	Definition func(typ, id string) (body []byte, ok bool, err error)
 	// Operations are the $operations that are served; nil serves none.
 	Operations Operations
-	// VersionConflictStatus answers a version conflict in a batch: 409 or 412; nil
-	// is 409.
-	VersionConflictStatus func() int
 	// StoredProfiles are the canonicals of the profiles that are stored, by resource
 	// type, and a version that differs when they do; nil has none.
 	StoredProfiles func(ctx context.Context) (byType map[string][]string, version int64, err error)
@@ -70,12 +65,28 @@ type Parameters interface {
 	Wake()
 }
 
-func (s *Service) conflictStatus() int {
-	if s.VersionConflictStatus == nil {
-		return 0
-	}
-	return s.VersionConflictStatus()
+// Settings are what of the configuration can change while the service runs.
+type Settings struct {
+	DefaultCount, MaxCount int                            // of a page; 0 means 20 and 200
+	RefuseUpdateCreate     bool                           // PUT to an unknown id is 405 instead of a create
+	RefuseSystemHistory    bool                           // history of everything at once is not served
+	Explain                func(ctx context.Context) bool // search may be asked to explain itself; nil is never
+	SearchTimeout          time.Duration                  // 0 means none
+	VersionConflictStatus  int                            // 409 or 412; 0 is 409
 }
+
+var noSettings Settings
+
+// now returns the settings in force.
+func (s *Service) now() *Settings {
+	if s.Settings == nil {
+		return &noSettings
+	}
+	return s.Settings()
+}
+
+// SearchTimeout is how long a search may take; 0 is without bound.
+func (s *Service) SearchTimeout() time.Duration { return s.now().SearchTimeout }
 
 func (s *Service) logger() *slog.Logger {
 	if s.Logger == nil {

@@ -82,7 +82,7 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 
 // preconditions reads the conditional headers of a write into w.
 func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
-	w.MustExist = s.RefuseUpdateCreate
+	w.MustExist = s.now().RefuseUpdateCreate
 	var err error
 	if w.IfNoneMatch, w.NotVersions, err = noneMatch(ifNoneMatch); err != nil {
 		return err
@@ -124,7 +124,7 @@ func noneMatch(header string) (any bool, versions []int, err error) {
 // and into 412 where If-Match is *.
 func (s *Service) updateCreateError(w *store.Write, err error) error {
 	if w.Method == fhir.PUT && outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
-		if !s.RefuseUpdateCreate {
+		if !s.now().RefuseUpdateCreate {
 			return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
 		}
 		return outcome.NotSupported("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",

@@ -35,8 +35,9 @@ func (s *Set) metaInUse(ctx context.Context, from interaction.Reader, typ string
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	if s.SearchTimeout > 0 {
-		bounded, cancel := context.WithTimeout(ctx, s.SearchTimeout)
+	timeout := s.SearchTimeout()
+	if timeout > 0 {
+		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		ctx = bounded
 	}
@@ -48,7 +49,7 @@ func (s *Set) metaInUse(ctx context.Context, from interaction.Reader, typ string
 		}
 		page, err := from.Search(ctx, q)
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return interaction.Response{}, outcome.New(outcome.CodeTimeout, "there are more resources with profiles, tags or security labels than can be read in %s (search.timeout_seconds)", s.SearchTimeout).Because(err)
+			return interaction.Response{}, outcome.New(outcome.CodeTimeout, "there are more resources with profiles, tags or security labels than can be read in %s (search.timeout_seconds)", timeout).Because(err)
 		}
 		if err != nil {
 			return interaction.Response{}, err

@@ -123,7 +123,7 @@ func (l *Limiter) Limit(x *web.Exchange, r *http.Request, g web.Group, p *access
 			add("token", limits.Token, 60, who)
 			add("token-hour", limits.TokenHour, 3600, who)
 		}
-	case strings.HasPrefix(path, "/auth/"):
+	case strings.HasPrefix(path, "/auth/") && (p == nil || p == access.Open):
 		if limits.Authorization > 0 {
 			add("auth", limits.Authorization, 60, l.address(r))
 		}

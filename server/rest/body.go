@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +23,9 @@ const maxDrain = 5 * time.Second
 // body reads the request's body, unpacked. It fails with too-long, 413, above
 // the limit, and with not-supported, 415, for encodings other than gzip.
 func (c *call) body(r *http.Request) ([]byte, error) {
-	limit := c.h.MaxBodyBytes
-	if limit == 0 {
-		limit = defaultMaxBody
+	limit := int64(defaultMaxBody)
+	if c.h.MaxBodyBytes != nil {
+		limit = cmp.Or(c.h.MaxBodyBytes(), limit)
 	}
 	if r.ContentLength > limit {
 		c.drain(r, limit)

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,12 +19,11 @@ type Handler struct {
 	// BaseURL is the base that links are built from, without a trailing slash;
 	// "" builds them from the request.
 	BaseURL string
-	// Proxies may say by forwarding headers how a client sees the service.
-	Proxies      web.Proxies
-	MaxBodyBytes int64 // of a request; 0 means 64 MiB
-	// AllowSkipValidation lets X-Skip-Validation skip validation.
-	AllowSkipValidation bool
-	Logger              *slog.Logger
+	// MaxBodyBytes bounds the body of a request; nil and 0 mean 64 MiB.
+	MaxBodyBytes func() int64
+	// AllowSkipValidation lets X-Skip-Validation of this client skip validation; nil
+	// lets nobody.
+	AllowSkipValidation func(ctx context.Context) bool
 
 	root   *web.Mux
 	routes *http.ServeMux
@@ -72,7 +70,7 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 			c.leave()
 		}
 	}()
-	if h.AllowSkipValidation && r.Header.Get("X-Skip-Validation") == "true" {
+	if r.Header.Get("X-Skip-Validation") == "true" && h.AllowSkipValidation != nil && h.AllowSkipValidation(c.ctx) {
 		c.ctx = interaction.SkipValidation(c.ctx)
 	}
 	if web.Unclean(r.URL.Path) {

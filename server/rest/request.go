@@ -106,7 +106,7 @@ func (c *call) base(r *http.Request) string {
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	if c.h.Proxies.Trusts(r.RemoteAddr) {
+	if c.h.root.Now().Proxies.Trusts(r.RemoteAddr) {
 		if v := firstOf(r.Header.Get("X-Forwarded-Proto")); v == "http" || v == "https" {
 			scheme = v
 		}

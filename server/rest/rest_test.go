@@ -70,7 +70,7 @@ func TestBase(t *testing.T) {
 			for k, v := range tt.header {
 				r.Header.Set(k, v)
 			}
-			c := &call{Exchange: &web.Exchange{Prefix: tt.prefix}, h: &Handler{BaseURL: tt.configured, Proxies: proxies}}
+			c := &call{Exchange: &web.Exchange{Prefix: tt.prefix}, h: &Handler{BaseURL: tt.configured, root: &web.Mux{Settings: func() *web.Settings { return &web.Settings{Proxies: proxies} }}}}
 			if got := c.base(r); got != tt.want {
 				t.Errorf("base %q, want %q", got, tt.want)
 			}

@@ -2,12 +2,13 @@ package store
 
 // Pool is how the connections of one pool are used.
 type Pool struct {
-	Name        string // main, side
-	Max         int
-	Open, Busy  int     // connections; those in use
-	Acquired    int64   // how often one was taken
-	Waited      int64   // how often one had to be waited for
-	WaitSeconds float64 // how long, in all
+	Name        string  `json:"name"` // main, side
+	Max         int     `json:"max"`
+	Open        int     `json:"open"`         // connections
+	Busy        int     `json:"busy"`         // those in use
+	Acquired    int64   `json:"acquired"`     // how often one was taken
+	Waited      int64   `json:"waited"`       // how often one had to be waited for
+	WaitSeconds float64 `json:"wait_seconds"` // how long, in all
 }
 
 // Pools tells how the connections are used.

@@ -135,7 +135,7 @@ func (e *evaluation) foreign(ctx context.Context, c canonical) (*expansion, erro
 	if e.lenient {
 		return &expansion{gaps: []gap{{}}}, nil
 	}
-	if e.server == nil {
+	if e.server() == nil {
 		return nil, notFoundValueSet(c)
 	}
 	x, err := e.ask(ctx, question{URL: c.String()})
@@ -148,9 +148,9 @@ func (e *evaluation) foreign(ctx context.Context, c canonical) (*expansion, erro
 // ask returns the server's expansion.
 func (e *evaluation) ask(ctx context.Context, q question) (*expansion, error) {
 	if e.keptOnly {
-		return e.server.keptExpansion(ctx, q)
+		return e.server().keptExpansion(ctx, q)
 	}
-	return e.server.expand(ctx, q)
+	return e.server().expand(ctx, q)
 }
 
 func notFoundValueSet(c canonical) *outcome.Error {
@@ -486,7 +486,7 @@ func (e *evaluation) foreignSystem(ctx context.Context, inc *Include, cs *codeSy
 			}
 		}
 		return x, nil
-	case e.server != nil:
+	case e.server() != nil:
 		only := Include{System: inc.System, Version: inc.Version, Filter: inc.Filter}
 		x, err := e.ask(ctx, question{Compose: &Compose{Include: []Include{only}}})
 		if notKnown(err) && cs.partial() {

@@ -237,7 +237,7 @@ func (g *generation) codeSet(ctx context.Context, c canonical) (*codeSet, error)
 // Spec: https://hl7.org/fhir/R4/fhirpath.html#functions (memberOf).
 func (s *Service) MemberOf(ctx context.Context, system, code, valueSet string) (member, known bool, err error) {
 	member, known = s.Contains(valueSet, system, code)
-	if known || s.server == nil || s.config.Disabled {
+	if known || s.server() == nil || s.disabled.Load() {
 		return member, known, nil
 	}
 	v, err := s.ValidateCode(ctx, ValidateCodeParams{URL: valueSet, Coding: []Coding{{System: system, Code: code}}, InferSystem: system == ""})

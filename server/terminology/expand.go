@@ -135,7 +135,7 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 		x, err = e.canonical(ctx, c)
 		return vs, x, false, err
 	}
-	if g.server == nil {
+	if g.server() == nil {
 		return nil, nil, false, notFoundValueSet(c)
 	}
 	q := question{URL: c.String(), Filter: p.Filter, Count: p.Count, ActiveOnly: p.ActiveOnly,
@@ -144,7 +144,7 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 		q.Offset = p.Offset
 	}
 	vs = &ValueSet{URL: c.url, Version: c.version, Status: "active"}
-	x, err = g.server.expand(ctx, q)
+	x, err = g.server().expand(ctx, q)
 	if err != nil {
 		if notKnown(err) {
 			err = notFoundValueSet(c).Because(err)

@@ -46,7 +46,7 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	switch {
 	case found:
 		return parameters.Write(cs.describe(i, &p))
-	case (cs == nil || !cs.complete) && s.server != nil:
+	case (cs == nil || !cs.complete) && s.server() != nil:
 		return s.askLookup(ctx, &p)
 	case check != nil && check(p.Code):
 		return parameters.Write([]parameters.Parameter{parameters.String("name", p.System), parameters.String("display", p.Code)})
@@ -147,7 +147,7 @@ func (s *Service) askLookup(ctx context.Context, p *LookupParams) ([]byte, error
 	for _, q := range p.Property {
 		in.add(parameters.Code("property", q))
 	}
-	out, warning, err := s.server.operation(ctx, "CodeSystem/$lookup", in)
+	out, warning, err := s.server().operation(ctx, "CodeSystem/$lookup", in)
 	if err != nil {
 		return nil, err
 	}

@@ -193,10 +193,10 @@ func (g *generation) codesOf(ctx context.Context, q search.Expansion) (*expansio
 		}
 		return x, nil
 	}
-	if check, ok := grammars[q.System]; ok && g.server == nil && check(q.Code) {
+	if check, ok := grammars[q.System]; ok && g.server() == nil && check(q.Code) {
 		return &expansion{entries: []entry{{system: q.System, code: q.Code, parent: -1}}}, nil
 	}
-	if g.server == nil {
+	if g.server() == nil {
 		return nil, notFound(typeCodeSystem, canonical{url: q.System})
 	}
 	if q.System == snomed {
@@ -207,13 +207,13 @@ func (g *generation) codesOf(ctx context.Context, q search.Expansion) (*expansio
 		if q.Modifier == "above" {
 			operator = ">>"
 		}
-		return g.server.expand(ctx, question{URL: snomed + "?fhir_vs=ecl/" + operator + q.Code})
+		return g.server().expand(ctx, question{URL: snomed + "?fhir_vs=ecl/" + operator + q.Code})
 	}
 	op := "is-a"
 	if q.Modifier == "above" {
 		op = "generalizes"
 	}
-	return g.server.expand(ctx, question{Compose: &Compose{Include: []Include{{System: q.System,
+	return g.server().expand(ctx, question{Compose: &Compose{Include: []Include{{System: q.System,
 		Filter: []Filter{{Property: "concept", Op: op, Value: q.Code}}}}}})
 }
 

@@ -65,7 +65,8 @@ type Service struct {
 	// all of their codes, supplements the urls of supplements by what they supplement.
 	implied     func() (map[string]string, error)
 	supplements func() (map[string][]string, error)
-	server      *externalServer // nil when there is none
+	external    atomic.Pointer[externalServer] // nil when there is none
+	disabled    atomic.Bool
 
 	current atomic.Pointer[generation]
 	gen     atomic.Uint64
@@ -112,18 +113,36 @@ func New(c Config) (*Service, error) {
 		MaximumWeight: setBytes,
 		Weigher:       func(_ setKey, v *set) uint32 { return uint32(min(300+8*len(v.codes.Values), setBytes)) },
 	})
-	if c.Server.URL != "" {
-		var err error
-		if s.server, err = newExternalServer(c); err != nil {
-			return nil, err
-		}
+	if err := s.Configure(c.Disabled, c.Server); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
+// Configure switches the service on or off, and says which terminology server is
+// asked from now on. What a server before it has said is forgotten.
+func (s *Service) Configure(disabled bool, server ServerConfig) error {
+	var external *externalServer
+	if server.URL != "" {
+		c := s.config
+		c.Server = server
+		var err error
+		if external, err = newExternalServer(c); err != nil {
+			return err
+		}
+	}
+	s.disabled.Store(disabled)
+	s.external.Store(external)
+	s.Forget()
+	return nil
+}
+
+// server is the terminology server that is asked, nil for none.
+func (s *Service) server() *externalServer { return s.external.Load() }
+
 // enabled fails with not-supported, 501, when terminology is switched off.
 func (s *Service) enabled() error {
-	if s.config.Disabled {
+	if s.disabled.Load() {
 		return outcome.NotSupported("terminology services disabled (terminology.enabled)").WithStatus(501)
 	}
 	return nil

@@ -71,7 +71,7 @@ func noCode(cs *codeSystem, code string) error {
 }
 
 func (s *Service) askSubsumes(ctx context.Context, p SubsumesParams, at canonical) (Subsumption, error) {
-	if s.server == nil {
+	if s.server() == nil {
 		return "", notFound(typeCodeSystem, at)
 	}
 	var in askedParameters
@@ -79,7 +79,7 @@ func (s *Service) askSubsumes(ctx context.Context, p SubsumesParams, at canonica
 	in.add(parameters.String("version", p.Version))
 	in.add(parameters.Code("codeA", p.CodeA))
 	in.add(parameters.Code("codeB", p.CodeB))
-	out, _, err := s.server.operation(ctx, "CodeSystem/$subsumes", in)
+	out, _, err := s.server().operation(ctx, "CodeSystem/$subsumes", in)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (s *Service) askSubsumes(ctx context.Context, p SubsumesParams, at canonica
 // where the code system or one of the codes is not known.
 // Spec: https://hl7.org/fhir/R4/fhirpath.html#functions (subsumes).
 func (s *Service) Subsumes(ctx context.Context, system, general, special string) (subsumes, known bool, err error) {
-	if s.config.Disabled {
+	if s.disabled.Load() {
 		return false, false, nil
 	}
 	o, err := s.SubsumesOutcome(ctx, SubsumesParams{System: system, CodeA: general, CodeB: special})

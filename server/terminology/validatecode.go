@@ -105,7 +105,7 @@ func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c 
 	case check != nil && check(c.Code):
 		return ValidateCodeResult{Result: true, Coding: Coding{System: c.System, Code: c.Code}}, nil
 	case check == nil && (cs == nil || !cs.complete):
-		if g.server != nil {
+		if g.server() != nil {
 			return g.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) { in.add(parameters.URI("url", c.System)) })
 		}
 		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
@@ -130,7 +130,7 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 		if vs, err = g.valueSet(ctx, at); err != nil {
 			return nil, err
 		}
-		if vs == nil && g.server == nil {
+		if vs == nil && g.server() == nil {
 			return nil, notFoundValueSet(at)
 		}
 		x, err = e.canonical(ctx, at)
@@ -175,7 +175,7 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 			}
 			open = true
 		}
-		if open && g.server != nil {
+		if open && g.server() != nil {
 			r, err := g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
 				if vs == nil {
 					in.add(parameters.URI("url", at.url))
@@ -293,7 +293,7 @@ func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c C
 	in.add(parameters.String("display", c.Display))
 	in.add(parameters.Code("displayLanguage", p.DisplayLanguage))
 	in.flag("abstract", p.Abstract)
-	out, warning, err := g.server.operation(ctx, path, in)
+	out, warning, err := g.server().operation(ctx, path, in)
 	if err != nil {
 		if notKnown(err) && path == "ValueSet/$validate-code" && p.ValueSet == nil {
 			err = notFoundValueSet(canonical{p.URL, p.Version}).Because(err)

@@ -131,7 +131,7 @@ func (x *Exchange) Fail(r *http.Request, err error) {
 	default:
 		e = outcome.Internal(x.ID, err)
 	}
-	status := e.StatusWith(x.mux.conflictStatus())
+	status := e.StatusWith(x.mux.Now().VersionConflictStatus)
 	if status >= http.StatusInternalServerError && r.Context().Err() == nil {
 		cause := e.Cause
 		if cause == nil {

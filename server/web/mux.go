@@ -19,14 +19,10 @@ type Mux struct {
 	Verifier access.Verifier
 	// Limiter counts requests; nil limits nobody.
 	Limiter Limiter
-	CORS    CORS
-	Proxies Proxies
-	// LogAccess says which requests are logged.
-	LogAccess LogAccess
-	Metrics   *Metrics // nil counts nothing
-	Logger    *slog.Logger
-	// VersionConflict is the status that answers version conflicts; nil is 409.
-	VersionConflict func() int
+	// Settings are what can change at run time; nil is their zero value.
+	Settings func() *Settings
+	Metrics  *Metrics // nil counts nothing
+	Logger   *slog.Logger
 
 	routes   http.ServeMux
 	fallback Handler
@@ -125,7 +121,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &Exchange{ResponseWriter: w, Route: "other", ID: requestID(r), mux: m, ctx: r.Context(), path: r.URL.Path, start: time.Now()}
 	w.Header()["X-Request-Id"] = []string{x.ID}
 	defer m.finish(x, r)
-	if m.CORS.answer(x, r) {
+	if m.Now().CORS.answer(x, r) {
 		return
 	}
 	x.stripPrefix(r)
@@ -168,11 +164,23 @@ func (m *Mux) Allowed(r *http.Request) []string {
 	return out
 }
 
-func (m *Mux) conflictStatus() int {
-	if m.VersionConflict == nil {
-		return 0
+// Settings are what of the configuration can change while the service runs.
+type Settings struct {
+	CORS      CORS
+	Proxies   Proxies
+	LogAccess LogAccess // which requests are logged
+	// VersionConflictStatus answers version conflicts: 409 or 412; 0 is 409.
+	VersionConflictStatus int
+}
+
+var noSettings Settings
+
+// Now returns the settings in force.
+func (m *Mux) Now() *Settings {
+	if m.Settings == nil {
+		return &noSettings
 	}
-	return m.VersionConflict()
+	return m.Settings()
 }
 
 // Methods are the HTTP methods that some path is served with.

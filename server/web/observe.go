@@ -33,14 +33,14 @@ func (m *Mux) observe(x *Exchange, r *http.Request) {
 		m.Metrics.observe(x.Route, x.status, took)
 	}
 	level := slog.LevelInfo
-	switch {
-	case m.LogAccess == LogOff:
+	switch log := m.Now().LogAccess; {
+	case log == LogOff:
 		return
 	case x.status >= 500:
 		level = slog.LevelError
 	case took >= slow && !x.stream:
 		level = slog.LevelWarn
-	case m.LogAccess != LogAll:
+	case log != LogAll:
 		return
 	}
 	m.Logger.LogAttrs(x.ctx, level, "request",
