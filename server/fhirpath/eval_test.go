@@ -131,6 +131,8 @@ func TestErrors(t *testing.T) {
 		wantPos    int
 		wantReason string
 	}{
+		{"half of a surrogate pair", "'\\uD83D'", fhirpath.Syntax, 5, "half of a surrogate pair"},
+		{"two high halves", "'\\uD83D\\uD83D'", fhirpath.Syntax, 5, "half of a surrogate pair"},
 		{"unknown element", "code.codin", fhirpath.Semantic, 5, "FHIR.CodeableConcept has no element 'codin'; did you mean 'coding'?"},
 		{"choice with its type", "valueQuantity.value", fhirpath.Semantic, 0, "has no element 'valueQuantity'; write value.ofType(Quantity)"},
 		{"choice with a primitive type", "effectiveDateTime", fhirpath.Semantic, 0, "write effective.ofType(dateTime)"},
