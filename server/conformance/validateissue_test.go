@@ -53,7 +53,7 @@ func TestValidateTells(t *testing.T) {
 			"Patient.birthDate.extension[0].value", "1:154", "expected dateTime, found string (profile http://hl7.org/fhir/StructureDefinition/patient-birthTime)"},
 		{"a resource of a Bundle", `{"resourceType":"Bundle","type":"collection","entry":[{"resource":{"resourceType":"Patient","gender":"m"}}]}`, "Bundle.entry[0].resource.gender", "1:102", "found m"},
 		{"a profile", `{"resourceType":"Patient","meta":{"profile":["http://v/born"]},"active":true}`, "Patient", "1:1", "birthDate is required: expected at least 1, found none (profile http://v/born)"},
-		{"an element with an id only", `{"resourceType":"Observation","_status":{"id":"a"},"code":{"text":"x"}}`, "Observation.status", "1:39", "constraint ele-1: "},
+		{"an element with an id only", `{"resourceType":"Observation","_status":{"id":"a"},"code":{"text":"x"}}`, "Observation.status", "1:41", "constraint ele-1: "},
 		{"an offset beyond 14:00", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"effectiveDateTime":"2020-01-01T00:00:00+14:30"}`, "Observation.effective", "1:88", "is not a valid dateTime"},
 		{"an entity of HTML", `{"resourceType":"Patient","text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\">a&nbsp;b</div>"}}`, "Patient.text.div", "1:62", "constraint txt-1: "},
 		{"an empty div", `{"resourceType":"Patient","text":{"status":"generated","div":"<div xmlns=\"http://www.w3.org/1999/xhtml\"/>"}}`, "Patient.text.div", "1:62", "constraint txt-2: "},
@@ -65,7 +65,7 @@ func TestValidateTells(t *testing.T) {
 		{"an extension out of its context", `{"resourceType":"Organization","name":"x","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-birthPlace","valueAddress":{"city":"x"}}]}`, "Organization.extension[0]", "1:56", "is not allowed here, only in Patient"},
 		{"a modifier extension that nobody knows", `{"resourceType":"Patient","modifierExtension":[{"url":"http://nobody.knows/x","valueString":"y"}]}`, "Patient.modifierExtension[0]", "1:48", "is not known here"},
 		{"a reference in a Bundle to another type", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","id":"1","managingOrganization":{"reference":"urn:uuid:66666666-6666-4666-8666-666666666666"}}},{"fullUrl":"urn:uuid:66666666-6666-4666-8666-666666666666","resource":{"resourceType":"Patient"}}]}`,
-			"Bundle.entry[0].resource.managingOrganization", "1:155", "expected a reference to Organization"},
+			"Bundle.entry[0].resource.managingOrganization", "1:156", "expected a reference to Organization"},
 		{"no JSON", `{"resourceType":"Patient",`, "Patient", "1:27", "expected a property name"},
 		{"no resource", `{"id":"x"}`, "", "1:1", "resourceType is missing"},
 	} {
