@@ -21,6 +21,9 @@ build: ## compile bin/kiln
 run: build postgresql ## build and serve on 127.0.0.1:8080; data in .kiln/
 	bin/kiln serve $(ARGS)
 
+demo: build postgresql ## serve a demo with authorization, made-up patients and a launch simulator; nothing is kept
+	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; bin/kiln serve --demo --data-dir "$$dir" $(ARGS)
+
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)
 	tools/with-postgresql go test -count=1 $(TESTFLAGS) $(PKG)
 
@@ -52,4 +55,4 @@ db: postgresql ## open psql on the database that make run keeps in .kiln/
 postgresql: ## install PostgreSQL where it is missing (Debian, as root), or say how
 	@tools/install-postgresql
 
-.PHONY: help build run test conformance generate verify lint bench db postgresql
+.PHONY: help build run demo test conformance generate verify lint bench db postgresql

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -28,13 +29,26 @@ and stops when it ends.`,
 			if err != nil {
 				return err
 			}
-			return server.Run(c.Context(), cfg, server.Options{
+			o := server.Options{
 				Version: softwareVersion(),
 				Logger:  logger(cfg.Log),
 				Ready:   func(s *server.Server) { banner(c.ErrOrStderr(), s) },
-			})
+			}
+			if show, _ := c.Flags().GetBool("demo"); show {
+				if err := demoConfig(&cfg); err != nil {
+					return err
+				}
+				var d *demo
+				o.Authorization = func(ctx context.Context, s *server.Server) (_ server.Authorization, err error) {
+					d, err = newDemo(ctx, s)
+					return d, err
+				}
+				o.Ready = func(*server.Server) { d.banner(c.ErrOrStderr()) }
+			}
+			return server.Run(c.Context(), cfg, o)
 		},
 	}
+	c.Flags().Bool("demo", false, "on an empty database: authorization, made-up patients, users and apps, and a launch simulator at /launch")
 	c.Flags().Bool("pprof", false, "serve /debug/pprof to clients on this machine (server.pprof)")
 	return c
 }

@@ -151,8 +151,8 @@ func (s *Server) bearerError(w http.ResponseWriter, status int, name, scope, des
 	writeJSON(w, status, oauthProblem{name, description})
 }
 
-// launchBody is what an EHR says when it launches an app.
-type launchBody struct {
+// LaunchRequest is what an EHR says when it launches an app.
+type LaunchRequest struct {
 	Patient           string `json:"patient"`
 	Encounter         string `json:"encounter"`
 	FHIRContext       []any  `json:"fhirContext"`
@@ -180,7 +180,7 @@ func (s *Server) createLaunch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	var b launchBody
+	var b LaunchRequest
 	if err := decodeStrict(body, &b); err != nil {
 		s.fail(w, r, invalid("%s", err))
 		return
@@ -194,7 +194,7 @@ func (s *Server) createLaunch(w http.ResponseWriter, r *http.Request) {
 }
 
 // NewLaunch stores a launch context and returns its identifier.
-func (s *Server) NewLaunch(ctx context.Context, b launchBody) (string, error) {
+func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error) {
 	c := storage.Context{
 		Intent: b.Intent, NeedPatientBanner: b.NeedPatientBanner, SmartStyleURL: b.SmartStyleURL, Tenant: b.Tenant, ClientID: b.ClientID, User: b.User,
 	}

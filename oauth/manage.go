@@ -78,6 +78,7 @@ func (s *Server) mountAdmin(m *web.Mux) {
 		return s.NewPassword(ctx, id, in.Password)
 	})
 
+	m.HandleFunc(web.Admin, "POST /admin/token/explain", s.explain)
 	handle("GET /admin/apikeys", http.StatusOK, func(ctx context.Context, _ string, _ []byte) (any, error) { return s.APIKeys(ctx) })
 	handle("POST /admin/apikeys", http.StatusCreated, func(ctx context.Context, _ string, b []byte) (any, error) {
 		var in struct {

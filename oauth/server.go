@@ -50,7 +50,9 @@ type Options struct {
 	Logger   *slog.Logger
 	// Audit is told what happened; nil keeps no record.
 	Audit func(Event)
-	Now   func() time.Time // nil is time.Now
+	// Explain says what allows or denies a principal a request; nil says nothing.
+	Explain func(ctx context.Context, p *access.Principal, method, path string) (any, error)
+	Now     func() time.Time // nil is time.Now
 }
 
 // Server is the authorization server.

@@ -267,13 +267,7 @@ func (s *Server) clearCaches(names string) {
 func (s *Server) authorization(ctx context.Context, o Options) (Authorization, error) {
 	build := o.Authorization
 	if build == nil {
-		build = func(ctx context.Context, s *Server) (Authorization, error) {
-			proxies, err := s.Config.trustedProxies()
-			if err != nil {
-				return nil, err
-			}
-			return authorizationServer(ctx, s, proxies)
-		}
+		build = func(ctx context.Context, s *Server) (Authorization, error) { return NewAuthorization(ctx, s) }
 	}
 	a, err := build(ctx, s)
 	if err != nil {
