@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"kiln/gen/r4"
 	"kiln/server/access"
+	"kiln/server/admin"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -20,6 +22,19 @@ func (s *Server) access(i *interaction.Service) *access.Decider {
 		Options:  func(ctx context.Context) search.Options { return i.SearchOptions(ctx, false, nil) },
 		Patients: s.relatedPatients,
 	}
+}
+
+// policies knows and administers the policies in force.
+func (s *Server) policies(ctx context.Context) (*admin.Access, error) {
+	source := &access.PolicySource{Store: s.Store, Decider: s.Service.Access, DefaultDeny: s.Config.Auth.Policy.DefaultDeny, Logger: s.Logger}
+	s.Service.Access.Policies = source.Current
+	if s.Config.Auth.Enabled {
+		if err := source.Load(ctx); err != nil {
+			return nil, fmt.Errorf("read the access policies: %w", err)
+		}
+		s.background(source.Run)
+	}
+	return &admin.Access{Decider: s.Service.Access, Policies: source, Store: s.Store}, nil
 }
 
 // relatedPatients are the patients of RelatedPerson/id, none where there is no such

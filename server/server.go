@@ -119,13 +119,17 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
 	mux := s.mux()
 	s.admin = s.administration()
-	parts := []web.Part{s.admin}
+	policies, err := s.policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	parts := []web.Part{s.admin, policies}
 	if c.Auth.Enabled {
 		authorization, err := s.authorization(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		mux.Verifier = authorization
+		mux.Verifier, policies.Verifier = authorization, authorization
 		parts = append(parts, authorization)
 	}
 	parts = append(parts, s.fhir())

@@ -214,6 +214,17 @@ type OauthUser struct {
 	Updated  time.Time
 }
 
+type Policy struct {
+	Name        string
+	Document    string
+	LastUpdated time.Time
+}
+
+type PolicyVersion struct {
+	One     bool
+	Version int64
+}
+
 type QuantityUnit struct {
 	ID     int64
 	System string

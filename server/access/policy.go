@@ -1,8 +1,260 @@
 package access
 
-import "kiln/oauth/smart"
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
 
-// Policies are the policies in force.
-type Policies struct{}
+	"kiln/oauth/smart"
+	"kiln/server/outcome"
+)
 
-func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ string) {}
+// Policy takes away from what scopes give, or, under auth.policy.default_deny, leaves
+// it. Of those in force that match, the one with the lowest priority number decides;
+// of two with the same number, the one that comes first by name.
+// Contract: docs/contract.md, Authorization, Policies, federation, audit.
+type Policy struct {
+	Name     string `json:"name"`
+	Active   bool   `json:"active"`
+	Priority int    `json:"priority"`
+	// DryRun decides nothing: what the policy would have denied is logged and counted.
+	DryRun  bool    `json:"dryRun"`
+	Matcher Matcher `json:"matcher"`
+	Effect  string  `json:"effect"` // allow or deny
+	// Condition is a search, "Observation?category=laboratory": the policy matches what
+	// it finds. It may hold {user.fhirUser}, {patient} and {client}. "" is everything.
+	Condition string `json:"condition,omitempty"`
+	Message   string `json:"message,omitempty"` // told to those who are denied
+
+	denied *atomic.Int64 // by a dry run
+}
+
+// Matcher says whom and what a policy is about. An empty list is everybody or
+// everything; of several lists each must match.
+type Matcher struct {
+	Clients       []string `json:"clients,omitempty"`
+	Roles         []string `json:"roles,omitempty"`
+	Users         []string `json:"users,omitempty"`
+	ResourceTypes []string `json:"resourceTypes,omitempty"`
+	// Interactions are those of a capability statement. A policy about one is about all
+	// that need the same letter of a scope: read, vread and the history of an instance;
+	// update and patch; search and the history of a type.
+	Interactions []string `json:"interactions,omitempty"`
+	SourceIPs    []string `json:"sourceIps,omitempty"` // addresses and networks
+}
+
+// policyPermissions are the letters that interactions need.
+var policyPermissions = map[string]smart.Permissions{
+	"read": smart.Read, "vread": smart.Read, "history-instance": smart.Read, "history": smart.Read | smart.Search,
+	"search": smart.Search, "search-type": smart.Search, "search-system": smart.Search, "history-type": smart.Search, "history-system": smart.Search,
+	"create": smart.Create, "update": smart.Update, "patch": smart.Update, "delete": smart.Delete,
+}
+
+// ParsePolicy reads a policy. It fails with invalid where it could not be decided on.
+// An absent active is true.
+func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, error) {
+	p := Policy{Active: true, denied: new(atomic.Int64)}
+	in := json.NewDecoder(bytes.NewReader(document))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&p); err != nil {
+		return nil, outcome.Invalid("the policy cannot be read: %v", err)
+	}
+	if p.Name == "" || len(p.Name) > 200 {
+		return nil, outcome.Invalid("a policy needs a name of up to 200 bytes").At("name")
+	}
+	if p.Effect != "allow" && p.Effect != "deny" {
+		return nil, outcome.Invalid("effect is %q: expected allow or deny", p.Effect).At("effect")
+	}
+	reg := d.Registry()
+	for _, t := range p.Matcher.ResourceTypes {
+		if !reg.Has(t) {
+			return nil, outcome.Invalid("resourceTypes has %q, which is no resource type%s", t, reg.NearestType(t)).At("matcher.resourceTypes")
+		}
+	}
+	for _, i := range p.Matcher.Interactions {
+		if policyPermissions[i] == 0 {
+			return nil, outcome.Invalid("interactions has %q: expected read, vread, search, history, create, update, patch or delete", i).At("matcher.interactions")
+		}
+	}
+	for _, text := range p.Matcher.SourceIPs {
+		if _, err := network(text); err != nil {
+			return nil, outcome.Invalid("sourceIps has %q: expected an address such as 10.0.0.1 or a network such as 10.0.0.0/8", text).At("matcher.sourceIps")
+		}
+	}
+	if p.Condition != "" {
+		// Any value stands in for a placeholder: what counts is the parameters.
+		if _, err := d.policyCondition(ctx, p.Condition, strings.NewReplacer("{user.fhirUser}", "Patient%2F1", "{patient}", "1", "{client}", "c")); err != nil {
+			return nil, outcome.Invalid("condition %q: %v", p.Condition, err).At("condition")
+		}
+	}
+	return &p, nil
+}
+
+func network(text string) (netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Masked(), nil
+	}
+	a, err := netip.ParseAddr(text)
+	return netip.PrefixFrom(a, a.BitLen()), err
+}
+
+// policyCondition reads "Type?search" with placeholders replaced.
+func (d *Decider) policyCondition(ctx context.Context, text string, replace *strings.Replacer) (Condition, error) {
+	typ, query, ok := strings.Cut(text, "?")
+	if !ok || !d.Registry().Has(typ) {
+		return nothing, fmt.Errorf("expected a resource type, a question mark and a search")
+	}
+	return d.search(ctx, typ, replace.Replace(query))
+}
+
+// Policies are policies in force, in the order in which they decide. They are not
+// changed.
+type Policies struct {
+	List        []*Policy
+	DefaultDeny bool // what no policy decides is denied
+}
+
+// NewPolicies sorts policies.
+func NewPolicies(list []*Policy, defaultDeny bool) *Policies {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b *Policy) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	return &Policies{list, defaultDeny}
+}
+
+// matches reports whether the policy is about what a principal does to typ.
+func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) bool {
+	in := func(list []string, values ...string) bool {
+		return len(list) == 0 || slices.ContainsFunc(values, func(v string) bool { return v != "" && slices.Contains(list, v) })
+	}
+	if !in(m.Clients, r.ClientID) || !in(m.Users, r.Subject) || !in(m.Roles, r.Roles...) || !in(m.ResourceTypes, typ) {
+		return false
+	}
+	if len(m.Interactions) > 0 && !slices.ContainsFunc(m.Interactions, func(i string) bool { return policyPermissions[i]&permission != 0 }) {
+		return false
+	}
+	if len(m.SourceIPs) == 0 {
+		return true
+	}
+	address, err := netip.ParseAddr(r.address)
+	return err == nil && slices.ContainsFunc(m.SourceIPs, func(text string) bool {
+		p, err := network(text)
+		return err == nil && p.Contains(address.Unmap())
+	})
+}
+
+// DryRun is what a policy under dry run would take away.
+type DryRun struct {
+	Policy *Policy
+	Condition
+}
+
+// Count counts one denial and returns how many there were.
+func (d DryRun) Count() int64 { return d.Policy.denied.Add(1) }
+
+// Denied is how often a dry run of the policy would have denied on this server since
+// the policy was changed last.
+func (p *Policy) Denied() int64 { return p.denied.Load() }
+
+// applyPolicies takes away from a what policies do. The list is folded from its end:
+// what a policy does not match is left to those behind it.
+func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ string) {
+	if r.d.Policies == nil {
+		return
+	}
+	if r.policies == nil {
+		if r.policies, a.err = r.d.Policies(r.ctx); a.err != nil {
+			a.Condition = nothing
+			return
+		}
+	}
+	type step struct {
+		*Policy
+		c Condition
+	}
+	var steps []step
+	before := nothing // what earlier policies decide
+	for _, p := range r.policies.List {
+		if !p.Active || !p.Matcher.matches(r, permission, typ) {
+			continue
+		}
+		c, about := r.condition(p, typ)
+		if !about {
+			continue
+		}
+		if p.DryRun {
+			if p.Effect == "deny" {
+				if c = c.and(before.not()); !c.none {
+					a.dry = append(a.dry, DryRun{p, c})
+				}
+			}
+			continue
+		}
+		steps = append(steps, step{p, c})
+		if before = before.or(c); c.Whole() {
+			break
+		}
+	}
+	left := Condition{none: r.policies.DefaultDeny}
+	if left.none {
+		a.message = "no policy of this server allows this (auth.policy.default_deny)"
+	}
+	for _, s := range slices.Backward(steps) {
+		if s.Effect == "allow" {
+			left = s.c.or(left)
+		} else {
+			left = s.c.not().and(left)
+			if a.message = s.Message; a.message == "" {
+				a.message = "the policy " + s.Name + " of this server does not allow this"
+			}
+		}
+		a.policies = append(a.policies, s.Effect+" by "+s.Name)
+	}
+	slices.Reverse(a.policies)
+	a.Condition = a.Condition.and(left)
+	a.denied = a.none
+}
+
+// condition is what of typ a policy matches; about is false for nothing. A condition
+// that cannot be read for this principal matches nothing where it would allow, and
+// everything of its type where it would deny.
+func (r *Rights) condition(p *Policy, typ string) (c Condition, about bool) {
+	if p.Condition == "" {
+		return Condition{}, true
+	}
+	if of, _, _ := strings.Cut(p.Condition, "?"); of != typ {
+		return nothing, false
+	}
+	missing := false
+	var pairs []string
+	for _, v := range [][2]string{{"{user.fhirUser}", r.FHIRUser}, {"{patient}", r.Patient}, {"{client}", r.ClientID}} {
+		missing = missing || v[1] == "" && strings.Contains(p.Condition, v[0])
+		pairs = append(pairs, v[0], url.QueryEscape(searchEscape.Replace(v[1])))
+	}
+	var err error
+	if !missing {
+		c, err = r.d.policyCondition(r.ctx, p.Condition, strings.NewReplacer(pairs...))
+	}
+	if missing || err != nil {
+		return Condition{}, p.Effect == "deny"
+	}
+	return c, true
+}
+
+// searchEscape writes a text as one value of a search parameter.
+// Spec: https://hl7.org/fhir/R4/search.html#escaping.
+var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|`)
+
+// DryRuns are what policies under dry run would take from what permission reaches of
+// typ.
+func (r *Rights) DryRuns(permission smart.Permissions, typ string) []DryRun {
+	return r.answer(permission, typ).dry
+}

@@ -35,8 +35,9 @@ type Decider struct {
 //	Condition and its Holds  one resource
 type Rights struct {
 	*Principal
-	d   *Decider
-	ctx context.Context
+	d       *Decider
+	ctx     context.Context
+	address string // where the request comes from
 
 	mu       sync.Mutex
 	known    map[question]answer
@@ -58,6 +59,7 @@ type answer struct {
 	why      string // the scope that gives
 	policies []string
 	message  string // of the policy that denies
+	dry      []DryRun
 }
 
 // For returns the rights of a principal in a request.
@@ -105,7 +107,10 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 	case d == nil:
 		return nil, errors.New("access: a principal, and nobody to decide what it may do")
 	}
-	r.once.Do(func() { r.rights = d.For(ctx, r.principal) })
+	r.once.Do(func() {
+		r.rights = d.For(ctx, r.principal)
+		r.rights.address = r.address
+	})
 	return r.rights, nil
 }
 
@@ -295,16 +300,15 @@ func (r *Rights) May(permission smart.Permissions, typ string) error {
 	case a.granted:
 		return nil
 	}
-	return r.lacks(permission, typ)
+	return Insufficient(r.lacking(permission, typ))
 }
 
-// lacks is the error of a token without the scope for something.
-func (r *Rights) lacks(permission smart.Permissions, typ string) error {
-	scope := r.context(permission, typ) + "/" + typ + "." + permission.String()
+// lacking is the scope that would do.
+func (r *Rights) lacking(permission smart.Permissions, typ string) string {
 	if reading, ok := adminOnly[typ]; ok && (reading || permission&(smart.Read|smart.Search) == 0) {
-		scope = "admin"
+		return "admin"
 	}
-	return Insufficient(scope)
+	return r.context(permission, typ) + "/" + typ + "." + permission.String()
 }
 
 // context is that of the scope that would do.

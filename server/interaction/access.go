@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 
 	"kiln/oauth/smart"
@@ -126,7 +127,25 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	case !ok:
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	}
+	if err == nil {
+		v.s.dryRun(ctx, v.rights, smart.Read, found)
+	}
 	return found, err
+}
+
+// dryRun counts and logs what policies under dry run would have denied.
+func (s *Service) dryRun(ctx context.Context, rights *access.Rights, permission smart.Permissions, v fhir.Version) {
+	for _, d := range rights.DryRuns(permission, v.ResourceType) {
+		if ok, err := s.holds(d.Condition, v); err == nil && ok {
+			s.wouldDeny(ctx, rights, d, permission, v.ResourceType, v.ID)
+		}
+	}
+}
+
+func (s *Service) wouldDeny(ctx context.Context, rights *access.Rights, d access.DryRun, permission smart.Permissions, typ, id string) {
+	s.logger().LogAttrs(ctx, slog.LevelInfo, "a policy under dry run would deny", slog.String("policy", d.Policy.Name),
+		slog.String("subject", rights.Subject), slog.String("client", rights.ClientID), slog.String("permission", permission.String()),
+		slog.String("resource", typ+"/"+id), slog.Int64("denied", d.Count()))
 }
 
 func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Version, error) {
@@ -151,7 +170,14 @@ func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult
 	if err != nil {
 		return nil, err
 	}
-	return v.from.Search(ctx, n)
+	found, err := v.from.Search(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, match := range found.Matches {
+		v.s.dryRun(ctx, v.rights, smart.Search, match)
+	}
+	return found, nil
 }
 
 // historyScan bounds how many versions one request decides on. Where they do not
@@ -254,6 +280,7 @@ func (v *seen) mayList(ctx context.Context, permission smart.Permissions, versio
 // guard lets a write of the request pass, or not. It implements store.Guard.
 type guard struct {
 	s      *Service
+	ctx    context.Context
 	rights *access.Rights
 	typ    string
 	update smart.Permissions // what changes an existing resource: Update or Delete
@@ -265,7 +292,7 @@ func (s *Service) Guarded(ctx context.Context, w *store.Write) error {
 	if err != nil || rights == nil {
 		return err
 	}
-	g := &guard{s: s, rights: rights, typ: w.ResourceType, update: smart.Update}
+	g := &guard{s: s, ctx: ctx, rights: rights, typ: w.ResourceType, update: smart.Update}
 	if w.Method == fhir.DELETE {
 		g.update = smart.Delete
 	}
@@ -296,6 +323,15 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 	}
 	if err := g.rights.May(permission, g.typ); err != nil {
 		return err
+	}
+	if current != nil {
+		g.s.dryRun(g.ctx, g.rights, permission, *current)
+	} else {
+		for _, d := range g.rights.DryRuns(permission, g.typ) {
+			if ok, err := d.Holds(&match.Resource{Type: g.typ, ID: id, LastUpdated: g.s.Now(), Index: x}); err == nil && ok {
+				g.s.wouldDeny(g.ctx, g.rights, d, permission, g.typ, id)
+			}
+		}
 	}
 	c, err := g.rights.Condition(permission, g.typ)
 	if err != nil || c.Whole() {

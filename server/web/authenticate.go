@@ -24,7 +24,11 @@ func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 		x.Fail(r, err)
 		return false
 	}
-	x.ctx = access.With(x.ctx, p)
+	if p == nil || p.IsOpen() {
+		x.ctx = access.With(x.ctx, p)
+	} else {
+		x.ctx = access.WithAddress(x.ctx, p, m.Now().Proxies.Client(r).String())
+	}
 	return true
 }
 

@@ -1,0 +1,266 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+
+	"kiln/server/access"
+	"kiln/server/outcome"
+	"kiln/server/web"
+)
+
+// Access serves /admin/policies and /admin/token/explain. Its fields are set before
+// Mount.
+type Access struct {
+	Decider  *access.Decider
+	Policies *access.PolicySource
+	Store    PolicyWriter
+	// Verifier knows tokens; nil where authorization is off.
+	Verifier access.Verifier
+}
+
+// PolicyWriter changes what is stored of policies.
+type PolicyWriter interface {
+	access.PolicyStore
+	// ChangePolicy makes a policy what change makes of its JSON, nil for none; nil
+	// deletes it.
+	ChangePolicy(ctx context.Context, name string, change func(old []byte) ([]byte, error)) (created bool, err error)
+}
+
+// Mount serves the paths, to administrators.
+func (a *Access) Mount(m *web.Mux) {
+	handle := func(pattern string, do func(x *web.Exchange, r *http.Request) error) {
+		m.HandleFunc(web.Admin, pattern, func(w http.ResponseWriter, r *http.Request) {
+			x := w.(*web.Exchange)
+			x.Header().Set("Cache-Control", "no-store")
+			if err := do(x, r); err != nil {
+				x.Fail(r, err)
+			}
+		})
+	}
+	handle("GET /admin/policies", a.list)
+	handle("POST /admin/policies", a.create)
+	handle("GET /admin/policies/{name}", a.read)
+	handle("PUT /admin/policies/{name}", a.replace)
+	handle("PATCH /admin/policies/{name}", a.merge)
+	handle("DELETE /admin/policies/{name}", a.delete)
+	handle("POST /admin/token/explain", a.explain)
+}
+
+// policy is a policy as it is answered; id is its name, by which its path goes.
+type policy struct {
+	ID string `json:"id"`
+	*access.Policy
+	// DryRunDenied is what a dry run would have denied on this server.
+	DryRunDenied int64 `json:"dryRunDenied"`
+}
+
+func answerOf(p *access.Policy) policy { return policy{p.Name, p, p.Denied()} }
+
+// maxDocument bounds the body of a request.
+const maxDocument = 256 << 10
+
+func body(r *http.Request) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	switch {
+	case err != nil:
+		return nil, outcome.New(outcome.CodeStructure, "the body could not be read to its end").Because(err)
+	case len(b) > maxDocument:
+		return nil, outcome.New(outcome.CodeTooLong, "the body is larger than %d bytes", maxDocument)
+	}
+	return b, nil
+}
+
+// current are the policies as they are stored now.
+func (a *Access) current(ctx context.Context) ([]*access.Policy, error) {
+	if err := a.Policies.Load(ctx); err != nil {
+		return nil, err
+	}
+	p, err := a.Policies.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.List, nil
+}
+
+func (a *Access) list(x *web.Exchange, r *http.Request) error {
+	list, err := a.current(r.Context())
+	if err != nil {
+		return err
+	}
+	out := make([]policy, len(list))
+	for i, p := range list {
+		out[i] = answerOf(p)
+	}
+	x.SendJSON(r, http.StatusOK, out)
+	return nil
+}
+
+func (a *Access) read(x *web.Exchange, r *http.Request) error {
+	return a.tell(x, r, http.StatusOK, r.PathValue("name"))
+}
+
+// tell answers with a policy as it is stored.
+func (a *Access) tell(x *web.Exchange, r *http.Request, status int, name string) error {
+	list, err := a.current(r.Context())
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list, func(p *access.Policy) bool { return p.Name == name })
+	if i < 0 {
+		return noPolicy(name)
+	}
+	x.SendJSON(r, status, answerOf(list[i]))
+	return nil
+}
+
+func noPolicy(name string) error {
+	return outcome.New(outcome.CodeNotFound, "there is no policy %q", name)
+}
+
+// document reads what a client sends as a policy: without what answers add.
+func (a *Access) document(ctx context.Context, raw []byte, name string) (*access.Policy, []byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+		return nil, nil, outcome.New(outcome.CodeStructure, "the body is no JSON object").Because(err)
+	}
+	delete(fields, "id")
+	delete(fields, "dryRunDenied")
+	if name != "" {
+		var own string
+		if given, ok := fields["name"]; ok && (json.Unmarshal(given, &own) != nil || own != name) {
+			return nil, nil, outcome.Invalid("the body has the name %s, the URL names %q", given, name)
+		}
+		fields["name"], _ = json.Marshal(name)
+	}
+	clean, err := json.Marshal(fields)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := a.Decider.ParsePolicy(ctx, clean)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := json.Marshal(p)
+	return p, text, err
+}
+
+func (a *Access) create(x *web.Exchange, r *http.Request) error {
+	raw, err := body(r)
+	if err != nil {
+		return err
+	}
+	p, text, err := a.document(r.Context(), raw, "")
+	if err != nil {
+		return err
+	}
+	if _, err := a.Store.ChangePolicy(r.Context(), p.Name, func(old []byte) ([]byte, error) {
+		if old != nil {
+			return nil, outcome.Conflict("there is a policy %q already", p.Name)
+		}
+		return text, nil
+	}); err != nil {
+		return err
+	}
+	x.Header().Set("Location", "/admin/policies/"+url.PathEscape(p.Name))
+	return a.tell(x, r, http.StatusCreated, p.Name)
+}
+
+func (a *Access) replace(x *web.Exchange, r *http.Request) error {
+	name := r.PathValue("name")
+	raw, err := body(r)
+	if err != nil {
+		return err
+	}
+	_, text, err := a.document(r.Context(), raw, name)
+	if err != nil {
+		return err
+	}
+	created, err := a.Store.ChangePolicy(r.Context(), name, func([]byte) ([]byte, error) { return text, nil })
+	if err != nil {
+		return err
+	}
+	if created {
+		return a.tell(x, r, http.StatusCreated, name)
+	}
+	return a.tell(x, r, http.StatusOK, name)
+}
+
+// merge is a JSON merge patch. Spec: RFC 7396.
+func (a *Access) merge(x *web.Exchange, r *http.Request) error {
+	name := r.PathValue("name")
+	raw, err := body(r)
+	if err != nil {
+		return err
+	}
+	if _, err := a.Store.ChangePolicy(r.Context(), name, func(old []byte) ([]byte, error) {
+		if old == nil {
+			return nil, noPolicy(name)
+		}
+		next, err := jsonpatch.MergePatch(old, raw)
+		if err != nil {
+			return nil, outcome.New(outcome.CodeStructure, "the body is no JSON object").Because(err)
+		}
+		_, text, err := a.document(r.Context(), next, name)
+		return text, err
+	}); err != nil {
+		return err
+	}
+	return a.tell(x, r, http.StatusOK, name)
+}
+
+func (a *Access) delete(x *web.Exchange, r *http.Request) error {
+	if _, err := a.Store.ChangePolicy(r.Context(), r.PathValue("name"), func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+		return err
+	}
+	if err := a.Policies.Load(r.Context()); err != nil {
+		return err
+	}
+	x.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// explain says what a token may do: {"token": "…", "method": "GET", "path": "Patient/1"}.
+func (a *Access) explain(x *web.Exchange, r *http.Request) error {
+	raw, err := body(r)
+	if err != nil {
+		return err
+	}
+	var in struct{ Token, Method, Path string }
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return outcome.New(outcome.CodeStructure, "the body is no JSON object with token, method and path").Because(err)
+	}
+	if a.Verifier == nil {
+		return outcome.NotSupported("authorization is off (auth.enabled): there are no tokens, and everything is allowed")
+	}
+	if in.Token == "" {
+		return outcome.New(outcome.CodeRequired, "token is missing").At("token")
+	}
+	if (in.Method == "") != (in.Path == "") {
+		return outcome.New(outcome.CodeRequired, "method and path go together")
+	}
+	p, err := a.Verifier.Verify(r.Context(), strings.TrimPrefix(in.Token, "Bearer "))
+	if err != nil {
+		if outcome.Is(err, outcome.CodeLogin) { // the token that is asked about, not the caller's
+			x.SendJSON(r, http.StatusOK, map[string]any{"active": false, "reason": err.Error()})
+			return nil
+		}
+		return err
+	}
+	e, err := a.Decider.For(r.Context(), p).Explain(in.Method, in.Path)
+	if err != nil {
+		return err
+	}
+	x.SendJSON(r, http.StatusOK, struct {
+		Active bool `json:"active"`
+		access.Explanation
+	}{true, e})
+	return nil
+}

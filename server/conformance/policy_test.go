@@ -1,0 +1,227 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/server"
+	"kiln/server/store/storetest"
+)
+
+// atRoot is the service without /fhir: administration.
+func (s *service) atRoot() *service {
+	n := *s
+	n.base = strings.TrimSuffix(s.base, "/fhir")
+	return &n
+}
+
+// Authorization, Policies, federation, audit: policies take away from what scopes give.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	admin := s.atRoot().as(systemClient("admin"))
+	app := systemClient("system/*.cruds")
+	policy := func(name, body string) {
+		t.Helper()
+		admin.put("/admin/policies/"+name, `{`+body+`}`)
+	}
+	remove := func(t *testing.T, names ...string) {
+		for _, name := range names {
+			admin.in(t).do("DELETE", "/admin/policies/"+name, "").want(204)
+		}
+	}
+
+	t.Run("create, show, list, replace, merge, delete", func(t *testing.T) {
+		admin := admin.in(t)
+		if got := admin.get("/admin/policies").want(200); strings.TrimSpace(string(got.body)) != "[]" {
+			t.Errorf("no policies: %s", got.body)
+		}
+		got := admin.post("/admin/policies", `{"name":"first one","priority":5,"matcher":{"clients":["other"]},"effect":"deny","message":"no"}`).want(201).
+			has("Location", "/admin/policies/first%20one")
+		got.equal("name", "first one").equal("active", "true").equal("dryRun", "false").equal("effect", "deny").equal("priority", "5").equal("matcher.clients.0", "other").equal("message", "no")
+		admin.post("/admin/policies", `{"name":"first one","effect":"deny"}`).issue(409, "conflict")
+		admin.get("/admin/policies/first%20one").want(200).equal("priority", "5")
+		admin.do("PATCH", "/admin/policies/first%20one", `{"active":false,"matcher":{"clients":null}}`).want(200).equal("active", "false").equal("effect", "deny")
+		admin.put("/admin/policies/first%20one", `{"effect":"allow"}`).want(200).equal("effect", "allow").equal("active", "true").equal("priority", "0")
+		admin.put("/admin/policies/second", `{"effect":"allow","priority":-1}`).want(201)
+		admin.get("/admin/policies").want(200).equal("0.name", "second").equal("1.name", "first one")
+		remove(t, "first%20one", "second")
+		admin.get("/admin/policies/second").issue(404, "not-found")
+		admin.do("DELETE", "/admin/policies/second", "").issue(404, "not-found")
+	})
+	t.Run("what could not be decided on is refused", func(t *testing.T) {
+		admin := admin.in(t)
+		for body, word := range map[string]string{
+			`{"effect":"deny"}`:                      "name",
+			`{"name":"x"}`:                           "effect",
+			`{"name":"x","effect":"maybe"}`:          "maybe",
+			`{"name":"x","effect":"deny","efect":1}`: "efect",
+			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Patien"]}}`:                        "Patient",
+			`{"name":"x","effect":"deny","matcher":{"interactions":["look"]}}`:                           "look",
+			`{"name":"x","effect":"deny","matcher":{"sourceIps":["10.0.0.300"]}}`:                        "10.0.0.300",
+			`{"name":"x","effect":"deny","condition":"category=laboratory"}`:                             "resource type",
+			`{"name":"x","effect":"deny","condition":"Observation?nonsense=1"}`:                          "nonsense",
+			`{"name":"x","effect":"deny","condition":"Observation?_sort=date"}`:                          "_sort",
+			`{"name":"x","effect":"deny","condition":"Observation?subject:Patient.name=x"}`:              "itself",
+			`{"name":"x","effect":"deny","condition":"Patient?_has:Observation:subject:status=final"}`:   "itself",
+			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Observation"]},"priority":"high"}`: "priority",
+		} {
+			admin.post("/admin/policies", body).issue(400, "invalid", word)
+		}
+		admin.post("/admin/policies", `[]`).want(400)
+	})
+	t.Run("only administrators", func(t *testing.T) {
+		s.atRoot().in(t).get("/admin/policies").want(401)
+		s.atRoot().in(t).as(app).get("/admin/policies").issue(403, "forbidden").has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="admin"`)
+		s.atRoot().in(t).as(app).post("/admin/token/explain", `{"token":"x"}`).want(403)
+	})
+	t.Run("deny a type", func(t *testing.T) {
+		s := s.in(t).as(app)
+		policy("no-conditions", `"effect":"deny","matcher":{"resourceTypes":["Condition"]},"message":"conditions are closed"`)
+		s.get("/Condition/cond-a").issue(403, "forbidden", "conditions are closed")
+		s.get("/Condition").issue(403, "forbidden", "conditions are closed")
+		s.get("/Observation/obs-a").want(200)
+		if got := s.get("/?_count=100").want(200); strings.Contains(string(got.body), "cond-a") {
+			t.Error("a denied type is found")
+		}
+		remove(t, "no-conditions")
+		s.get("/Condition/cond-a").want(200)
+	})
+	t.Run("a condition hides what it finds, in searches and totals too", func(t *testing.T) {
+		s := s.in(t).as(app)
+		policy("no-lab", `"effect":"deny","condition":"Observation?category=laboratory"`)
+		s.get("/Observation/obs-a").want(404)
+		s.get("/Observation/vital-a").want(200)
+		s.get("/Observation").want(200).equal("total", "3")
+		s.get("/Practitioner?_has:Observation:performer:code=x").want(200).equal("total", "0")
+		s.get("/Patient").want(200).equal("total", "2")
+		s.get("/?_type=Observation,Patient").want(200).equal("total", "5")
+		s.do("DELETE", "/Observation/obs-a", "").want(204)
+		s.put("/Observation/vital-a", `{"resourceType":"Observation","id":"vital-a","status":"final","code":{"text":"x"},"category":[{"coding":[{"code":"laboratory"}]}]}`).issue(403, "forbidden")
+		remove(t, "no-lab")
+		s.get("/Observation/obs-a").want(200).equal("meta.versionId", "1")
+	})
+	t.Run("the lowest priority number that matches decides", func(t *testing.T) {
+		s := s.in(t).as(app)
+		policy("deny-all", `"effect":"deny","priority":10,"matcher":{"resourceTypes":["Observation"]}`)
+		policy("allow-lab", `"effect":"allow","priority":5,"condition":"Observation?category=laboratory"`)
+		s.get("/Observation").want(200).equal("total", "2")
+		s.get("/Observation/obs-a").want(200)
+		s.get("/Observation/vital-a").want(404)
+		policy("deny-first", `"effect":"deny","priority":1,"condition":"Observation?subject=Patient/a"`)
+		s.get("/Observation").want(200).equal("total", "1")
+		s.get("/Observation/obs-a").want(404)
+		policy("deny-first", `"active":false,"effect":"deny","priority":1,"condition":"Observation?subject=Patient/a"`)
+		s.get("/Observation").want(200).equal("total", "2")
+		remove(t, "deny-all", "allow-lab", "deny-first")
+	})
+	t.Run("a policy gives nothing that scopes don't", func(t *testing.T) {
+		policy("allow", `"effect":"allow"`)
+		s.in(t).as(patientApp("a", "patient/Patient.r")).get("/Observation").want(403)
+		s.in(t).as(patientApp("a", "patient/*.rs")).get("/Observation/obs-b").want(404)
+		remove(t, "allow")
+	})
+	t.Run("matchers: clients, users, roles, interactions, addresses", func(t *testing.T) {
+		s := s.in(t)
+		nurse := claims{Subject: "nora", Client: "ward", User: "Practitioner/dr", Roles: []string{"nurse"}, Scope: "user/*.cruds"}
+		for _, tt := range []struct {
+			matcher       string
+			nurse, client int
+		}{
+			{`"clients":["ward"]`, 403, 200}, {`"users":["nora"]`, 403, 200}, {`"roles":["nurse","doctor"]`, 403, 200},
+			{`"clients":["ward"],"roles":["doctor"]`, 200, 200}, {`"interactions":["read"]`, 403, 403}, {`"interactions":["delete","create"]`, 200, 200},
+			{`"sourceIps":["127.0.0.0/8","::1"]`, 403, 403}, {`"sourceIps":["10.0.0.0/8"]`, 200, 200}, {``, 403, 403},
+		} {
+			policy("m", `"effect":"deny","matcher":{`+tt.matcher+`}`)
+			s.as(nurse).get("/Patient/a").want(tt.nurse)
+			s.as(app).get("/Patient/a").want(tt.client)
+		}
+		remove(t, "m")
+	})
+	t.Run("placeholders", func(t *testing.T) {
+		s := s.in(t)
+		policy("own", `"effect":"allow","priority":1,"condition":"Patient?general-practitioner={user.fhirUser}"`)
+		policy("rest", `"effect":"deny","priority":2,"matcher":{"resourceTypes":["Patient"]}`)
+		doctor := claims{Subject: "d", Client: "ward", User: "Practitioner/dr", Scope: "user/*.rs"}
+		s.as(doctor).get("/Patient").want(200).equal("total", "2")
+		doctor.User = "Practitioner/other"
+		s.as(doctor).get("/Patient").want(200).equal("total", "0")
+		doctor.User = "Practitioner/dr,Practitioner/x&_id=a"
+		s.as(doctor).get("/Patient").want(403)
+		doctor.User = ""
+		s.as(doctor).get("/Patient").want(403)
+		policy("own", `"effect":"deny","priority":1,"condition":"Observation?subject=Patient/{patient}"`)
+		s.as(patientApp("a", "patient/Observation.rs")).get("/Observation").want(200).equal("total", "0")
+		remove(t, "own", "rest")
+	})
+	t.Run("a dry run only counts", func(t *testing.T) {
+		s := s.in(t).as(app)
+		policy("dry", `"effect":"deny","dryRun":true,"condition":"Observation?category=laboratory"`)
+		admin.in(t).get("/admin/policies/dry").want(200).equal("dryRunDenied", "0")
+		s.get("/Observation/obs-a").want(200)
+		s.get("/Observation/vital-a").want(200)
+		s.get("/Observation").want(200).equal("total", "5")
+		admin.in(t).get("/admin/policies/dry").want(200).equal("dryRunDenied", "3")
+		remove(t, "dry")
+	})
+}
+
+// What one server is told is in force on the others within a second.
+func TestPoliciesOnTwoServers(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	on := func(c *server.Config) { c.Database.URL = url }
+	one, two := authorized(t, on), authorized(t, on)
+	twoPatients(one)
+	reader := systemClient("system/*.rs")
+	two.as(reader).get("/Patient/a").want(200)
+	one.atRoot().as(systemClient("admin")).post("/admin/policies", `{"name":"closed","effect":"deny"}`).want(201)
+	one.as(reader).get("/Patient/a").want(403)
+	deadline := time.Now().Add(time.Second)
+	eventually(t, "the policy on the other server", func() bool { return two.as(reader).get("/Patient/a").status == 403 })
+	if late := time.Since(deadline); late > 0 {
+		t.Errorf("it took %s longer than a second", late)
+	}
+}
+
+// auth.policy.default_deny: what no policy allows is denied.
+func TestPolicyDefaultDeny(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, func(c *server.Config) { c.Auth.Policy.DefaultDeny = true })
+	admin, app := s.atRoot().as(systemClient("admin")), s.as(systemClient("system/*.cruds"))
+	app.get("/Patient").issue(403, "forbidden", "default_deny")
+	admin.post("/admin/policies", `{"name":"patients","effect":"allow","matcher":{"resourceTypes":["Patient"]}}`).want(201)
+	app.get("/Patient").want(200)
+	app.post("/Patient", `{"resourceType":"Patient"}`).want(201)
+	app.get("/Observation").want(403)
+}
+
+// POST /admin/token/explain: who, which scope or policy, the condition in FHIR's words.
+func TestExplainToken(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	admin := s.atRoot().as(systemClient("admin"))
+	explain := func(c claims, method, path string) *answer {
+		t.Helper()
+		return admin.post("/admin/token/explain", `{"token":"`+strings.TrimPrefix(c.token(), "Bearer ")+`","method":"`+method+`","path":"`+path+`"}`).want(200)
+	}
+	a := patientApp("a", "patient/Observation.rs?category=laboratory patient/Practitioner.r")
+	got := explain(a, "GET", "Observation/obs-a")
+	got.equal("active", "true").equal("subject", "user-a").equal("clientId", "app").equal("patient", "a")
+	got.equal("decisions.0.interaction", "read").equal("decisions.0.resourceType", "Observation").equal("decisions.0.decision", "conditional").
+		equal("decisions.0.condition", "Patient/a/Observation and Observation?category=laboratory").
+		equal("decisions.0.by.0", "patient/Observation.rs?category=laboratory")
+	explain(a, "GET", "/fhir/Practitioner/dr").equal("decisions.0.decision", "allow").equal("decisions.0.by.0", "patient/Practitioner.r")
+	explain(a, "DELETE", "Observation/obs-a").equal("decisions.0.decision", "deny").equal("decisions.0.scope", "patient/Observation.d")
+	explain(a, "PUT", "Observation/x").equal("decisions.0.interaction", "update").equal("decisions.1.interaction", "create")
+	explain(a, "GET", "/admin/policies").equal("decisions.0.decision", "deny").equal("decisions.0.scope", "admin")
+	explain(a, "", "").equal("decisions.0.interaction", "read")
+	admin.put("/admin/policies/p", `{"effect":"deny","condition":"Observation?code=x"}`).want(201)
+	explain(systemClient("system/*.rs"), "GET", "/Observation?code=x").equal("decisions.0.interaction", "search").
+		equal("decisions.0.condition", "not Observation?code=x").equal("decisions.0.by.1", "deny by p")
+	admin.post("/admin/token/explain", `{"token":"nonsense"}`).want(200).equal("active", "false")
+	admin.post("/admin/token/explain", `{}`).want(400)
+}
