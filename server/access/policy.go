@@ -89,9 +89,17 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 		}
 	}
 	if p.Condition != "" {
-		// Any value stands in for a placeholder: what counts is the parameters.
-		if _, err := d.policyCondition(ctx, p.Condition, strings.NewReplacer("{user.fhirUser}", "Patient%2F1", "{patient}", "1", "{client}", "c")); err != nil {
-			return nil, outcome.Invalid("condition %q: %v", p.Condition, err).At("condition")
+		// Any value stands in for a placeholder: what counts is the parameters. A
+		// reference takes some types of users and not others.
+		var failure error
+		for _, user := range []string{"Practitioner", "Patient", "RelatedPerson", "Person"} {
+			_, err := d.policyCondition(ctx, p.Condition, strings.NewReplacer("{user.fhirUser}", user+"%2F1", "{patient}", "1", "{client}", "c"))
+			if failure = err; err == nil {
+				break
+			}
+		}
+		if failure != nil {
+			return nil, outcome.Invalid("condition %q: %v", p.Condition, failure).At("condition")
 		}
 	}
 	return &p, nil

@@ -25,7 +25,9 @@ func TestPolicies(t *testing.T) {
 	app := systemClient("system/*.cruds")
 	policy := func(name, body string) {
 		t.Helper()
-		admin.put("/admin/policies/"+name, `{`+body+`}`)
+		if a := admin.put("/admin/policies/"+name, `{`+body+`}`); a.status >= 300 {
+			t.Fatalf("%s: %d %s", a.what, a.status, a.body)
+		}
 	}
 	remove := func(t *testing.T, names ...string) {
 		for _, name := range names {
