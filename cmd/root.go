@@ -27,7 +27,7 @@ func root() *cobra.Command {
 	f.String("database-url", "", "PostgreSQL to use (database.url)")
 	f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
 	f.Bool("json", false, "answer in JSON where that makes sense")
-	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), doctor(), version())
+	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.HasSubCommands() {
 			// What is no subcommand is an error; nothing is a question.

@@ -1,0 +1,70 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Supported reports whether this platform can hold a script.
+const Supported = true
+
+// nobody is the user and the group that a worker of root becomes.
+const nobody = 65534
+
+// confine gives up what a script might want: privileges, files, memory beyond the
+// process's present size and twice memory, in bytes.
+func confine(memory int64) error {
+	// Scripts come behind requests.
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 5)
+	if os.Getuid() == 0 {
+		if err := syscall.Setgroups(nil); err != nil {
+			return err
+		}
+		if err := syscall.Setresgid(nobody, nobody, nobody); err != nil {
+			return err
+		}
+		if err := syscall.Setresuid(nobody, nobody, nobody); err != nil {
+			return err
+		}
+		// A change of user takes it away.
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	runtime.GC()
+	var pages int64
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Sscan(string(b), &pages); err != nil {
+		return err
+	}
+	size := uint64(pages)*uint64(os.Getpagesize()) + 2*uint64(memory)
+	for _, l := range []struct {
+		what  int
+		limit uint64
+	}{{unix.RLIMIT_AS, size}, {unix.RLIMIT_CORE, 0}, {unix.RLIMIT_FSIZE, 0}, {unix.RLIMIT_NOFILE, 16}} {
+		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.limit, Max: l.limit}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// processAttributes are those of a worker: it ends with the thread that started it,
+// in a group of its own and, with isolate, without network.
+func processAttributes(isolate bool) *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if isolate && os.Getuid() == 0 {
+		a.Unshareflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
+	}
+	return a
+}

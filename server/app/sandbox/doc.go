@@ -1,0 +1,22 @@
+// Package sandbox runs the JavaScript of Apps, which nobody has to trust.
+//
+// goja has no limit on memory, and its native loops cannot be interrupted, so a script
+// runs in a worker process of the same binary:
+//
+//	Pool.Run ── call ──> worker: a new goja.Runtime for each call
+//	         <─ host ──  fhir.read(…)      Host.Call, in this process, under the caller's rights
+//	         ── answer ─>
+//	         <─ result ─
+//
+// Frames are JSON behind a length of four bytes. What holds a script:
+//
+//   - the interrupt of goja after Limits.Execution, which is the script's own time:
+//     waiting for the host does not count;
+//   - a watchdog on the live heap, Limits.Memory above that of an idle worker;
+//   - RLIMIT_AS, the measured size of the process and twice Limits.Memory, at which Go
+//     ends the process;
+//   - this process, which kills a worker that is killGrace over Limits.Execution.
+//
+// A worker has no files, no environment and, where the system lets us, no network. It is
+// replaced after each breach of a limit.
+package sandbox

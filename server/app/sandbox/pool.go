@@ -1,0 +1,433 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits hold one call.
+type Limits struct {
+	Execution time.Duration // of the script's own time
+	Memory    int64         // bytes that the script may hold
+}
+
+// Raw are the exact JSON texts of the context.
+type Raw struct {
+	Resource   string `json:"resource,omitempty"`
+	Parameters string `json:"parameters,omitempty"`
+}
+
+// Line is a line of the console.
+type Line struct {
+	Level string    `json:"level"` // debug, info, warn, error
+	At    time.Time `json:"at"`
+	Text  string    `json:"text"`
+}
+
+// Call is one run of a script.
+type Call struct {
+	Code    string
+	Context json.RawMessage // the argument of the handler
+	Raw     Raw
+	Fetch   bool // there is a function fetch
+	// Host carries out what the script asks for; it may be called by several
+	// goroutines. Its failure is what the script catches as OperationOutcomeError.
+	Host func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure)
+	// Log gets each line of the console; nil drops them.
+	Log func(Line)
+}
+
+// Pool are the workers of one server. Its fields are set before first use.
+type Pool struct {
+	// Command starts a worker: the program and its arguments. The limit of memory in
+	// bytes is appended.
+	Command []string
+	Limits  Limits
+	Size    int // workers at the same time; 0 means 4
+	Warm    int // idle workers that are kept; 0 means 1
+	Logger  *slog.Logger
+
+	once  sync.Once
+	slots chan struct{}
+	mu    sync.Mutex
+	idle  []*process
+	ended bool
+	spawn chan func()
+	warms sync.WaitGroup
+}
+
+// killGrace is how long a worker may be over Limits.Execution, of a native loop that
+// cannot be interrupted.
+const killGrace = time.Second
+
+// maxCalls is how many calls a worker answers before it is replaced.
+const maxCalls = 5000
+
+func (p *Pool) start() {
+	p.once.Do(func() {
+		if p.Size == 0 {
+			p.Size = 4
+		}
+		if p.Warm == 0 {
+			p.Warm = 1
+		}
+		if p.Logger == nil {
+			p.Logger = slog.New(slog.DiscardHandler)
+		}
+		p.slots = make(chan struct{}, p.Size)
+		p.spawn = make(chan func())
+		// A worker dies with the thread that has started it: one that lives as long as
+		// the pool.
+		go func() {
+			runtime.LockOSThread()
+			for f := range p.spawn {
+				f()
+			}
+		}()
+	})
+}
+
+// Close ends the workers. Calls that run fail.
+func (p *Pool) Close() {
+	p.start()
+	p.mu.Lock()
+	was := p.ended
+	p.ended = true
+	idle := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	if was {
+		return
+	}
+	for _, w := range idle {
+		w.end()
+	}
+	for range p.Size { // those that run
+		p.slots <- struct{}{}
+	}
+	for range p.Size { // who comes now is told
+		<-p.slots
+	}
+	p.warms.Wait()
+	close(p.spawn)
+}
+
+// Check reports why code is no script, nil when it is one.
+func (p *Pool) Check(ctx context.Context, code string) error {
+	_, err := p.use(ctx, &frame{Kind: frameCheck, Code: code}, &Call{})
+	return err
+}
+
+// Run runs a script and returns the JSON of what it returned, nil for undefined and
+// null. It fails with a *Failure where the script does, and with the error of ctx
+// where that ends first.
+func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
+	f := &frame{Kind: frameCall, Code: c.Code, Context: c.Context, Execution: p.Limits.Execution.Milliseconds(), Memory: p.Limits.Memory, Fetch: c.Fetch}
+	if c.Raw != (Raw{}) {
+		f.Raw = &c.Raw
+	}
+	return p.use(ctx, f, c)
+}
+
+// use has a worker carry out one request.
+func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, error) {
+	if !Supported {
+		return nil, errors.New("sandbox: this platform cannot hold a script")
+	}
+	p.start()
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for attempt := 1; ; attempt++ {
+		w, err := p.take(ctx)
+		if err != nil {
+			return nil, err
+		}
+		value, sent, err := w.do(ctx, f, c, p.Limits)
+		p.give(w)
+		if err == nil {
+			return value, nil
+		}
+		if !sent && attempt < 3 && ctx.Err() == nil {
+			continue // an idle worker that had died
+		}
+		return nil, err
+	}
+}
+
+// take returns an idle worker, or a new one.
+func (p *Pool) take(ctx context.Context) (*process, error) {
+	p.mu.Lock()
+	if p.ended {
+		p.mu.Unlock()
+		return nil, errors.New("sandbox: the pool is closed")
+	}
+	if n := len(p.idle); n > 0 {
+		w := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		return w, nil
+	}
+	p.mu.Unlock()
+	return p.launch(ctx)
+}
+
+// give takes a worker back, or replaces it.
+func (p *Pool) give(w *process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !w.broken && w.calls < maxCalls && !p.ended && len(p.idle) < p.Size {
+		p.idle = append(p.idle, w)
+		return
+	}
+	w.end()
+	if p.ended || len(p.idle) >= p.Warm {
+		return
+	}
+	p.warms.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		w, err := p.launch(ctx)
+		if err != nil {
+			p.Logger.Warn("start a sandbox worker", slog.Any("error", err))
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ended || len(p.idle) >= p.Warm {
+			w.end()
+			return
+		}
+		p.idle = append(p.idle, w)
+	})
+}
+
+// process is a worker as its host sees it.
+type process struct {
+	command *exec.Cmd
+	in      io.WriteCloser
+	mu      sync.Mutex // of in
+	frames  chan *frame
+	stderr  *bounded
+	calls   int
+	broken  bool
+	once    sync.Once
+	dead    chan struct{} // closed when the process has ended and is reaped
+}
+
+// launch starts a worker and waits until it is confined.
+func (p *Pool) launch(ctx context.Context) (*process, error) {
+	w, err := p.exec(true)
+	if err != nil {
+		if w, err = p.exec(false); err != nil {
+			return nil, fmt.Errorf("sandbox: start a worker: %w", err)
+		}
+	}
+	select {
+	case f, ok := <-w.frames:
+		if ok && f.Kind == frameResult {
+			return w, nil
+		}
+		w.end()
+		<-w.dead
+		return nil, fmt.Errorf("sandbox: the worker does not start: %s", w.stderr)
+	case <-ctx.Done():
+		w.end()
+		return nil, ctx.Err()
+	}
+}
+
+func (p *Pool) exec(isolate bool) (*process, error) {
+	w := &process{frames: make(chan *frame), stderr: new(bounded), dead: make(chan struct{})}
+	args := append(append([]string{}, p.Command[1:]...), strconv.FormatInt(p.Limits.Memory, 10))
+	w.command = exec.Command(p.Command[0], args...)
+	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=2"}
+	w.command.Dir = "/"
+	w.command.Stderr = w.stderr
+	w.command.SysProcAttr = processAttributes(isolate)
+	in, err := w.command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := w.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error, 1)
+	p.spawn <- func() { started <- w.command.Start() }
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	w.in = in
+	go w.read(out)
+	return w, nil
+}
+
+// read takes the worker's frames until it ends, and reaps it.
+func (w *process) read(out io.Reader) {
+	for {
+		f, err := receive(out, maxFrame)
+		if err != nil {
+			break
+		}
+		w.frames <- f
+	}
+	close(w.frames)
+	w.end()
+	_ = w.command.Wait()
+	close(w.dead)
+}
+
+// end kills the worker.
+func (w *process) end() {
+	w.once.Do(func() {
+		w.in.Close()
+		_ = w.command.Process.Kill()
+		go func() {
+			for range w.frames { // so that read comes to its end
+			}
+		}()
+	})
+}
+
+func (w *process) send(f *frame) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return send(w.in, f)
+}
+
+// do carries out one request. sent is false where the worker was dead before.
+func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (value json.RawMessage, sent bool, err error) {
+	w.calls++
+	if err := w.send(f); err != nil {
+		w.broken = true
+		return nil, false, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var hosts sync.WaitGroup
+	defer func() {
+		cancel()
+		hosts.Wait()
+	}()
+	left := limits.Execution + killGrace
+	began := time.Now()
+	waiting := 0 // answers owed
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	answers := make(chan *frame, maxHostCalls)
+	paused := false
+	var ready []*frame // answers for a script that still runs
+	answer := func(a *frame) {
+		waiting--
+		paused, began = false, time.Now()
+		timer.Reset(left)
+		if w.send(a) != nil {
+			w.broken = true
+		}
+	}
+	got := false
+	for {
+		select {
+		case r, ok := <-w.frames:
+			if !ok {
+				w.broken = true
+				<-w.dead
+				if !got && w.stderr.String() == "" && w.calls > 1 && w.command.ProcessState != nil && f.Kind == frameCheck {
+					return nil, false, errors.New("sandbox: the worker had ended")
+				}
+				return nil, true, w.death(limits)
+			}
+			got = true
+			switch r.Kind {
+			case frameLine:
+				if c.Log != nil {
+					c.Log(Line{Level: r.Level, At: time.Now().UTC(), Text: r.Text})
+				}
+			case frameHost:
+				waiting++
+				hosts.Go(func() {
+					a := &frame{Kind: frameAnswer, ID: r.ID}
+					if c.Host == nil {
+						a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
+					} else {
+						a.Value, a.Failure = c.Host(ctx, r.Function, r.Args)
+					}
+					answers <- a
+				})
+			case frameWait:
+				paused = true
+				left -= time.Since(began)
+				timer.Stop()
+				if len(ready) > 0 {
+					answer(ready[0])
+					ready = ready[1:]
+				}
+			case frameResult:
+				if r.Failure != nil {
+					w.broken = r.Failure.breach()
+					return nil, true, r.Failure
+				}
+				w.broken = w.broken || waiting > 0 // it would take a late answer for another's
+				return r.Value, true, nil
+			}
+		case a := <-answers:
+			if paused {
+				answer(a)
+			} else {
+				ready = append(ready, a)
+			}
+		case <-timer.C:
+			w.broken = true
+			return nil, true, timeFailure(limits)
+		case <-ctx.Done():
+			w.broken = true
+			return nil, true, ctx.Err()
+		}
+	}
+}
+
+// death is why a worker has ended in the middle of a call.
+func (w *process) death(limits Limits) *Failure {
+	text := w.stderr.String()
+	switch {
+	case strings.Contains(text, "out of memory"), strings.Contains(text, "stack overflow"), strings.Contains(text, "stack exceeds"),
+		strings.Contains(text, "cannot allocate"):
+		return memoryFailure(limits)
+	}
+	return &Failure{Kind: KindWorker, Message: "the process that the script ran in has ended"}
+}
+
+// bounded keeps the first bytes of what is written to it.
+type bounded struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if room := 8<<10 - b.b.Len(); room > 0 {
+		b.b.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+func (b *bounded) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

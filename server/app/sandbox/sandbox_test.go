@@ -1,0 +1,348 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "sandbox-worker" {
+		memory, _ := strconv.ParseInt(os.Args[2], 10, 64)
+		if err := Work(os.Stdin, os.Stdout, memory); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func pool(t testing.TB, execution time.Duration) *Pool {
+	t.Helper()
+	if !Supported {
+		t.Skip("this platform cannot hold a script")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Pool{Command: []string{self, "sandbox-worker"}, Limits: Limits{Execution: execution, Memory: 128 << 20}, Size: 2}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestRun(t *testing.T) {
+	p := pool(t, 5*time.Second)
+	host := func(_ context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure) {
+		if strings.Contains(string(args), "missing") {
+			return nil, &Failure{Status: 404, Code: "not-found", Message: "Patient/missing does not exist", Outcome: json.RawMessage(`{"resourceType":"OperationOutcome","issue":[{"code":"not-found"}]}`)}
+		}
+		return json.RawMessage(`{"function":"` + function + `","args":` + string(args) + `}`), nil
+	}
+	for _, c := range []struct{ name, code, want string }{
+		{"an arrow function", `(context) => ({sum: context.a + 1})`, `{"sum":2}`},
+		{"a function without a name", "function (c) { return c.a }", `1`},
+		{"an async function", `async (c) => { return [await fhir.read("Patient", "1")] }`, `[{"function":"read","args":{"type":"Patient","id":"1"}}]`},
+		{"a program that defines handler", "const two = 2;\nfunction handler(c) { return two * c.a }", `2`},
+		{"a program that defines handler as a constant", "var handler = (c) => c.b.x", `"y"`},
+		{"undefined", `() => {}`, ``},
+		{"null", `() => null`, ``},
+		{"raw texts", `(c) => c.raw.resource`, `"{\"value\":1.10}"`},
+		{"several calls at once", `async () => (await Promise.all([1,2,3].map(i => fhir.read("Patient", String(i))))).map(r => r.args.id)`, `["1","2","3"]`},
+		{"an error of the host is caught", `async () => { try { await fhir.read("Patient", "missing") } catch (e) { return [e.name, e.status, e.code, e.message, e.outcome.issue[0].code, e instanceof OperationOutcomeError] } }`,
+			`["OperationOutcomeError",404,"not-found","Patient/missing does not exist","not-found",true]`},
+		{"fhirpath", `() => fhirpath("name.given", {resourceType: "Patient", name: [{given: ["Jim", "X"]}]})`, `["Jim","X"]`},
+		{"crypto", `() => crypto.randomUUID().length`, `36`},
+		{"nothing of a process", `() => [typeof require, typeof process, typeof fetch, typeof setTimeout, typeof XMLHttpRequest, typeof Deno, typeof globalThis.std]`,
+			`["undefined","undefined","undefined","undefined","undefined","undefined","undefined"]`},
+		{"a legitimate use of memory", `() => { const a = []; for (let i = 0; i < 60; i++) a.push(new Uint8Array(1<<20)); return a.length }`, `60`},
+		{"much garbage", `() => { let n = 0; for (let i = 0; i < 2e5; i++) { n += {a: [i, i]}.a.length } return n }`, `400000`},
+		{"a regular expression", `() => "2024-05-06".match(/(?<y>\d+)-/).groups.y`, `"2024"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := p.Run(context.Background(), &Call{Code: c.code, Context: json.RawMessage(`{"a":1,"b":{"x":"y"}}`), Raw: Raw{Resource: `{"value":1.10}`}, Host: host})
+			if err != nil || string(got) != c.want {
+				t.Errorf("got %s, %v; want %s", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestFailuresSayWhere(t *testing.T) {
+	p := pool(t, 5*time.Second)
+	for _, c := range []struct {
+		name, code   string
+		kind         Kind
+		message      string
+		line, column int
+	}{
+		{"a thrown error", "(c) => {\n  throw new Error('no such dose')\n}", KindError, "no such dose", 2, 9},
+		{"a reference error in a program", "function handler() {\n\n  return nothing.at.all\n}", KindError, "nothing is not defined", 3, 10},
+		{"an error behind await", "async (c) => {\n  await null;\n  throw new TypeError('late')\n}", KindError, "late", 3, 9},
+		{"a text", "() => { throw 'plain' }", KindError, "plain", 1, 9},
+		{"an outcome", "() => { throw new OperationOutcomeError(409, 'conflict', 'busy') }", KindOutcome, "busy", 0, 0},
+		{"code that does not parse", "(c) => {\n  return }}", KindSyntax, "", 2, 11},
+		{"a promise that never settles", "() => new Promise(() => {})", KindError, "never settled", 0, 0},
+		{"no function", "42", KindError, "no function", 0, 0},
+		{"what is no JSON", "() => Symbol('x')", KindError, "", 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := p.Run(context.Background(), &Call{Code: c.code})
+			var f *Failure
+			if !errors.As(err, &f) {
+				t.Fatalf("error is %v", err)
+			}
+			if f.Kind != c.kind || !strings.Contains(f.Message, c.message) || c.line > 0 && (f.Line != c.line || f.Column != c.column) {
+				t.Errorf("failure is %+v", f)
+			}
+		})
+	}
+	if err := p.Check(context.Background(), "(c) => c"); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	var f *Failure
+	if err := p.Check(context.Background(), "(c) => {\n  return ]"); !errors.As(err, &f) || f.Line != 2 || f.Kind != KindSyntax {
+		t.Errorf("check: %+v", err)
+	}
+}
+
+// hostile are scripts that want the server's processor, memory or secrets: those that
+// goja was tried with, and others. Each is a breach of time or memory, or an error.
+var hostile = []struct{ name, code string }{
+	{"an endless loop", `() => { while (true) {} }`},
+	{"an endless loop at load", `while (true) {}`},
+	{"an endless chain of microtasks", `() => { const f = () => Promise.resolve().then(f); return f() }`},
+	{"an endless async loop", `async () => { while (true) await null }`},
+	{"an array bomb", `() => { const a = []; while (true) a.push(new Array(1000).fill(1)) }`},
+	{"an object bomb", `() => { const o = {}; for (let i = 0; ; i++) o["k" + i] = {i} }`},
+	{"a string bomb", `() => { let s = "x"; while (true) s += s }`},
+	{"a map bomb", `() => { const m = new Map(); for (let i = 0; ; i++) m.set(i, {}) }`},
+	{"endless recursion", `() => { const f = () => f() + 1; return f() }`},
+	{"recursion through map", `() => { const f = () => [1].map(f); return f() }`},
+	{"recursion through a getter", `() => { const o = { get x() { return o.x } }; return o.x }`},
+	{"recursion through toString", `() => { const o = { toString() { return "" + o } }; return "" + o }`},
+	{"recursion through a proxy", `() => { const p = new Proxy({}, { get(t, k) { return p[k] } }); return p.x }`},
+	{"recursion through toJSON", `() => { const o = { toJSON() { return JSON.stringify(o) } }; return o }`},
+	{"a giant repeat", `() => 'x'.repeat(2**40)`},
+	{"a large repeat", `() => 'x'.repeat(2**30)`},
+	{"a giant buffer", `() => new ArrayBuffer(2**40)`},
+	{"a large buffer", `() => new ArrayBuffer(2**31).byteLength`},
+	{"a giant join", `() => Array(2**31).join("xx")`},
+	{"deep JSON", `() => JSON.parse('['.repeat(5e6))`},
+	{"a giant fill", `() => Array(2**32-1).fill(0)`},
+	{"a regular expression that backtracks", `() => /^(?=((a+)+)$)\1b/.test("a".repeat(40) + "!")`},
+	{"a regular expression that backtracks with groups", `() => /^(?!z)(a+)+$/.test("a".repeat(40) + "!")`},
+	{"a deep array to JSON", `() => { let a = []; for (let i = 0; i < 1e6; i++) a = [a]; return a }`},
+	{"a deep array to text", `() => { let a = []; for (let i = 0; i < 1e6; i++) a = [a]; return String(a) }`},
+	{"a giant power", `() => String(3n ** 50000000n).length`},
+	{"an endless power", `() => { let n = 3n; while (true) n = n * n }`},
+	{"a sort that never ends", `() => [1,2,3].sort(() => { while (true) {} })`},
+	{"an endless iterator", `() => [...{ [Symbol.iterator]() { return { next() { return { done: false, value: 1 } } } } }]`},
+	{"an endless generator", `() => { function* g() { while (true) yield new Array(100) } return [...g()] }`},
+	{"a giant length", `() => Array.from({ length: 2**32 }, () => 0)`},
+	{"a giant result", `() => "x".repeat(20 << 20)`},
+	{"a result with a hostile toJSON", `() => ({ toJSON() { while (true) {} } })`},
+	{"a result with a hostile getter", `() => ({ get x() { while (true) {} } })`},
+	{"an error with a hostile message", `() => { throw { get message() { while (true) {} } } }`},
+	{"an error with a hostile toString", `() => { throw { toString() { while (true) {} } } }`},
+	{"a thenable that never settles", `async () => { await { then() {} } }`},
+	{"a thenable that loops", `async () => { await { then() { while (true) {} } } }`},
+	{"a console bomb that loops", `() => { while (true) console.log("x".repeat(1000)) }`},
+	{"a giant line that loops", `() => { for (;;) console.log("x".repeat(1 << 24)) }`},
+	{"code that makes code", `() => { let s = "1"; for (;;) s = "(" + s + "+" + s + ")", eval(s) }`},
+	{"deep code", `() => eval("(".repeat(1e6))`},
+	{"a function that makes functions", `() => { for (;;) new Function("a".repeat(1000), "return 1") }`},
+	{"too many calls of the host", `async () => { const a = []; for (let i = 0; i < 1e6; i++) a.push(fhir.read("Patient", "x")); await Promise.all(a) }`},
+	{"a giant argument for the host", `async () => { await fhir.create({ x: "y".repeat(100 << 20) }) }`},
+	{"a cyclic argument for the host", `async () => { const o = {}; o.o = o; await fhir.create(o) }`},
+	{"a cyclic result", `() => { const o = {}; o.o = o; return o }`},
+	{"a changed Promise", `async () => { Promise.prototype.then = () => { while (true) {} }; await fhir.read("Patient", "x"); while (true) {} }`},
+	{"a replace that grows", `() => { let s = "a".repeat(1e4); for (;;) s = s.replace(/a/g, "aa") }`},
+	{"a giant concat", `() => { let a = [1]; for (;;) a = a.concat(a) }`},
+	{"a giant padStart", `() => "x".padStart(2**30, "yz").length && "x".padStart(2**31-1, "yz").length`},
+	{"a typed array bomb", `() => { const a = []; for (;;) a.push(new Float64Array(1e6).fill(1)) }`},
+	{"a weak map bomb", `() => { const m = new WeakMap(), k = []; for (;;) { const o = {}; k.push(o); m.set(o, k) } }`},
+	{"a date loop", `() => { for (;;) new Date().toISOString() }`},
+	{"a nested template", "() => { let s = ''; for (;;) s = `${s}${s}x` }"},
+}
+
+// The contract, Apps section 4: over a limit the answer comes within it and 1.5 s.
+func TestHostileScriptsEnd(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	p := pool(t, limit)
+	before := resident(t)
+	for _, c := range hostile {
+		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
+			_, err := p.Run(context.Background(), &Call{Code: c.code, Context: json.RawMessage(`{}`), Log: func(Line) {},
+				Host: func(context.Context, string, json.RawMessage) (json.RawMessage, *Failure) {
+					return json.RawMessage(`{}`), nil
+				}})
+			took := time.Since(start)
+			var f *Failure
+			if !errors.As(err, &f) {
+				t.Fatalf("error is %v", err)
+			}
+			if f.Kind == KindWorker {
+				t.Errorf("the failure is not told: %v", f)
+			}
+			if took > limit+1500*time.Millisecond+time.Second { // a second for a busy machine
+				t.Errorf("took %s", took)
+			}
+			// Others go on.
+			if got, err := p.Run(context.Background(), &Call{Code: `() => [typeof leak, [].flat ? 1 : 0]`}); err != nil || string(got) != `["undefined",1]` {
+				t.Errorf("the next call: %s, %v", got, err)
+			}
+		})
+	}
+	if after := resident(t); after > before+64<<20 {
+		t.Errorf("this process has grown from %d to %d MB", before>>20, after>>20)
+	}
+}
+
+func resident(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, pages int64
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+func TestNothingIsLeftFromCallToCall(t *testing.T) {
+	p := pool(t, 5*time.Second)
+	p.Size = 1
+	for _, code := range []string{
+		`() => { globalThis.leak = 1; Object.prototype.leak = 2; Array.prototype.map = () => "stolen"; JSON.stringify = () => '"stolen"'; return 1 }`,
+		`() => { Promise.prototype.then = null; Function.prototype.call = null; Object.freeze(globalThis); return 1 }`,
+	} {
+		if _, err := p.Run(context.Background(), &Call{Code: code}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Run(context.Background(), &Call{Code: `async () => [typeof leak, ({}).leak === undefined, [1].map(x => x + 1), await Promise.resolve(3)]`})
+		if err != nil || string(got) != `["undefined",true,[2],3]` {
+			t.Errorf("%s leaves %s, %v", code, got, err)
+		}
+	}
+}
+
+func TestWaitingForTheHostIsNotTheScriptsTime(t *testing.T) {
+	p := pool(t, 300*time.Millisecond)
+	release := make(chan struct{})
+	time.AfterFunc(900*time.Millisecond, func() { close(release) })
+	got, err := p.Run(context.Background(), &Call{Code: `async () => { await fhir.read("Patient", "1"); return "done" }`,
+		Host: func(context.Context, string, json.RawMessage) (json.RawMessage, *Failure) {
+			<-release
+			return nil, nil
+		}})
+	if err != nil || string(got) != `"done"` {
+		t.Errorf("got %s, %v", got, err)
+	}
+	// The caller's own time ends a call that waits, and what it has asked for.
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	ended := make(chan struct{})
+	_, err = p.Run(ctx, &Call{Code: `async () => { await fhir.read("Patient", "1") }`,
+		Host: func(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, *Failure) {
+			<-ctx.Done()
+			close(ended)
+			return nil, nil
+		}})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v", err)
+	}
+	<-ended
+}
+
+func TestConsole(t *testing.T) {
+	p := pool(t, 5*time.Second)
+	var mu sync.Mutex
+	var lines []string
+	_, err := p.Run(context.Background(), &Call{Code: `(c) => { console.log("a", 1, {x: [1]}); console.warn("w"); console.error(new Error("e")); for (let i = 0; i < 1000; i++) console.log(i) }`,
+		Log: func(l Line) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, l.Level+" "+l.Text)
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != maxLines || lines[0] != `info a 1 {"x":[1]}` || lines[1] != "warn w" || lines[2] != "error Error: e" || !strings.Contains(lines[maxLines-1], "left out") {
+		t.Errorf("%d lines: %q … %q", len(lines), lines[:3], lines[len(lines)-1])
+	}
+}
+
+// Issue 15: the end of a worker in the middle of a call is told to the caller, and the
+// next call has another one.
+func TestKilledWorker(t *testing.T) {
+	p := pool(t, 10*time.Second)
+	p.Size = 1
+	if _, err := p.Run(context.Background(), &Call{Code: `() => 1`}); err != nil {
+		t.Fatal(err)
+	}
+	w := p.idle[0]
+	waits := make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Run(context.Background(), &Call{Code: `async () => { await fhir.read("Patient", "1"); while (true) {} }`,
+			Host: func(context.Context, string, json.RawMessage) (json.RawMessage, *Failure) {
+				close(waits)
+				return nil, nil
+			}})
+		done <- err
+	}()
+	<-waits
+	if err := syscall.Kill(w.command.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var f *Failure
+	if err := <-done; !errors.As(err, &f) || f.Kind != KindWorker {
+		t.Errorf("error is %v", err)
+	}
+	if got, err := p.Run(context.Background(), &Call{Code: `() => 2`}); err != nil || string(got) != "2" {
+		t.Errorf("the next call: %s, %v", got, err)
+	}
+}
+
+func TestCloseLeavesNoProcess(t *testing.T) {
+	p := pool(t, 5*time.Second)
+	var done sync.WaitGroup
+	for range 8 {
+		done.Go(func() { _, _ = p.Run(context.Background(), &Call{Code: `() => 1`}) })
+	}
+	done.Wait()
+	p.mu.Lock()
+	var all []*process
+	all = append(all, p.idle...)
+	p.mu.Unlock()
+	p.Close()
+	for _, w := range all {
+		<-w.dead
+	}
+	if _, err := p.Run(context.Background(), &Call{Code: `() => 1`}); err == nil {
+		t.Error("a closed pool runs scripts")
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	p := pool(b, 5*time.Second)
+	call := &Call{Code: `(c) => ({id: c.resource.id})`, Context: json.RawMessage(`{"resource":{"resourceType":"Patient","id":"1"}}`)}
+	for b.Loop() {
+		if _, err := p.Run(context.Background(), call); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,589 @@
+package sandbox
+
+import (
+	"bufio"
+	"crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dop251/goja"
+	"github.com/dop251/goja/parser"
+	"github.com/google/uuid"
+
+	"kiln/gen/r4"
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+)
+
+const (
+	maxCallStack = 1000     // calls in each other, of goja
+	maxLines     = 200      // of the console, in one call
+	maxLine      = 4 << 10  // bytes of one line
+	maxResult    = 16 << 20 // bytes of a result
+	maxHostCalls = 64       // on their way at one time
+	keptPrograms = 64
+	watchEvery   = 2 * time.Millisecond
+)
+
+//go:embed prelude.js
+var preludeSource string
+
+// worker is the process that scripts run in.
+type worker struct {
+	out      io.Writer
+	mu       sync.Mutex // of out
+	frames   chan *frame
+	prelude  *goja.Program
+	programs map[string]*goja.Program
+	base     uint64 // live heap of the idle worker, in bytes
+}
+
+// Work is the life of a worker process: it takes calls from in, one after the other,
+// and answers on out, until in ends.
+func Work(in io.Reader, out io.Writer, memory int64) error {
+	debug.SetGCPercent(50)
+	debug.SetMaxStack(64 << 20)
+	debug.SetMemoryLimit(memory + memory/4)
+	w := &worker{out: out, frames: make(chan *frame, 1), programs: make(map[string]*goja.Program)}
+	var err error
+	if w.prelude, err = goja.Compile("prelude.js", preludeSource, true); err != nil {
+		return err
+	}
+	runtime.GC()
+	w.base = liveHeap()
+	if err := confine(memory); err != nil {
+		return fmt.Errorf("confine the worker: %w", err)
+	}
+	go func() {
+		defer close(w.frames)
+		r := bufio.NewReader(in)
+		for {
+			f, err := receive(r, maxFrame)
+			if err != nil {
+				return
+			}
+			w.frames <- f
+		}
+	}()
+	if err := w.send(&frame{Kind: frameResult}); err != nil { // ready
+		return err
+	}
+	for f := range w.frames {
+		result := &frame{Kind: frameResult}
+		switch f.Kind {
+		case frameCheck:
+			_, result.Failure = w.compile(f.Code)
+		case frameCall:
+			result.Value, result.Failure = w.call(f)
+		default:
+			continue // an answer that came too late
+		}
+		if err := w.send(result); err != nil {
+			return err
+		}
+		if result.Failure.breach() {
+			return nil // this process may hold what the script has left behind
+		}
+	}
+	return nil
+}
+
+func (w *worker) send(f *frame) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return send(w.out, f)
+}
+
+// liveHeap is the size of the objects of the heap, in bytes, not yet collected ones
+// included.
+func liveHeap() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
+
+// compile parses code: a program, or a function alone.
+func (w *worker) compile(code string) (*goja.Program, *Failure) {
+	if p, ok := w.programs[code]; ok {
+		return p, nil
+	}
+	p, err := goja.Compile("handler.js", code, false)
+	if trimmed := strings.TrimRight(strings.TrimSpace(code), "; \t\r\n"); err != nil && startsFunction(trimmed) {
+		p, err = goja.Compile("handler.js", "("+trimmed+"\n)", false)
+	}
+	if err != nil {
+		return nil, syntaxFailure(err)
+	}
+	if len(w.programs) >= keptPrograms {
+		clear(w.programs)
+	}
+	w.programs[code] = p
+	return p, nil
+}
+
+// startsFunction reports whether code may be a function without a name, which alone
+// is no program.
+func startsFunction(code string) bool {
+	return strings.HasPrefix(code, "function") || strings.HasPrefix(code, "async")
+}
+
+// errors that interrupt a script.
+var (
+	errTime   = errors.New("time")
+	errMemory = errors.New("memory")
+)
+
+// run is one call of a script.
+type run struct {
+	w       *worker
+	vm      *goja.Runtime
+	limits  Limits
+	pending map[int]*promise
+	lastID  int
+	lines   int
+	// The built-in functions as they were before any script ran.
+	parseJSON, stringify goja.Callable
+	errorClass           *goja.Object // OperationOutcomeError
+	errorPrototype       *goja.Object
+
+	spent   time.Duration // of the script's own time
+	started time.Time     // zero while it waits
+	timer   *time.Timer
+}
+
+type promise struct{ resolve, reject func(any) error }
+
+// call runs a script.
+func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
+	program, failure := w.compile(f.Code)
+	if failure != nil {
+		return nil, failure
+	}
+	r := &run{w: w, vm: goja.New(), limits: Limits{Execution: time.Duration(f.Execution) * time.Millisecond, Memory: f.Memory}, pending: make(map[int]*promise)}
+	r.vm.SetMaxCallStackSize(maxCallStack)
+	r.vm.SetRandSource(randomFloat)
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watch(done) })
+	defer func() {
+		r.pause()
+		close(done)
+		watching.Wait()
+		if p := recover(); p != nil {
+			value, failure = nil, &Failure{Kind: KindError, Message: fmt.Sprintf("the script broke its runtime: %.200v", p), Fatal: true}
+		}
+	}()
+	r.resume()
+	result, err := r.do(program, f)
+	if err == nil {
+		value, err = r.json(result)
+	}
+	if err != nil {
+		return nil, r.failure(err)
+	}
+	return value, nil
+}
+
+// resume and pause count the script's own time.
+func (r *run) resume() {
+	r.started = time.Now()
+	r.timer = time.AfterFunc(r.limits.Execution-r.spent, func() { r.vm.Interrupt(errTime) })
+}
+
+func (r *run) pause() {
+	if r.started.IsZero() {
+		return
+	}
+	r.timer.Stop()
+	r.spent += time.Since(r.started)
+	r.started = time.Time{}
+}
+
+// watch interrupts a script that holds too much memory.
+func (r *run) watch(done chan struct{}) {
+	most := r.w.base + uint64(r.limits.Memory)
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-t.C:
+		}
+		if liveHeap() <= most {
+			continue
+		}
+		if runtime.GC(); liveHeap() > most {
+			r.vm.Interrupt(errMemory)
+			return
+		}
+	}
+}
+
+// do runs the program, calls its handler and waits for what that promises.
+func (r *run) do(program *goja.Program, f *frame) (goja.Value, error) {
+	if err := r.globals(f.Fetch); err != nil {
+		return nil, err
+	}
+	last, err := r.vm.RunProgram(program)
+	if err != nil {
+		return nil, err
+	}
+	handler, ok := goja.AssertFunction(r.vm.Get("handler"))
+	if !ok {
+		handler, ok = goja.AssertFunction(last)
+	}
+	if !ok {
+		return nil, errors.New("the code is no function and defines no function handler")
+	}
+	context, err := r.context(f)
+	if err != nil {
+		return nil, err
+	}
+	result, err := handler(goja.Undefined(), context)
+	if err != nil {
+		return nil, err
+	}
+	return r.settle(result)
+}
+
+// context makes the argument of the handler.
+func (r *run) context(f *frame) (goja.Value, error) {
+	value, err := r.parse(f.Context)
+	if err != nil || f.Raw == nil {
+		return value, err
+	}
+	raw := r.vm.NewObject()
+	for name, text := range map[string]string{"resource": f.Raw.Resource, "parameters": f.Raw.Parameters} {
+		if text != "" {
+			if err := raw.Set(name, text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return value, value.ToObject(r.vm).Set("raw", raw)
+}
+
+// parse makes a value of JSON. A __proto__ in it is a property like others.
+func (r *run) parse(text json.RawMessage) (goja.Value, error) {
+	if len(text) == 0 {
+		return goja.Undefined(), nil
+	}
+	return r.parseJSON(goja.Undefined(), r.vm.ToValue(string(text)))
+}
+
+// json makes JSON of a value, nil of undefined and null.
+func (r *run) json(v goja.Value) (json.RawMessage, error) {
+	if v == nil || goja.IsUndefined(v) || goja.IsNull(v) {
+		return nil, nil
+	}
+	text, err := r.stringify(goja.Undefined(), v)
+	if err != nil {
+		return nil, err
+	}
+	if goja.IsUndefined(text) { // a function, a symbol
+		return nil, errors.New("the handler returned what is no JSON")
+	}
+	if s := text.String(); len(s) <= maxResult {
+		return json.RawMessage(s), nil
+	}
+	return nil, fmt.Errorf("the result is larger than %d bytes", maxResult)
+}
+
+// globals gives the script what it may use.
+func (r *run) globals(fetch bool) error {
+	vm := r.vm
+	// The source map comment of a program would be a path to read.
+	vm.SetParserOptions(parser.WithDisableSourceMaps)
+	object := vm.Get("JSON").ToObject(vm)
+	r.parseJSON, _ = goja.AssertFunction(object.Get("parse"))
+	r.stringify, _ = goja.AssertFunction(object.Get("stringify"))
+	prelude, err := vm.RunProgram(r.w.prelude)
+	if err != nil {
+		return err
+	}
+	build, _ := goja.AssertFunction(prelude)
+	made, err := build(goja.Undefined(), vm.ToValue(r.host))
+	if err != nil {
+		return err
+	}
+	parts := made.ToObject(vm)
+	r.errorClass = parts.Get("OperationOutcomeError").ToObject(vm)
+	r.errorPrototype = r.errorClass.Get("prototype").ToObject(vm)
+	console := vm.NewObject()
+	for _, name := range []string{"log", "info", "debug", "warn", "error"} {
+		level := map[string]string{"log": "info"}[name]
+		if level == "" {
+			level = name
+		}
+		if err := console.Set(name, r.console(level)); err != nil {
+			return err
+		}
+	}
+	crypto := vm.NewObject()
+	if err := crypto.Set("randomUUID", func() string { return uuid.NewString() }); err != nil {
+		return err
+	}
+	globals := map[string]any{"fhir": parts.Get("fhir"), "OperationOutcomeError": r.errorClass, "console": console, "crypto": crypto, "fhirpath": r.fhirpath}
+	if fetch {
+		globals["fetch"] = parts.Get("fetch")
+	}
+	for name, value := range globals {
+		if err := vm.Set(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// console returns a function that logs a line.
+func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
+	return func(c goja.FunctionCall) goja.Value {
+		if r.lines++; r.lines > maxLines {
+			return goja.Undefined()
+		}
+		var b strings.Builder
+		for i, v := range c.Arguments {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			text := ""
+			if o, ok := v.(*goja.Object); ok && o.ClassName() != "Error" && o.ClassName() != "Function" {
+				if s, err := r.stringify(goja.Undefined(), v); err == nil && !goja.IsUndefined(s) {
+					text = s.String()
+				}
+			}
+			if text == "" {
+				text = v.String()
+			}
+			if b.WriteString(cut(text, maxLine)); b.Len() > maxLine {
+				break
+			}
+		}
+		text := cut(b.String(), maxLine)
+		if r.lines == maxLines {
+			level, text = "warn", fmt.Sprintf("further lines are left out: a call has at most %d", maxLines)
+		}
+		if err := r.w.send(&frame{Kind: frameLine, Level: level, Text: text}); err != nil {
+			panic(r.vm.ToValue("the host is gone"))
+		}
+		return goja.Undefined()
+	}
+}
+
+// cut bounds a text.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+// host calls a function of the host and returns a promise of what it answers.
+func (r *run) host(c goja.FunctionCall) goja.Value {
+	p, resolve, reject := r.vm.NewPromise()
+	if len(r.pending) >= maxHostCalls {
+		panic(r.vm.NewTypeError("more than %d calls of fhir at one time", maxHostCalls))
+	}
+	args, err := r.stringify(goja.Undefined(), c.Argument(1))
+	if err != nil {
+		panic(err)
+	}
+	r.lastID++
+	f := &frame{Kind: frameHost, ID: r.lastID, Function: c.Argument(0).String(), Args: json.RawMessage(args.String())}
+	if err := r.w.send(f); err != nil {
+		panic(r.vm.NewTypeError("the call is too large"))
+	}
+	r.pending[r.lastID] = &promise{resolve, reject}
+	return r.vm.ToValue(p)
+}
+
+// settle waits until a promise is kept, and returns its value; any other value is
+// itself.
+func (r *run) settle(v goja.Value) (goja.Value, error) {
+	p, ok := v.Export().(*goja.Promise)
+	if !ok {
+		return v, nil
+	}
+	for p.State() == goja.PromiseStatePending {
+		if len(r.pending) == 0 {
+			return nil, errors.New("the promise of the handler is never settled")
+		}
+		r.pause()
+		if err := r.w.send(&frame{Kind: frameWait}); err != nil {
+			return nil, err
+		}
+		f, ok := <-r.w.frames
+		if !ok {
+			return nil, errors.New("the host is gone")
+		}
+		r.resume()
+		if err := r.answered(f); err != nil {
+			return nil, err
+		}
+	}
+	if p.State() == goja.PromiseStateRejected {
+		return nil, &thrown{p.Result()}
+	}
+	return p.Result(), nil
+}
+
+// answered settles the promise that the host has answered.
+func (r *run) answered(f *frame) error {
+	p := r.pending[f.ID]
+	delete(r.pending, f.ID)
+	if p == nil {
+		return nil
+	}
+	if f.Failure == nil {
+		v, err := r.parse(f.Value)
+		if err != nil {
+			return err
+		}
+		return p.resolve(v)
+	}
+	outcome, err := r.parse(f.Failure.Outcome)
+	if err != nil {
+		return err
+	}
+	e, err := r.vm.New(r.errorClass, r.vm.ToValue(f.Failure.Status), r.vm.ToValue(f.Failure.Code), r.vm.ToValue(f.Failure.Message), outcome)
+	if err != nil {
+		return err
+	}
+	return p.reject(e)
+}
+
+// thrown is what a promise was rejected with.
+type thrown struct{ value goja.Value }
+
+func (t *thrown) Error() string { return "rejected" }
+
+// fhirpath evaluates an expression on a resource and returns an array.
+func (r *run) fhirpath(c goja.FunctionCall) goja.Value {
+	fail := func(err error) {
+		panic(r.vm.NewTypeError("fhirpath: %s", cut(err.Error(), 500)))
+	}
+	resource, err := r.stringify(goja.Undefined(), c.Argument(1))
+	if err != nil {
+		panic(err)
+	}
+	values, err := evaluate(c.Argument(0).String(), resource.String())
+	if err != nil {
+		fail(err)
+	}
+	v, err := r.parse(values)
+	if err != nil {
+		fail(err)
+	}
+	return v
+}
+
+// failure says why a script has ended.
+func (r *run) failure(err error) *Failure {
+	var interrupted *goja.InterruptedError
+	var exception *goja.Exception
+	var rejected *thrown
+	switch {
+	case errors.As(err, &interrupted) && interrupted.Value() == errMemory:
+		return memoryFailure(r.limits)
+	case errors.As(err, &interrupted):
+		return timeFailure(r.limits)
+	case errors.As(err, &exception):
+		f := r.thrown(exception.Value())
+		if stack := exception.Stack(); len(stack) > 0 && f.Line == 0 {
+			f.at(stack)
+		}
+		return f
+	case errors.As(err, &rejected):
+		return r.thrown(rejected.value)
+	}
+	var overflow *goja.StackOverflowError
+	if errors.As(err, &overflow) {
+		return &Failure{Kind: KindError, Message: "the functions call each other too deeply"}
+	}
+	return &Failure{Kind: KindError, Message: cut(err.Error(), 1000)}
+}
+
+// thrown reads what a script has thrown. Getters of it run within the limits.
+func (r *run) thrown(v goja.Value) *Failure {
+	f := &Failure{Kind: KindError}
+	failed := r.vm.Try(func() {
+		o, ok := v.(*goja.Object)
+		if !ok {
+			if v != nil {
+				f.Message = cut(v.String(), 1000)
+			}
+			return
+		}
+		if m := o.Get("message"); m != nil && !goja.IsUndefined(m) {
+			f.Message = cut(m.String(), 1000)
+		} else {
+			f.Message = cut(v.String(), 1000)
+		}
+		if stack := o.Get("stack"); stack != nil {
+			f.Line, f.Column = place(cut(stack.String(), 4000))
+		}
+		if r.isOutcome(o) {
+			f.Kind = KindOutcome
+			f.Status, f.Code = int(o.Get("status").ToInteger()), cut(o.Get("code").String(), 40)
+			if text, err := r.stringify(goja.Undefined(), o.Get("outcome")); err == nil {
+				f.Outcome = json.RawMessage(text.String())
+			}
+		}
+	})
+	if failed != nil || f.Message == "" {
+		f.Message = "the script failed without a message"
+	}
+	return f
+}
+
+// isOutcome reports whether o is an OperationOutcomeError.
+func (r *run) isOutcome(o *goja.Object) bool {
+	for p := o.Prototype(); p != nil; p = p.Prototype() {
+		if p.SameAs(r.errorPrototype) {
+			return true
+		}
+	}
+	return false
+}
+
+// evaluate returns the result of an expression on the JSON of a resource, as an array.
+func evaluate(expression, resource string) (json.RawMessage, error) {
+	r, err := fhir.Decode(r4.Model, []byte(resource))
+	if err != nil {
+		return nil, err
+	}
+	input := fhir.NodeOf(r)
+	p, err := fhirpath.Compile(expression, fhirpath.Options{Model: r4.Model, Input: input.T, Strict: true})
+	if err != nil {
+		return nil, err
+	}
+	values, err := p.Eval(new(fhirpath.Context), input)
+	if err != nil {
+		return nil, err
+	}
+	b := []byte{'['}
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = v.AppendJSON(b)
+	}
+	return append(b, ']'), nil
+}
+
+func randomFloat() float64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
+}
