@@ -21,6 +21,8 @@ type Config struct {
 	Terminology TerminologyConfig `koanf:"terminology"`
 	Auth        AuthConfig        `koanf:"auth"`
 	Log         LogConfig         `koanf:"log"`
+
+	Notifications NotificationsConfig `koanf:"notifications"`
 }
 
 // ServerConfig is about HTTP.
@@ -96,6 +98,8 @@ func Default() Config {
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
+
+		Notifications: defaultNotifications(),
 	}
 }
 
@@ -160,6 +164,9 @@ func (c Config) Check() error {
 		return fmt.Errorf("database.url and database.data_dir are both empty: one of them says where the data is")
 	}
 	if _, err := c.trustedProxies(); err != nil {
+		return err
+	}
+	if err := c.Notifications.check(); err != nil {
 		return err
 	}
 	return c.Auth.Check()

@@ -58,6 +58,8 @@ type Server struct {
 	served   atomic.Int64 // requests
 	profiles profiles     // that are stored
 	closers  []func()     // in the order of building; Close runs them backwards
+
+	authorizationServer Authorization // nil with auth.enabled false
 }
 
 // Options are what a Server gets beside its configuration.
@@ -129,10 +131,19 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		if err != nil {
 			return nil, err
 		}
+		s.authorizationServer = authorization
 		mux.Verifier, policies.Verifier = authorization, authorization
 		parts = append(parts, authorization)
 	}
-	parts = append(parts, s.fhir())
+	fhir := s.fhir()
+	if c.Notifications.Enabled {
+		n, err := s.notifications(fhir)
+		if err != nil {
+			return nil, fmt.Errorf("notifications: %w", err)
+		}
+		parts = append(parts, n)
+	}
+	parts = append(parts, fhir)
 	for _, p := range parts {
 		p.Mount(mux)
 	}
@@ -194,7 +205,7 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
-	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, Timeout: time.Duration(c.TimeoutSeconds) * time.Second, Logger: s.Logger})
+	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}

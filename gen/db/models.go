@@ -89,6 +89,58 @@ type InstalledResource struct {
 	ResourceVersion int32
 }
 
+type NotificationDelivery struct {
+	ID           pgtype.UUID
+	Subscriber   string
+	Number       int64
+	Xid          int64
+	Rid          int64
+	Ref          int64
+	Version      int32
+	Event        fhir.Method
+	ResourceType string
+	ResourceID   string
+	Created      time.Time
+	Queued       time.Time
+	Status       fhir.Method
+	Attempts     int32
+	NextAttempt  time.Time
+	Log          []byte
+}
+
+type NotificationMessage struct {
+	ID        pgtype.UUID
+	Xid       pgtype.Uint64
+	Recipient string
+	Created   time.Time
+	Body      string
+	Delivered pgtype.Timestamptz
+}
+
+type NotificationSubscriber struct {
+	ID          string
+	Events      int64
+	Paused      bool
+	Due         pgtype.Timestamptz
+	Holder      string
+	LeasedUntil time.Time
+	LastSent    time.Time
+}
+
+type NotificationSubscription struct {
+	ID             string
+	Status         string
+	Owner          []byte
+	Secret         []byte
+	PreviousSecret []byte
+	SecretChanged  pgtype.Timestamptz
+	Started        bool
+	Failing        pgtype.Timestamptz
+	Error          string
+	Attempts       int32
+	Due            pgtype.Timestamptz
+}
+
 type OauthApikey struct {
 	ID      string
 	Hash    string

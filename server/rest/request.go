@@ -98,15 +98,21 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 }
 
 // base is the URL that links start with, without a trailing slash.
-func (c *call) base(r *http.Request) string {
-	if c.h.BaseURL != "" {
-		return c.h.BaseURL
+func (c *call) base(r *http.Request) string { return c.h.baseOf(r, c.Prefix) }
+
+// Base is the URL that links of an answer to r start with, without a trailing slash and
+// without the prefix that the request used.
+func (h *Handler) Base(r *http.Request) string { return h.baseOf(r, "") }
+
+func (h *Handler) baseOf(r *http.Request, prefix string) string {
+	if h.BaseURL != "" {
+		return h.BaseURL
 	}
-	scheme, host, prefix := "http", r.Host, c.Prefix
+	scheme, host := "http", r.Host
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	if c.h.root.Now().Proxies.Trusts(r.RemoteAddr) {
+	if h.root.Now().Proxies.Trusts(r.RemoteAddr) {
 		if v := firstOf(r.Header.Get("X-Forwarded-Proto")); v == "http" || v == "https" {
 			scheme = v
 		}

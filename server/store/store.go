@@ -196,3 +196,6 @@ func (s *Store) Close() {
 
 // Ping asks the database for a sign of life.
 func (s *Store) Ping(ctx context.Context) error { return translate(s.pool.Ping(ctx)) }
+
+// Pool is for parts that keep tables of their own in the database.
+func (s *Store) Pool() *pgxpool.Pool { return s.pool }

@@ -1,0 +1,303 @@
+-- The queue of notifications. Times are those of PostgreSQL's clock.
+
+-- AddSubscribers makes rows for those that have none, and locks all in one order.
+-- name: AddSubscribers :exec
+INSERT INTO notification_subscriber (id)
+SELECT u.id
+FROM (SELECT unnest(@ids::text[]) AS id ORDER BY 1) u
+ON CONFLICT DO NOTHING;
+
+-- CountEvents adds events to subscribers, which are locked, and returns how many each has
+-- had before.
+-- name: CountEvents :many
+UPDATE notification_subscriber s
+SET events = s.events + u.events,
+    due = CASE WHEN u.queued AND NOT s.paused THEN least(s.due, now()) ELSE s.due END
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@events::bigint[]) AS events, unnest(@queued::boolean[]) AS queued) u
+WHERE s.id = u.id
+RETURNING s.id, (s.events - u.events)::bigint AS before;
+
+-- name: AddDeliveries :exec
+INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created)
+SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
+    unnest(@refs::bigint[]), unnest(@versions::integer[]), unnest(@events::text[])::"char", unnest(@resource_types::text[]),
+    unnest(@resource_ids::text[]), unnest(@createds::timestamptz[])
+ON CONFLICT DO NOTHING;
+
+-- ClaimSubscribers gives a server subscribers that have something due and that no
+-- living server has.
+-- name: ClaimSubscribers :many
+WITH due AS (
+    SELECT s.id
+    FROM notification_subscriber s
+    WHERE s.due <= now() AND s.leased_until < now()
+    ORDER BY s.due
+    LIMIT @count
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE notification_subscriber s
+SET holder = @holder, leased_until = now() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond'
+FROM due d
+WHERE s.id = d.id
+RETURNING s.id;
+
+-- ClaimDeliveries takes what is due of subscribers that the server has: a limited
+-- number of each, in order.
+-- name: ClaimDeliveries :many
+UPDATE notification_delivery d
+SET status = 'i'
+FROM (
+    SELECT c.id
+    FROM notification_subscriber s
+    CROSS JOIN LATERAL (
+        (
+            SELECT r.id, r.next_attempt, r.number
+            FROM notification_delivery r
+            WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false AND r.next_attempt <= now()
+            ORDER BY r.next_attempt, r.number
+            LIMIT @count
+        )
+        UNION ALL
+        (
+            SELECT f.id, f.next_attempt, f.number
+            FROM notification_delivery f
+            WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND f.next_attempt <= now() AND NOT s.paused
+            ORDER BY f.next_attempt, f.number
+            LIMIT @count
+        )
+        ORDER BY 2, 3
+        LIMIT @count
+    ) c
+    WHERE s.id = ANY (@subscribers::text[]) AND s.holder = @holder
+) c
+WHERE d.id = c.id
+RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
+    d.next_attempt;
+
+-- FinishDeliveries writes what came of attempts.
+-- name: FinishDeliveries :exec
+UPDATE notification_delivery d
+SET status = u.status::"char", attempts = d.attempts + u.tried, log = d.log || u.log::jsonb,
+    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END
+FROM (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@statuses::text[]) AS status, unnest(@tried::integer[]) AS tried,
+        unnest(@retry_ms::bigint[]) AS retry_ms, unnest(@logs::text[]) AS log
+) u
+WHERE d.id = u.id;
+
+-- LockSubscribers comes before ReleaseSubscribers, as a statement of its own: only then does
+-- the other one see the deliveries of whoever held the lock.
+-- name: LockSubscribers :exec
+SELECT s.id
+FROM notification_subscriber s
+WHERE s.id = ANY (@ids::text[])
+ORDER BY s.id
+FOR UPDATE;
+
+-- ReleaseSubscribers gives subscribers back, due again when the first of their
+-- deliveries is. sent tells that something arrived.
+-- name: ReleaseSubscribers :exec
+UPDATE notification_subscriber s
+SET holder = '', leased_until = 'epoch', last_sent = CASE WHEN u.sent THEN now() ELSE s.last_sent END,
+    due = least(
+        (SELECT r.next_attempt FROM notification_delivery r
+         WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
+         ORDER BY r.next_attempt LIMIT 1),
+        (SELECT f.next_attempt FROM notification_delivery f
+         WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND NOT s.paused
+         ORDER BY f.next_attempt LIMIT 1)
+    )
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sents::boolean[]) AS sent) u
+WHERE s.id = u.id AND s.holder = @holder;
+
+-- PauseSubscriber holds new deliveries back, or lets them go.
+-- name: PauseSubscriber :exec
+UPDATE notification_subscriber s
+SET paused = @paused, due = CASE WHEN @paused::boolean THEN s.due ELSE now() END
+WHERE s.id = @id AND s.paused <> @paused::boolean;
+
+-- name: DropPending :exec
+DELETE FROM notification_delivery d
+WHERE d.subscriber = @subscriber AND d.status IN ('p', 'i');
+
+-- name: RestartSubscriber :exec
+UPDATE notification_subscriber s
+SET events = 0, due = NULL, paused = false
+WHERE s.id = @id;
+
+-- name: DeleteSubscriber :exec
+DELETE FROM notification_subscriber s
+WHERE s.id = @id;
+
+-- NextDue is how long nothing is due, in milliseconds; none where nothing ever is.
+-- name: NextDue :many
+SELECT (extract(epoch FROM greatest(s.due, s.leased_until) - now()) * 1000)::bigint AS wait_ms
+FROM notification_subscriber s
+WHERE s.due IS NOT NULL
+ORDER BY greatest(s.due, s.leased_until)
+LIMIT 1;
+
+-- name: Deliveries :many
+SELECT d.id, d.subscriber, d.event, d.resource_type, d.resource_id, d.version, d.status, d.attempts, d.log, d.next_attempt, d.queued
+FROM notification_delivery d
+WHERE (@subscriber::text = '' OR d.subscriber = @subscriber::text)
+    AND (@status::text = '' OR d.status::text = @status::text)
+    AND d.queued >= @since::timestamptz
+    AND (d.queued, d.id) < (@before::timestamptz, @before_id::uuid)
+ORDER BY d.queued DESC, d.id DESC
+LIMIT @count;
+
+-- name: Delivery :one
+SELECT d.id, d.subscriber, d.event, d.resource_type, d.resource_id, d.version, d.status, d.attempts, d.log, d.next_attempt, d.queued
+FROM notification_delivery d
+WHERE d.id = @id;
+
+-- Redeliver puts a delivery back into the queue with its attempts forgotten.
+-- name: Redeliver :many
+UPDATE notification_delivery d
+SET status = 'p', attempts = 0, next_attempt = now()
+WHERE d.id = @id AND d.status IN ('d', 'f', 'p')
+RETURNING d.subscriber;
+
+-- name: RedeliverFailed :execrows
+UPDATE notification_delivery d
+SET status = 'p', attempts = 0, next_attempt = now()
+WHERE d.status = 'f' AND d.subscriber = @subscriber;
+
+-- name: FailedSubscribers :many
+SELECT DISTINCT d.subscriber
+FROM notification_delivery d
+WHERE d.status = 'f';
+
+-- name: MakeDue :exec
+UPDATE notification_subscriber s
+SET due = least(s.due, now())
+WHERE s.id = @id;
+
+-- QueueDepth tells by status how many deliveries there are and how old the oldest
+-- that waits is, in seconds.
+-- name: QueueDepth :many
+SELECT d.status, count(*) AS depth, extract(epoch FROM now() - min(d.queued))::float8 AS age
+FROM notification_delivery d
+WHERE d.status IN ('p', 'i')
+GROUP BY d.status;
+
+-- name: CountFailed :one
+SELECT count(*)
+FROM notification_delivery d
+WHERE d.status = 'f';
+
+-- name: TrimDeliveries :execrows
+DELETE FROM notification_delivery d
+WHERE d.id = ANY (ARRAY(
+    SELECT o.id
+    FROM notification_delivery o
+    WHERE o.queued < @before AND o.status IN ('d', 'f')
+    ORDER BY o.queued
+    LIMIT @count
+));
+
+-- name: TrimMessages :execrows
+DELETE FROM notification_message m
+WHERE m.created < @before;
+
+-- What is known of Subscriptions.
+
+-- name: PutSubscription :exec
+INSERT INTO notification_subscription (id, status, owner, started, failing, error, attempts, due)
+VALUES (@id, @status, @owner, @started, sqlc.narg(failing), @error, 0, sqlc.narg(due))
+ON CONFLICT (id) DO UPDATE
+SET status = excluded.status,
+    owner = CASE WHEN @keep_owner::boolean THEN notification_subscription.owner ELSE excluded.owner END,
+    started = CASE WHEN excluded.status = 'off' THEN false ELSE notification_subscription.started OR excluded.started END,
+    failing = CASE WHEN excluded.status = 'error' THEN coalesce(notification_subscription.failing, excluded.failing)
+                   WHEN excluded.status = 'requested' THEN notification_subscription.failing END,
+    error = excluded.error,
+    attempts = CASE WHEN excluded.status = 'requested' THEN 0 ELSE notification_subscription.attempts END,
+    due = excluded.due;
+
+-- name: Subscription :one
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error, s.attempts, s.due,
+    coalesce(n.events, 0)::bigint AS events
+FROM notification_subscription s
+LEFT JOIN notification_subscriber n ON n.id = 'Subscription/' || s.id
+WHERE s.id = @id;
+
+-- name: Subscriptions :many
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error
+FROM notification_subscription s
+WHERE s.id > @after AND s.status <> 'off'
+ORDER BY s.id
+LIMIT @count;
+
+-- name: CountSubscriptions :one
+SELECT count(*)
+FROM notification_subscription s
+WHERE s.status IN ('active', 'requested', 'error') AND s.id <> @but;
+
+-- name: DeleteSubscription :exec
+DELETE FROM notification_subscription s
+WHERE s.id = @id;
+
+-- name: SetSecret :execrows
+UPDATE notification_subscription s
+SET previous_secret = s.secret, secret = @secret, secret_changed = now()
+WHERE s.id = @id;
+
+-- TakeDueSubscriptions returns subscriptions that need a handshake, a heartbeat or
+-- their end, and puts them off so that no other server takes them at the same time.
+-- name: TakeDueSubscriptions :many
+UPDATE notification_subscription s
+SET due = now() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond'
+FROM (
+    SELECT o.id
+    FROM notification_subscription o
+    WHERE o.due <= now()
+    ORDER BY o.due
+    LIMIT @count
+    FOR UPDATE SKIP LOCKED
+) t
+WHERE s.id = t.id
+RETURNING s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
+    coalesce((SELECT n.last_sent FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 'epoch')::timestamptz AS last_sent,
+    coalesce((SELECT n.events FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 0)::bigint AS events;
+
+-- name: SetSubscriptionDue :exec
+UPDATE notification_subscription s
+SET due = now() + sqlc.arg(wait_ms)::bigint * interval '1 millisecond', attempts = s.attempts + sqlc.arg(tried)::integer
+WHERE s.id = @id;
+
+-- name: NextSubscriptionDue :many
+SELECT (extract(epoch FROM s.due - now()) * 1000)::bigint AS wait_ms
+FROM notification_subscription s
+WHERE s.due IS NOT NULL
+ORDER BY s.due
+LIMIT 1;
+
+-- Messages to users.
+
+-- name: AddMessages :exec
+INSERT INTO notification_message (id, recipient, body)
+SELECT unnest(@ids::uuid[]), unnest(@recipients::text[]), unnest(@bodies::text[]);
+
+-- NewMessages are those that came behind a transaction, of transactions that are no
+-- longer running.
+-- name: NewMessages :many
+SELECT m.xid::text::bigint AS xid, m.id, m.recipient, m.body
+FROM notification_message m
+WHERE m.xid >= sqlc.arg(from_xid)::text::xid8 AND m.xid < sqlc.arg(to_xid)::text::xid8
+    AND m.recipient = ANY (@recipients::text[])
+ORDER BY m.xid, m.id;
+
+-- WaitingMessages are those of a recipient that nobody has got, up to a transaction.
+-- name: WaitingMessages :many
+SELECT m.id, m.body
+FROM notification_message m
+WHERE m.recipient = @recipient AND m.delivered IS NULL AND m.xid < sqlc.arg(to_xid)::text::xid8
+ORDER BY m.xid, m.id
+LIMIT 1000;
+
+-- name: MessagesDelivered :exec
+UPDATE notification_message m
+SET delivered = now()
+WHERE m.id = ANY (@ids::uuid[]) AND m.delivered IS NULL;

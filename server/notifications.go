@@ -1,0 +1,35 @@
+package server
+
+import (
+	"context"
+
+	"kiln/server/notify"
+	"kiln/server/rest"
+)
+
+// notifications builds subscriptions, webhooks and event streams, and starts their work.
+func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
+	n := &notify.Service{
+		Config: s.Config.notifications(), Store: s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
+		Log: s.Logger, Metrics: s.Metrics,
+	}
+	if s.Service.Access != nil {
+		n.Rights = notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}
+	}
+	if err := n.Start(); err != nil {
+		return nil, err
+	}
+	s.onClose(n.Close)
+	return n, nil
+}
+
+// ownerStands asks the authorization server whether a client and a user still have access,
+// where it can tell. It fails with login, 401, where they have not.
+func (s *Server) ownerStands(ctx context.Context, o notify.Owner) error {
+	if a, ok := s.authorizationServer.(interface {
+		Stands(ctx context.Context, subject, client, token, session string) error
+	}); ok {
+		return a.Stands(ctx, o.Subject, o.Client, o.TokenID, o.Session)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package notify
+
+import (
+	"strings"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/store"
+)
+
+// audit is the AuditEvent of an attempt, in history and search like any other, but no event.
+// Spec: https://hl7.org/fhir/R4/auditevent.html.
+func (s *Service) audit(f finished) *store.Write {
+	d := f.delivery
+	code, text := "0", "delivered"
+	if !f.result.OK() {
+		code, text = "4", f.result.Err // minor: it is tried again
+		if f.status == 'f' {
+			code = "8"
+		}
+	}
+	b := []byte(`{"resourceType":"AuditEvent","type":{"system":"http://terminology.hl7.org/CodeSystem/audit-event-type","code":"rest","display":"RESTful Operation"},` +
+		`"subtype":[{"code":"notification","display":"Notification"}],"action":"R","recorded":`)
+	b = fhir.AppendString(b, rfc3339(f.result.At))
+	b = append(b, `,"outcome":"`+code+`","outcomeDesc":`...)
+	b = fhir.AppendString(b, strings.ToValidUTF8(clip(text), "?"))
+	b = append(b, `,"agent":[{"type":{"coding":[{"system":"http://dicom.nema.org/resources/ontology/DCM","code":"110153","display":"Source Role ID"}]},`+
+		`"who":{"display":"Notification service"},"requestor":false}],"source":{"observer":{"display":"Kiln"}},"entity":[{"what":{"reference":`...)
+	b = fhir.AppendString(b, d.Subscriber)
+	b = append(b, `},"type":{"system":"http://terminology.hl7.org/CodeSystem/audit-entity-type","code":"2"}},{"what":{"reference":`...)
+	b = fhir.AppendString(b, d.Event.Version.ResourceType+"/"+d.Event.Version.ID)
+	b = append(b, `},"role":{"system":"http://terminology.hl7.org/CodeSystem/object-role","code":"4"}}]}`...)
+	r, err := fhir.Decode(s.Service.Model, b)
+	if err != nil {
+		s.Log.Error("make an AuditEvent", "error", err)
+		return nil
+	}
+	w := &store.Write{Method: fhir.POST, ResourceType: "AuditEvent", ID: s.Service.NewID(), Resource: r, Unlogged: true}
+	if w.Body, err = fhir.Splice(b, nil); err == nil {
+		w.Index, err = s.Store.Indexer.Index(w.ID, r)
+	}
+	if err != nil && w.Index == nil {
+		s.Log.Error("make an AuditEvent", "error", err)
+		return nil
+	}
+	return w
+}
+
+// latency is the time from the commit to now, as far as clocks agree.
+func latency(written time.Time) time.Duration { return max(0, time.Since(written)) }

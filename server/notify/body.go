@@ -1,0 +1,174 @@
+package notify
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+)
+
+func revoked(err error) bool {
+	o, ok := outcome.From(err)
+	return ok && (o.HTTPStatus() == 401 || o.HTTPStatus() == 403)
+}
+
+const fhirJSON = "application/fhir+json"
+
+// body is what a delivery sends, with its media type.
+func (s *Service) body(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
+	if c.backport {
+		return s.backportBody(ctx, c, "event-notification", status, events, d), fhirJSON
+	}
+	contentType = c.payload
+	if contentType == "" {
+		contentType = "application/json"
+	}
+	return appendMessage(nil, d.Event, d.ID, c.reference(), "", c.payload != "" && c.content == fullResource), contentType
+}
+
+// statusBody is a handshake or a heartbeat.
+func (s *Service) statusBody(c *subscription, kind, state string, events int64) (body []byte, contentType string) {
+	if c.backport {
+		return s.backportBody(context.Background(), c, kind, state, events, nil), fhirJSON
+	}
+	return status{Type: kind, Subscription: c.reference(), Status: state, Events: events}.append(nil), fhirJSON
+}
+
+// backportBody is a history Bundle of the Backport IG: its first entry is a
+// SubscriptionStatus as Parameters.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
+func (s *Service) backportBody(ctx context.Context, c *subscription, kind, state string, events int64, d *Delivery) []byte {
+	base := s.Config.BaseURL
+	absolute := func(path string) string {
+		if base == "" {
+			return path
+		}
+		return base + "/" + path
+	}
+	b := []byte(`{"resourceType":"Bundle","id":"` + uuid.NewString() + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
+	statusID := uuid.NewString()
+	b = append(b, statusID+`","resource":`...)
+	b = appendStatusParameters(b, statusID, kind, state, absolute(c.reference()), c.topic, max(events, numberOf(d)), c, d, absolute)
+	b = append(b, `,"request":{"method":"GET","url":`...)
+	b = fhir.AppendString(b, absolute(c.reference()+"/$status"))
+	b = append(b, `},"response":{"status":"200"}}`...)
+	if d != nil && c.content != empty {
+		e := d.Event
+		path := e.Version.ResourceType + "/" + e.Version.ID
+		b = append(b, `,{"fullUrl":`...)
+		b = fhir.AppendString(b, absolute(path))
+		if c.content == fullResource && len(e.Version.Body) > 0 {
+			b = append(b, `,"resource":`...)
+			b = append(b, e.Version.Body...)
+		}
+		b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
+		if e.Kind == Create {
+			b = fhir.AppendString(b, e.Version.ResourceType)
+		} else {
+			b = fhir.AppendString(b, path)
+		}
+		b = append(b, `},"response":{"status":"`+responseOf(e.Kind)+`"}}`...)
+		if c.content == fullResource && e.Kind != Delete {
+			for _, v := range s.shaped(ctx, c, e) {
+				b = append(b, `,{"fullUrl":`...)
+				b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
+				b = append(b, `,"resource":`...)
+				b = append(b, v.Body...)
+				b = append(b, `,"request":{"method":"GET","url":`...)
+				b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
+				b = append(b, `},"response":{"status":"200"}}`...)
+			}
+		}
+	}
+	return append(b, `]}`...)
+}
+
+func numberOf(d *Delivery) int64 {
+	if d == nil {
+		return 0
+	}
+	return d.Number
+}
+
+func methodOf(k Kind) string {
+	switch k {
+	case Create:
+		return "POST"
+	case Delete:
+		return "DELETE"
+	case VRead:
+		return "GET"
+	}
+	return "PUT"
+}
+
+func responseOf(k Kind) string {
+	switch k {
+	case Create:
+		return "201"
+	case Delete:
+		return "204"
+	}
+	return "200"
+}
+
+// appendStatusParameters appends the IG's SubscriptionStatus: Parameters.
+func appendStatusParameters(b []byte, id, kind, state, subscription, topic string, events int64, c *subscription, d *Delivery, absolute func(string) string) []byte {
+	b = append(b, `{"resourceType":"Parameters","id":"`+id+`","meta":{"profile":["`+backportBase+`backport-subscription-status-r4"]},"parameter":[`+
+		`{"name":"subscription","valueReference":{"reference":`...)
+	b = fhir.AppendString(b, subscription)
+	b = append(b, '}', '}')
+	if topic != "" {
+		b = append(b, `,{"name":"topic","valueCanonical":`...)
+		b = fhir.AppendString(b, topic)
+		b = append(b, '}')
+	}
+	b = append(b, `,{"name":"status","valueCode":`...)
+	b = fhir.AppendString(b, state)
+	b = append(b, `},{"name":"type","valueCode":`...)
+	b = fhir.AppendString(b, kind)
+	b = append(b, `},{"name":"events-since-subscription-start","valueString":"`...)
+	b = strconv.AppendInt(b, events, 10)
+	b = append(b, '"', '}')
+	if d != nil {
+		b = append(b, `,{"name":"notification-event","part":[{"name":"event-number","valueString":"`...)
+		b = strconv.AppendInt(b, d.Number, 10)
+		b = append(b, `"},{"name":"timestamp","valueInstant":"`+rfc3339(d.Event.Version.LastUpdated)+`"}`...)
+		if c != nil && c.content != empty {
+			b = append(b, `,{"name":"focus","valueReference":{"reference":`...)
+			b = fhir.AppendString(b, absolute(d.Event.Version.ResourceType+"/"+d.Event.Version.ID))
+			b = append(b, '}', '}')
+		}
+		b = append(b, ']', '}')
+	}
+	return append(b, `]}`...)
+}
+
+// shaped are the resources that the topic's notification shape adds.
+func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.Version {
+	if len(c.include) == 0 {
+		return nil
+	}
+	values := url.Values{"_id": {e.Version.ID}, "_count": {"1"}, "_total": {"none"}}
+	for _, text := range c.include {
+		name, value, _ := strings.Cut(text, "=")
+		if name == "_include" && !strings.HasPrefix(value, e.Version.ResourceType+":") {
+			continue
+		}
+		values.Add(name, value)
+	}
+	q, err := search.Parse(s.Service.Parameters.Current(), e.Version.ResourceType, values, s.Service.SearchOptions(ctx, false, nil))
+	if err == nil {
+		if result, err := s.Store.Search(ctx, q); err == nil {
+			return result.Includes
+		}
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package notify
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/search/match"
+)
+
+// criteria is a search that is held against single resources.
+type criteria struct {
+	typ   string
+	text  string // the query string
+	query *search.Query
+	// anchors are sets of terms: a resource that matches has at least one of each.
+	anchors [][]int64
+}
+
+// maxAnchor is how many terms a set of anchors may have.
+const maxAnchor = 64
+
+// parseCriteria reads a query string on a type. It fails as a search does.
+func (s *Service) parseCriteria(ctx context.Context, typ, query string) (*criteria, error) {
+	if s.Service.Model.Resources[typ] == nil {
+		return nil, s.Service.UnknownType(typ)
+	}
+	values, err := interaction.ParseQuery(query)
+	if err != nil {
+		return nil, err
+	}
+	return s.criteriaOf(ctx, typ, values)
+}
+
+func (s *Service) criteriaOf(ctx context.Context, typ string, values url.Values) (*criteria, error) {
+	for name := range values {
+		switch name {
+		case "_format", "_pretty", "_summary", "_elements":
+			values.Del(name) // they speak of an answer
+		case "_count", "_offset", "_cursor", "_sort", "_include", "_revinclude", "_total", "_contained", "_containedType":
+			return nil, outcome.Invalid("criteria cannot have %s: they are about which resources match, not about a page of them", name)
+		}
+	}
+	c := &criteria{typ: typ, text: values.Encode()}
+	reg := s.Service.Parameters.Current()
+	if err := reg.Err(); err != nil {
+		return nil, err
+	}
+	options := s.Service.SearchOptions(ctx, false, nil)
+	options.MaxCount = maxFound
+	values = cloneValues(values)
+	values.Set("_count", "1000")
+	values.Set("_total", "none")
+	var err error
+	if c.query, err = search.Parse(reg, typ, values, options); err != nil {
+		return nil, err
+	}
+	if c.query, err = s.narrow(ctx, c.query); err != nil {
+		return nil, err
+	}
+	for _, clause := range c.query.Clauses {
+		if terms, ok := anchor(clause); ok {
+			c.anchors = append(c.anchors, terms)
+		}
+	}
+	return c, nil
+}
+
+// maxFound bounds the resources that one search is asked about.
+const maxFound = 1000
+
+func cloneValues(values url.Values) url.Values {
+	out := make(url.Values, len(values)+2)
+	for name, v := range values {
+		out[name] = slices.Clone(v)
+	}
+	return out
+}
+
+// anchor are the terms of which a resource has one for which the clause holds.
+func anchor(c match.Clause) ([]int64, bool) {
+	if c.Not {
+		return nil, false
+	}
+	var terms []int64
+	for _, m := range c.Any {
+		t, ok := m.(match.Terms)
+		if !ok {
+			return nil, false
+		}
+		terms = append(terms, t.Values...)
+	}
+	return terms, len(terms) > 0 && len(terms) <= maxAnchor
+}
+
+// find asks the database which of the resources with these refs match now.
+func (s *Service) find(ctx context.Context, c *criteria, refs []int64) (map[int64]bool, error) {
+	found := make(map[int64]bool, len(refs))
+	for chunk := range slices.Chunk(refs, maxFound) {
+		q := *c.query
+		q.Clauses = slices.Clip(q.Clauses)
+		q.And(match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: chunk}}})
+		result, err := s.Store.Search(ctx, &q)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range result.Matches {
+			found[int64(fhir.ValueReference(v.ResourceType, v.ID))] = true
+		}
+	}
+	return found, nil
+}
+
+// holdsOf reports whether criteria hold of a version of an event: of the one before where
+// earlier says so. nil criteria ask nothing.
+func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) answer3 {
+	if c == nil {
+		return yes
+	}
+	v, h := e.Version, &e.current
+	if earlier {
+		v, h = e.Previous, &e.earlier
+	}
+	x := s.index(v, h)
+	if x == nil {
+		return no
+	}
+	r := &match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: x}
+	holds, open := c.query.Holds(r)
+	switch {
+	case !holds:
+		return no
+	case len(open) == 0:
+		return yes
+	case earlier:
+		return s.heldBefore(ask.ctx, open, e.ref, r)
+	}
+	return ask.ask(c, e.ref)
+}
+
+// heldBefore asks the database what clauses need that are about other resources, for a
+// version that is no longer stored as the current one: the targets of its own references
+// and what refers to it. What else the database would have to know does not hold.
+func (s *Service) heldBefore(ctx context.Context, open []match.Clause, ref int64, r *match.Resource) answer3 {
+	for _, c := range open {
+		found := c.Holds(&match.Resource{Type: r.Type, ID: r.ID, LastUpdated: r.LastUpdated, Index: r.Index}) == match.Yes
+		for _, m := range c.Any {
+			if found {
+				break
+			}
+			var err error
+			switch m := m.(type) {
+			case match.Chain:
+				found, err = s.chained(ctx, m, r.Index)
+			case match.Has:
+				found, err = s.referred(ctx, m, ref)
+			}
+			if err != nil {
+				s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
+			}
+		}
+		if found == c.Not {
+			return no
+		}
+	}
+	return yes
+}
+
+// chained reports whether one of the targets of a chain is what it asks for.
+func (s *Service) chained(ctx context.Context, m match.Chain, x *fhir.Index) (bool, error) {
+	if len(x.Targets) == 0 {
+		return false, nil
+	}
+	q := &search.Query{Type: m.Target, Types: []string{m.Target}, Count: maxFound, Total: search.TotalNone,
+		Clauses: append(slices.Clip(m.Clauses), match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: x.Targets}}})}
+	result, err := s.Store.Search(ctx, q)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range result.Matches {
+		for _, key := range m.Keys {
+			if _, ok := slices.BinarySearch(x.Terms, key.Term(fhir.ValueReference(v.ResourceType, v.ID))); ok {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// referred reports whether a resource that refers to ref is what a _has asks for.
+func (s *Service) referred(ctx context.Context, m match.Has, ref int64) (bool, error) {
+	var terms []int64
+	for _, key := range m.Keys {
+		terms = append(terms, key.Term(fhir.Value(ref)))
+	}
+	q := &search.Query{Type: m.Source, Types: []string{m.Source}, Count: 1, Total: search.TotalNone,
+		Clauses: append(slices.Clip(m.Clauses), match.Clause{Name: "_has", Any: []match.Match{match.Terms{Values: terms}}})}
+	result, err := s.Store.Search(ctx, q)
+	return err == nil && len(result.Matches) > 0, err
+}
+
+// splitCriteria reads "Type?query"; the query may be missing.
+func splitCriteria(text string) (typ, query string) {
+	typ, query, _ = strings.Cut(strings.TrimPrefix(text, "/"), "?")
+	return typ, query
+}

@@ -1,0 +1,284 @@
+package notify
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// Kind is the kind of an event, by the letter that the queue stores.
+type Kind byte
+
+// The kinds of events.
+const (
+	Create Kind = 'C'
+	Update Kind = 'U'
+	Delete Kind = 'D'
+	VRead  Kind = 'V'
+)
+
+// Kinds is a set of kinds.
+type Kinds uint8
+
+// AllKinds is create, update, delete and vread.
+const AllKinds Kinds = 1<<4 - 1
+
+func (k Kind) bit() Kinds {
+	return 1 << strings.IndexByte("CUDV", byte(k))
+}
+
+// Has reports whether k is among the kinds.
+func (s Kinds) Has(k Kind) bool { return s&k.bit() != 0 }
+
+// String is the kind as the specification names it.
+func (k Kind) String() string {
+	switch k {
+	case Create:
+		return "create"
+	case Update:
+		return "update"
+	case Delete:
+		return "delete"
+	}
+	return "vread"
+}
+
+// past is the kind in the names of server-sent events.
+func (k Kind) past() string {
+	switch k {
+	case Create:
+		return "created"
+	case Update:
+		return "updated"
+	case Delete:
+		return "deleted"
+	}
+	return "viewed"
+}
+
+// ParseKinds reads names of kinds; none are all. It fails with invalid, 400.
+func ParseKinds(names []string) (Kinds, error) {
+	var s Kinds
+	for _, name := range names {
+		switch name {
+		case "create":
+			s |= Create.bit()
+		case "update":
+			s |= Update.bit()
+		case "delete":
+			s |= Delete.bit()
+		case "vread":
+			s |= VRead.bit()
+		default:
+			return 0, outcome.Invalid("%q is no event: expected create, update, delete or vread", clip(name))
+		}
+	}
+	if s == 0 {
+		s = AllKinds
+	}
+	return s, nil
+}
+
+// Names lists the kinds as the specification names them.
+func (s Kinds) Names() []string {
+	var names []string
+	for _, k := range []Kind{Create, Update, Delete, VRead} {
+		if s.Has(k) {
+			names = append(names, k.String())
+		}
+	}
+	return names
+}
+
+// kindOf is the kind of a change. A PUT that creates is in the log as a POST.
+func kindOf(m fhir.Method) Kind {
+	switch m {
+	case fhir.POST:
+		return Create
+	case fhir.DELETE:
+		return Delete
+	case fhir.VREAD:
+		return VRead
+	}
+	return Update
+}
+
+// Event is one thing that happened to one resource.
+type Event struct {
+	Position store.ChangePosition
+	Kind     Kind
+	// Version is what the event made, or what was read. That of a deletion has no
+	// Body.
+	Version fhir.Version
+	// Previous is the version before, the zero value where there was none.
+	Previous fhir.Version
+	Written  time.Time // when its transaction began
+
+	ref              int64
+	current, earlier held
+}
+
+// held is what is known of a version, read when it is first needed.
+type held struct {
+	read     bool
+	resource fhir.Resource
+	index    *fhir.Index // nil where there is no version, or it cannot be read
+}
+
+// ResourceType is the type of the resource.
+func (e *Event) ResourceType() string { return e.Version.ResourceType }
+
+// subject is the version that an event is about: of a deletion the one deleted.
+func (e *Event) subject() fhir.Version {
+	if e.Kind == Delete {
+		return e.Previous
+	}
+	return e.Version
+}
+
+// namespace of the ids of notifications.
+var namespace = uuid.MustParse("6b1d0c0e-5f0b-5d0c-9a53-0a2f6e1c7b44")
+
+// NotificationID is the id of the notification of a version of a resource to a subscriber: the
+// same however often it is delivered. subscriber is "" for streams.
+func NotificationID(subscriber, typ, id string, versionID int, k Kind) uuid.UUID {
+	return uuid.NewSHA1(namespace, fmt.Appendf(nil, "%s\n%s/%s/%d\n%c", subscriber, typ, id, versionID, k))
+}
+
+func (e *Event) notificationID(subscriber string) uuid.UUID {
+	id := NotificationID(subscriber, e.Version.ResourceType, e.Version.ID, e.Version.VersionID, e.Kind)
+	if e.Kind == VRead { // the same version may be read again
+		return uuid.NewSHA1(id, []byte(Cursor(e.Position)))
+	}
+	return id
+}
+
+// Cursor is a position as clients get it: opaque, and good for a URL and a header.
+func Cursor(p store.ChangePosition) string {
+	var b [20]byte
+	binary.BigEndian.PutUint64(b[:], uint64(p.XID))
+	binary.BigEndian.PutUint64(b[8:], uint64(p.RID))
+	binary.BigEndian.PutUint32(b[16:], uint32(p.Version))
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// ParseCursor reads a Cursor. It fails with invalid, 400.
+func ParseCursor(text string) (store.ChangePosition, error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) != 20 {
+		return store.ChangePosition{}, outcome.Invalid("%q is neither a cursor that this server has given out nor an instant", clip(text))
+	}
+	return store.ChangePosition{
+		XID: int64(binary.BigEndian.Uint64(b)), RID: int64(binary.BigEndian.Uint64(b[8:])), Version: int(int32(binary.BigEndian.Uint32(b[16:]))),
+	}, nil
+}
+
+// since is where a replay begins: behind a position, with what was made at or after an
+// instant.
+type since struct {
+	position store.ChangePosition
+	instant  time.Time
+}
+
+// since reads a cursor or an instant. What the log does not reach back to is 410.
+func (s *Service) since(ctx context.Context, text string) (since, error) {
+	at, err := parseInstant(text)
+	if err != nil {
+		p, err := ParseCursor(text)
+		if err == nil {
+			err = s.Store.CheckPosition(ctx, p)
+		}
+		return since{position: p}, gone(err)
+	}
+	p, err := s.Store.ChangesSince(ctx, at)
+	return since{position: p, instant: at}, gone(err)
+}
+
+// gone makes 410 of what has been trimmed.
+func gone(err error) error {
+	var trimmed *store.TrimmedError
+	if errors.As(err, &trimmed) {
+		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and what came before %s is gone; ask for what came after",
+			trimmed.Since.Format(time.RFC3339Nano)).WithStatus(410)
+	}
+	return err
+}
+
+// parseInstant reads a dateTime of FHIR; a date is its first instant in UTC.
+func parseInstant(text string) (time.Time, error) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	// A + in a query string is a blank.
+	return time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
+}
+
+// events reads the versions of changes. What has vanished meanwhile is left out. previous
+// asks for the versions before as well; of deletions they always come. bodies names the
+// types that bodies are needed of, nil stands for all.
+func (s *Service) events(ctx context.Context, changes []store.Change, previous bool) ([]*Event, error) {
+	keys := make([]store.VersionKey, 0, len(changes)+8)
+	types := make(map[int64]string, len(changes))
+	for _, c := range changes {
+		types[c.Ref] = c.ResourceType
+		keys = append(keys, c.Key())
+		if (previous && c.Method != fhir.VREAD) || c.Method == fhir.DELETE {
+			keys = append(keys, c.Previous())
+		}
+	}
+	versions, err := s.Store.ChangedVersions(ctx, keys, types)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*Event, 0, len(changes))
+	for _, c := range changes {
+		v, ok := versions[c.Key()]
+		if !ok {
+			continue
+		}
+		e := &Event{Position: c.Position, Kind: kindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref}
+		if e.Kind != VRead {
+			e.Previous = versions[c.Previous()]
+			if e.Previous.Deleted() {
+				e.Previous = fhir.Version{}
+			}
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// index returns what a version leaves in the index, nil where there is none.
+func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
+	if !h.read {
+		h.read = true
+		if len(v.Body) > 0 {
+			if r, err := s.Store.Indexer.Decode(v.Body); err == nil {
+				h.resource = r
+				// What a parameter cannot be evaluated on has the entries of the others.
+				h.index, _ = s.Store.Indexer.Index(v.ID, r)
+			}
+		}
+	}
+	return h.index
+}
+
+// clip bounds what an error repeats of its input.
+func clip(text string) string {
+	if len(text) > 100 {
+		return text[:100] + "…"
+	}
+	return text
+}

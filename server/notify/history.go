@@ -1,0 +1,196 @@
+package notify
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/store"
+	"kiln/server/web"
+)
+
+// ownAudit is in every AuditEvent that this service writes: they raise no events.
+var ownAudit = []byte(`"agent":[{"type":{"coding":[{"system":"http://dicom.nema.org/resources/ontology/DCM","code":"110153","display":"Source Role ID"}]},` +
+	`"who":{"display":"Notification service"},"requestor":false}],"source":{"observer":{"display":"Kiln"}}`)
+
+// maxHistoryScan bounds the versions that are looked at for one page: a page of a search
+// that hardly ever holds ends early, with a link to the next.
+const maxHistoryScan = 5000
+
+// eventsHistory answers GET /{Type}/$events-history: the events of the past, newest first,
+// as a Bundle of type history in which an entry's id is that of the notification.
+func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ string) error {
+	ctx := r.Context()
+	for _, i := range []access.Interaction{access.Search, access.Read} {
+		if err := s.Service.May(ctx, i, typ, ""); err != nil {
+			return err
+		}
+	}
+	values, err := interaction.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	asked := cloneValues(values)
+	options := s.Service.SearchOptions(ctx, false, nil)
+	q := store.HistoryQuery{ResourceType: typ, Count: options.DefaultCount, NoTotal: true, Cursor: values.Get("_cursor")}
+	if q.Count <= 0 {
+		q.Count = 20
+	}
+	if text := values.Get("_since"); text != "" {
+		if q.Since, err = parseInstant(text); err != nil {
+			return outcome.Invalid("_since is %q: expected an instant", clip(text))
+		}
+	}
+	if text := values.Get("_count"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+		}
+		most := options.MaxCount
+		if most <= 0 {
+			most = 200
+		}
+		q.Count = min(n, most)
+	}
+	for _, name := range []string{"_since", "_count", "_cursor", "token"} {
+		values.Del(name)
+	}
+	kinds, err := ParseKinds(list(values, "events"))
+	if err != nil {
+		return err
+	}
+	rule := Rule{ResourceType: typ, Kinds: kinds}
+	if len(values) > 0 {
+		if rule.current, err = s.criteriaOf(ctx, typ, values); err != nil {
+			return err
+		}
+		if len(rule.current.query.Clauses) == 0 {
+			rule.current = nil
+		}
+	}
+	count := q.Count
+	one := newMatcher()
+	one.put(&Subscriber{ID: "history", Rules: []Rule{rule}})
+	var found []*Event
+	var seen sights
+	next := ""
+	for scanned := 0; ; {
+		page, err := s.Store.History(ctx, q)
+		if err != nil {
+			return err
+		}
+		scanned += len(page.Versions)
+		events, err := s.pastEvents(r, page.Versions)
+		if err != nil {
+			return err
+		}
+		hits, err := s.match(ctx, one, events)
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			if seen.may(ctx, s, access.From(ctx), h.event) {
+				found = append(found, h.event)
+			}
+		}
+		if next = page.Next; next == "" || len(found) > 0 && len(found) >= count || scanned >= maxHistoryScan {
+			break
+		}
+		// No page is cut in the middle: the next one begins where this one ends.
+		q.Cursor, q.Count = next, max(1, count-len(found))
+	}
+	s.sendHistory(w, r, typ, found, asked, next)
+	return nil
+}
+
+// pastEvents makes events of versions.
+func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event, error) {
+	var keys []store.VersionKey
+	types := make(map[int64]string)
+	for _, v := range versions {
+		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
+		types[ref] = v.ResourceType
+		if v.VersionID > 1 && v.Method != fhir.POST {
+			keys = append(keys, store.VersionKey{Ref: ref, VersionID: v.VersionID - 1})
+		}
+	}
+	before, err := s.Store.ChangedVersions(r.Context(), keys, types)
+	if err != nil {
+		return nil, err
+	}
+	var events []*Event
+	for _, v := range versions {
+		if v.ResourceType == "AuditEvent" && bytes.Contains(v.Body, ownAudit) {
+			continue
+		}
+		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
+		e := &Event{Kind: kindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref}
+		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
+			e.Previous = previous
+		}
+		if e.Kind == Update && e.Previous.VersionID == 0 {
+			e.Kind = Create
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// sendHistory writes the Bundle.
+func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, typ string, events []*Event, asked url.Values, next string) {
+	x := web.Of(w)
+	base := s.Config.BaseURL
+	if base == "" {
+		base = s.Base(r) + x.Prefix
+	}
+	asked.Del("token")
+	path := base + "/" + typ + "/$events-history"
+	b := []byte(`{"resourceType":"Bundle","type":"history","link":[{"relation":"self","url":`)
+	b = fhir.AppendString(b, path+query(asked.Encode()))
+	b = append(b, '}')
+	if next != "" {
+		asked.Set("_cursor", next)
+		b = append(b, `,{"relation":"next","url":`...)
+		b = fhir.AppendString(b, path+query(asked.Encode()))
+		b = append(b, '}')
+	}
+	b = append(b, ']')
+	for i, e := range events {
+		if i == 0 {
+			b = append(b, `,"entry":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		v := e.Version
+		b = append(b, `{"id":"`+e.notificationID("").String()+`","fullUrl":`...)
+		b = fhir.AppendString(b, base+"/"+v.ResourceType+"/"+v.ID)
+		if len(v.Body) > 0 {
+			b = append(b, `,"resource":`...)
+			b = append(b, v.Body...)
+		}
+		location := v.ResourceType + "/" + v.ID
+		status := "200"
+		switch {
+		case v.Method == fhir.POST:
+			location, status = v.ResourceType, "201"
+		case e.Kind == Create:
+			status = "201"
+		case e.Kind == Delete:
+			status = "204"
+		}
+		b = append(b, `,"request":{"method":"`+v.Method.String()+`","url":`...)
+		b = fhir.AppendString(b, location)
+		b = append(b, `},"response":{"status":"`+status+`","etag":"W/\"`+strconv.Itoa(v.VersionID)+`\"","lastModified":"`+
+			v.LastUpdated.UTC().Format(time.RFC3339Nano)+`"}}`...)
+	}
+	if len(events) > 0 {
+		b = append(b, ']')
+	}
+	x.Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", append(b, '}'), true)
+}

@@ -1,0 +1,592 @@
+package notify
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/access"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// hub tells the connections of this server of events. It follows the whole change log, and
+// so the writes of all servers.
+type hub struct {
+	s                *Service
+	sockets, streams atomic.Int64
+	matcher          *matcher
+
+	mu        sync.Mutex
+	position  store.ChangePosition // of the last change that was passed on
+	listeners map[*Subscriber]*listener
+	clients   map[*client]struct{}
+	bound     map[string]map[*listener]struct{} // by id of the Subscription
+}
+
+// client is one connection.
+type client struct {
+	hub       *hub
+	principal *access.Principal
+	channel   string          // websocket or sse
+	queue     chan *message   // live events
+	replay    chan []*message // of the past, as fast as they are taken
+	slow      chan struct{}   // closed when the queue was full
+
+	sent      atomic.Pointer[store.ChangePosition] // of the last message written
+	events    atomic.Int64
+	slowOnce  sync.Once
+	replaying atomic.Int32
+}
+
+// message is one event for one connection.
+type message struct {
+	position store.ChangePosition // the zero value: of no event
+	name     string               // of the server-sent event
+	data     []byte
+	written  time.Time
+}
+
+// listener is one thing that a connection wants to hear of.
+type listener struct {
+	client     *client
+	subscriber *Subscriber
+	id         string // subscriptionId; "" for server-sent events
+	typ        string // "" for all
+	kinds      Kinds
+	bind       string // id of the Subscription of R4's websocket channel
+}
+
+// queueLength bounds the events that wait for a connection.
+const queueLength = 256
+
+// replayPage is how many changes are read at a time.
+const replayPage = 1000
+
+func newHub(s *Service) *hub {
+	return &hub{s: s, matcher: newMatcher(), listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}),
+		bound: make(map[string]map[*listener]struct{})}
+}
+
+// run passes events on until ctx ends.
+func (h *hub) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		at, err := h.s.Store.ChangeHorizon(ctx)
+		if err == nil {
+			h.mu.Lock()
+			h.position = at
+			h.mu.Unlock()
+			break
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+	var messages sync.WaitGroup
+	messages.Go(func() { h.passMessages(ctx) })
+	defer messages.Wait()
+	follower := h.s.feed.Follow(h.position)
+	defer follower.Close()
+	for ctx.Err() == nil {
+		from := follower.Position
+		changes, err := follower.Next(ctx, replayPage, 0)
+		if err == nil {
+			err = h.publish(ctx, changes)
+		}
+		if err != nil && ctx.Err() == nil {
+			h.s.Log.Warn("pass events on to connections", "error", err)
+			follower.Position = from
+			pause(ctx, 200*time.Millisecond)
+		}
+	}
+}
+
+// publish passes changes on. While it runs no connection begins to listen, so each hears
+// of an event by replay or live, and of none twice.
+func (h *hub) publish(ctx context.Context, changes []store.Change) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var wanted []store.Change
+	for _, c := range changes {
+		if h.matcher.wants(c.ResourceType) || c.ResourceType == "Subscription" && len(h.bound) > 0 {
+			wanted = append(wanted, c)
+		}
+	}
+	if len(wanted) > 0 {
+		events, err := h.s.events(ctx, wanted, h.previous(wanted))
+		if err != nil {
+			return err
+		}
+		hits, err := h.s.match(ctx, h.matcher, events)
+		if err != nil {
+			return err
+		}
+		h.deliver(ctx, hits)
+		for _, e := range events {
+			if e.ResourceType() == "Subscription" {
+				h.rebind(ctx, e.Version.ID)
+			}
+		}
+	}
+	h.position = changes[len(changes)-1].Position
+	return nil
+}
+
+func (h *hub) previous(changes []store.Change) bool {
+	return slices.ContainsFunc(changes, func(c store.Change) bool { return h.matcher.needsPrevious(c.ResourceType) })
+}
+
+// deliver queues events for the connections that they are for.
+func (h *hub) deliver(ctx context.Context, hits []hit) {
+	type key struct {
+		event *Event
+		id    string
+	}
+	made := make(map[key]*message)
+	var seen sights
+	for _, hit := range hits {
+		l := h.listeners[hit.subscriber]
+		if l == nil || !seen.may(ctx, h.s, l.client.principal, hit.event) {
+			continue
+		}
+		k := key{hit.event, l.id + "\n" + l.bind}
+		m := made[k]
+		if m == nil {
+			m = l.message(hit.event)
+			made[k] = m
+		}
+		l.client.push(m)
+	}
+}
+
+// sights remembers who may see an event: connections share principals.
+type sights struct {
+	event *Event
+	may_  map[*access.Principal]bool
+}
+
+func (s *sights) may(ctx context.Context, service *Service, p *access.Principal, e *Event) bool {
+	if service.Rights == nil || p == nil || p.IsOpen() {
+		return true
+	}
+	if s.event != e {
+		s.event, s.may_ = e, make(map[*access.Principal]bool)
+	}
+	may, ok := s.may_[p]
+	if !ok {
+		v, h := e.Version, &e.current
+		if e.Kind == Delete {
+			v, h = e.Previous, &e.earlier
+		}
+		var err error
+		if may, err = service.Rights.Sees(ctx, p, v, service.index(v, h)); err != nil {
+			may = false
+		}
+		s.may_[p] = may
+	}
+	return may
+}
+
+// message is an event as the listener's connection gets it.
+func (l *listener) message(e *Event) *message {
+	m := &message{position: e.Position, written: e.Written}
+	if l.bind != "" {
+		m.data = []byte("ping " + l.bind)
+		return m
+	}
+	m.name = strings.ToLower(e.ResourceType()) + "-" + e.Kind.past()
+	reference := ""
+	if l.id != "" {
+		reference = "Subscription/" + l.id
+	}
+	m.data = appendMessage(nil, e, e.notificationID(reference), reference, Cursor(e.Position), true)
+	return m
+}
+
+// push queues a message; a connection whose queue is full has read too slowly.
+func (c *client) push(m *message) {
+	select {
+	case c.queue <- m:
+	default:
+		c.slowOnce.Do(func() { close(c.slow) })
+	}
+}
+
+// cursor is where a connection that ends now goes on.
+func (c *client) cursor() string {
+	if p := c.sent.Load(); p != nil {
+		return Cursor(*p)
+	}
+	return ""
+}
+
+// wrote notes that a message was written.
+func (c *client) wrote(m *message) {
+	if m.position == (store.ChangePosition{}) {
+		return
+	}
+	if c.replaying.Load() == 0 || c.sent.Load() == nil || m.position.Compare(*c.sent.Load()) > 0 {
+		c.sent.Store(&m.position)
+	}
+	c.events.Add(1)
+	c.hub.s.metrics.delivered(c.channel, "", Result{}, m.written)
+}
+
+// join makes a connection known, and returns it with the function that ends it.
+func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
+	c := &client{hub: h, principal: p, channel: channel, queue: make(chan *message, queueLength), replay: make(chan []*message), slow: make(chan struct{})}
+	h.mu.Lock()
+	h.clients[c] = struct{}{}
+	at := h.position
+	h.mu.Unlock()
+	c.sent.Store(&at)
+	return c, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.clients, c)
+		for _, l := range h.listeners {
+			if l.client == c {
+				h.drop(l)
+			}
+		}
+	}
+}
+
+// maxListeners bounds what one connection listens to.
+const maxListeners = 200
+
+// wish is what a connection asks for.
+type wish struct {
+	typ      string   // "" for all types
+	types    []string // several, with typ ""; nil for typ alone
+	kinds    Kinds
+	criteria *criteria // nil for all
+}
+
+// id is the same for the same wish: the ids of notifications are made of it.
+func (w wish) id() string {
+	text := ""
+	if w.criteria != nil {
+		text = w.criteria.text
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s", w.typ, w.kinds, text))
+	return uuid.NewSHA1(namespace, sum[:]).String()
+}
+
+// rules are one, or one for each of several types.
+func (w wish) rules() []Rule {
+	if len(w.types) < 2 {
+		return []Rule{w.rule()}
+	}
+	var rules []Rule
+	for _, t := range w.types {
+		rules = append(rules, Rule{ResourceType: t, Kinds: w.kinds})
+	}
+	return rules
+}
+
+func (w wish) rule() Rule {
+	r := Rule{ResourceType: w.typ, Kinds: w.kinds}
+	if w.criteria != nil && len(w.criteria.query.Clauses) > 0 {
+		r.current = w.criteria
+	}
+	return r
+}
+
+// may refuses a wish of somebody who may not search and read the type.
+func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
+	ctx = access.With(ctx, p)
+	for _, i := range []access.Interaction{access.Search, access.Read} {
+		if err := h.s.Service.May(ctx, i, typ, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listen lets a connection hear of events: of those behind from, which is nil for news
+// only, in the order of the log, each once. It returns when the connection listens live.
+func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since) error {
+	l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules}
+	if from == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.add(l)
+		return nil
+	}
+	l.client.replaying.Add(1)
+	defer l.client.replaying.Add(-1)
+	own := newMatcher()
+	own.put(l.subscriber)
+	at := from.position
+	for {
+		// 1. Is there anything between here and what has been passed on live?
+		h.mu.Lock()
+		end := h.position
+		if at.Compare(end) >= 0 {
+			h.add(l)
+			h.mu.Unlock()
+			return nil
+		}
+		h.mu.Unlock()
+
+		// 2. A page of it.
+		changes, err := h.s.Store.Changes(ctx, at, replayPage)
+		if err != nil {
+			return err
+		}
+		full := len(changes) == replayPage
+		for len(changes) > 0 && changes[len(changes)-1].Position.Compare(end) > 0 {
+			changes, full = changes[:len(changes)-1], false
+		}
+		if len(changes) > 0 {
+			at = changes[len(changes)-1].Position
+		}
+		if !full {
+			at = end
+		}
+		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
+			return !own.wants(c.ResourceType) || !l.kinds.Has(kindOf(c.Method)) && l.kinds != 0
+		})
+		if len(changes) == 0 {
+			continue
+		}
+		events, err := h.s.events(ctx, changes, own.needsPrevious(l.typ))
+		if err != nil {
+			return err
+		}
+		if !from.instant.IsZero() {
+			events = slices.DeleteFunc(events, func(e *Event) bool { return e.Version.LastUpdated.Before(from.instant) })
+		}
+		hits, err := h.s.match(ctx, own, events)
+		if err != nil {
+			return err
+		}
+		var seen sights
+		page := make([]*message, 0, len(hits))
+		for _, hit := range hits {
+			if seen.may(ctx, h.s, l.client.principal, hit.event) {
+				page = append(page, l.message(hit.event))
+			}
+		}
+		if len(page) == 0 {
+			continue
+		}
+		select {
+		case l.client.replay <- page:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// add makes a listener hear of what comes; h.mu is held.
+func (h *hub) add(l *listener) {
+	if _, ok := h.clients[l.client]; !ok {
+		return // it has gone meanwhile
+	}
+	h.listeners[l.subscriber] = l
+	h.matcher.put(l.subscriber)
+	if l.bind != "" {
+		if h.bound[l.bind] == nil {
+			h.bound[l.bind] = make(map[*listener]struct{})
+		}
+		h.bound[l.bind][l] = struct{}{}
+	}
+}
+
+// leave ends a listener.
+func (h *hub) leave(l *listener) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drop(l)
+}
+
+func (h *hub) drop(l *listener) {
+	if l.subscriber != nil {
+		delete(h.listeners, l.subscriber)
+		h.matcher.remove(l.subscriber.ID)
+	}
+	if l.bind != "" {
+		if delete(h.bound[l.bind], l); len(h.bound[l.bind]) == 0 {
+			delete(h.bound, l.bind)
+		}
+	}
+}
+
+// rebind follows a change of a Subscription that connections are bound to; h.mu is held.
+func (h *hub) rebind(ctx context.Context, id string) {
+	if len(h.bound[id]) == 0 {
+		return
+	}
+	c, err := h.s.read(ctx, id)
+	for l := range h.bound[id] {
+		h.matcher.remove(l.subscriber.ID)
+		delete(h.listeners, l.subscriber)
+		l.subscriber = &Subscriber{ID: uuid.NewString()}
+		if err == nil && c.status == "active" && c.webSocket {
+			l.subscriber.Rules = c.rules
+		}
+		h.listeners[l.subscriber] = l
+		h.matcher.put(l.subscriber)
+	}
+}
+
+// messageInterval is how often a server with connections looks for messages to users.
+const messageInterval = 200 * time.Millisecond
+
+// passMessages passes messages to users on to their connections.
+func (h *hub) passMessages(ctx context.Context) {
+	from := h.position.XID
+	for pause(ctx, messageInterval) {
+		recipients := h.recipients()
+		end, err := h.s.Store.ChangeHorizon(ctx)
+		if err != nil {
+			continue
+		}
+		if len(recipients) > 0 && end.XID > from {
+			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromXid: fmt.Sprint(from), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
+			if err != nil {
+				continue
+			}
+			var ids []pgtype.UUID
+			for _, r := range rows {
+				if h.tell(r.Recipient, []byte(r.Body)) {
+					ids = append(ids, r.ID)
+				}
+			}
+			h.noteDelivered(ctx, ids)
+		}
+		from = end.XID
+	}
+}
+
+func (h *hub) noteDelivered(ctx context.Context, ids []pgtype.UUID) {
+	if len(ids) > 0 {
+		if err := h.s.db().MessagesDelivered(ctx, ids); err != nil {
+			h.s.Log.Warn("note that messages were delivered", "error", err)
+		}
+	}
+}
+
+// names are what a user is called as a recipient.
+func names(p *access.Principal) []string {
+	if p == nil || p.IsOpen() {
+		return nil
+	}
+	var list []string
+	for _, name := range []string{p.Subject, p.FHIRUser} {
+		if name != "" {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+func (h *hub) recipients() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []string
+	for c := range h.clients {
+		list = append(list, names(c.principal)...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// tell passes a message on to the connections of a user, and reports whether there was one.
+func (h *hub) tell(recipient string, body []byte) (told bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		if slices.Contains(names(c.principal), recipient) {
+			c.push(&message{name: "notify", data: body, written: time.Now()})
+			told = true
+		}
+	}
+	return told
+}
+
+// waiting passes on what was kept for a user who was away.
+func (h *hub) waiting(ctx context.Context, c *client) {
+	for _, name := range names(c.principal) {
+		end, err := h.s.Store.ChangeHorizon(ctx)
+		if err != nil {
+			return
+		}
+		rows, err := h.s.db().WaitingMessages(ctx, db.WaitingMessagesParams{Recipient: name, ToXid: fmt.Sprint(end.XID)})
+		if err != nil || len(rows) == 0 {
+			continue
+		}
+		var page []*message
+		var ids []pgtype.UUID
+		for _, r := range rows {
+			page = append(page, &message{name: "notify", data: []byte(r.Body), written: time.Now()})
+			ids = append(ids, r.ID)
+		}
+		select {
+		case c.replay <- page:
+			h.noteDelivered(ctx, ids)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ended tells when a principal's access ends: at once when it was revoked.
+func (h *hub) ended(ctx context.Context, p *access.Principal) bool {
+	if p == nil || p.IsOpen() {
+		return false
+	}
+	if !p.Expires.IsZero() && !time.Now().Before(p.Expires) {
+		return true
+	}
+	if h.s.Rights != nil {
+		_, err := h.s.Rights.Principal(ctx, ownerOf(p))
+		return err != nil && revoked(err)
+	}
+	return false
+}
+
+// parseWish reads what a connection wants. criteria is "Type?search" or the search alone.
+func (h *hub) parseWish(ctx context.Context, p *access.Principal, typ string, events []string, criteria string) (wish, error) {
+	w := wish{typ: typ}
+	var err error
+	if w.kinds, err = ParseKinds(events); err != nil {
+		return w, err
+	}
+	if typ == "" || typ == "*" {
+		w.typ = ""
+		if criteria != "" {
+			return w, outcome.Invalid("criteria need a resourceType")
+		}
+		return w, h.may(ctx, p, "")
+	}
+	if h.s.Service.Model.Resources[typ] == nil {
+		return w, h.s.Service.UnknownType(typ)
+	}
+	if err := h.may(ctx, p, typ); err != nil {
+		return w, err
+	}
+	if criteria == "" {
+		return w, nil
+	}
+	query := criteria
+	if t, q, ok := strings.Cut(criteria, "?"); ok {
+		if t != "" && t != typ {
+			return w, outcome.Invalid("the criteria are about %s, the resourceType is %s", clip(t), typ)
+		}
+		query = q
+	} else if criteria == typ {
+		query = ""
+	}
+	w.criteria, err = h.s.parseCriteria(ctx, typ, query)
+	return w, err
+}

@@ -1,0 +1,218 @@
+package notify
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"kiln/gen/db"
+	"kiln/gen/r4"
+)
+
+// life takes Subscriptions through their status: the handshake of one that is requested,
+// heartbeats of one that is active or in error, the end of one that has an end. Any server
+// does it; each Subscription that is due is taken by one of them.
+type life struct {
+	s    *Service
+	wake chan struct{}
+}
+
+func newLife(s *Service) *life { return &life{s: s, wake: make(chan struct{}, 1)} }
+
+func (l *life) wakeUp() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// parallelHandshakes bounds the requests of the life under way.
+const parallelHandshakes = 32
+
+// run works until ctx ends.
+func (l *life) run(ctx context.Context) {
+	places := make(chan struct{}, parallelHandshakes)
+	var working sync.WaitGroup
+	defer working.Wait()
+	for ctx.Err() == nil {
+		places <- struct{}{} // there is room for one
+		<-places
+		rows, err := l.s.db().TakeDueSubscriptions(ctx, db.TakeDueSubscriptionsParams{
+			LeaseMs: (2*l.s.Config.Webhook.Timeout + 10*time.Second).Milliseconds(), Count: parallelHandshakes / 2,
+		})
+		if err != nil && ctx.Err() == nil {
+			l.s.Log.Warn("look for subscriptions that are due", "error", err)
+			pause(ctx, time.Second)
+			continue
+		}
+		for _, r := range rows {
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			working.Go(func() {
+				defer func() { <-places }()
+				if err := l.attend(context.WithoutCancel(ctx), r); err != nil && ctx.Err() == nil {
+					l.s.Log.Warn("attend to a subscription", "subscription", r.ID, "error", err)
+				}
+			})
+		}
+		if len(rows) > 0 {
+			// Heartbeats of all subscriptions together have a limited rate.
+			pause(ctx, time.Duration(len(rows))*time.Second/heartbeatRate)
+			continue
+		}
+		wait := l.s.Config.Poll
+		if next, err := l.s.db().NextSubscriptionDue(ctx); err == nil && len(next) > 0 {
+			wait = min(wait, time.Duration(max(1, next[0]+1))*time.Millisecond)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-l.wake:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// attend does what is due for one subscription.
+func (l *life) attend(ctx context.Context, row db.TakeDueSubscriptionsRow) error {
+	s := l.s
+	v, err := s.Store.Read(ctx, "Subscription", row.ID)
+	if err != nil {
+		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
+	}
+	r, err := s.decode(v.Body)
+	if err != nil {
+		return err
+	}
+	status := r.Status.Text
+	c, err := s.compile(ctx, row.ID, r)
+	if err != nil {
+		// Its criteria or topic can no longer be carried out.
+		return s.transition(ctx, row.ID, []string{"requested", "active"}, "error", err.Error())
+	}
+	now := time.Now()
+	if status == "off" {
+		return l.postpone(ctx, row.ID, 100*365*24*time.Hour, 0)
+	}
+	if !c.end.IsZero() && !c.end.After(now) {
+		return s.transition(ctx, row.ID, []string{"requested", "active", "error"}, "off", "")
+	}
+	if s.Rights != nil {
+		if ok, err := s.ownerStands(ctx, row.ID, readOwner(row.Owner)); err != nil || !ok {
+			return err
+		}
+	}
+	switch status {
+	case "requested":
+		return l.handshake(ctx, row, c)
+	case "error":
+		return l.recover(ctx, row, c)
+	}
+	return l.heartbeat(ctx, row, r, c, now)
+}
+
+// ownerStands ends a subscription whose owner's access was revoked.
+func (s *Service) ownerStands(ctx context.Context, id string, o Owner) (bool, error) {
+	if _, err := s.Rights.Principal(ctx, o); err != nil {
+		if revoked(err) {
+			return false, s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+		}
+		return false, err
+	}
+	return true, nil
+}
+
+func (l *life) postpone(ctx context.Context, id string, wait time.Duration, tried int32) error {
+	return l.s.db().SetSubscriptionDue(ctx, db.SetSubscriptionDueParams{WaitMs: wait.Milliseconds(), Tried: tried, ID: id})
+}
+
+// handshake asks a requested subscription's endpoint whether it is there.
+func (l *life) handshake(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription) error {
+	s := l.s
+	if c.webSocket {
+		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
+	}
+	if !s.Config.Webhook.Enabled {
+		return s.transition(ctx, row.ID, []string{"requested"}, "error", "webhooks are off (notifications.webhook.enabled)")
+	}
+	result := l.send(ctx, row, c, "handshake", "requested")
+	w := s.Config.Webhook
+	switch {
+	case result.OK():
+		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
+	case result.Gone:
+		return s.transition(ctx, row.ID, []string{"requested"}, "off", "the endpoint answered 410 Gone")
+	}
+	s.metrics.failed.WithLabelValues(c.reference()).Inc()
+	retry, again := Policy{w.MaxAttempts, w.Backoff}.retry(int(row.Attempts) + 1)
+	if !again {
+		return s.transition(ctx, row.ID, []string{"requested"}, "error", "the handshake failed: "+result.Err)
+	}
+	return l.postpone(ctx, row.ID, max(retry, result.RetryAfter), 1)
+}
+
+// recover tries the endpoint of a subscription in error.
+func (l *life) recover(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription) error {
+	s := l.s
+	if c.webSocket {
+		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
+	}
+	result := Result{Err: "webhooks are off (notifications.webhook.enabled)"}
+	if s.Config.Webhook.Enabled {
+		result = l.send(ctx, row, c, "heartbeat", "error")
+	}
+	switch {
+	case result.OK():
+		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
+	case result.Gone:
+		return s.transition(ctx, row.ID, []string{"error"}, "off", "the endpoint answered 410 Gone")
+	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Config.Webhook.MaxError:
+		return s.transition(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
+	}
+	return l.postpone(ctx, row.ID, max(errorHeartbeat, result.RetryAfter), 0)
+}
+
+// heartbeat tells an active subscription's endpoint that all is well, when nothing else
+// was sent for a while.
+func (l *life) heartbeat(ctx context.Context, row db.TakeDueSubscriptionsRow, r *r4.Subscription, c *subscription, now time.Time) error {
+	s := l.s
+	every := s.heartbeatOf(r)
+	if every <= 0 || c.webSocket || !s.Config.Webhook.Enabled {
+		return l.postpone(ctx, row.ID, untilEnd(c, 100*365*24*time.Hour), 0)
+	}
+	if quiet := now.Sub(row.LastSent); quiet < every {
+		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
+	}
+	result := l.send(ctx, row, c, "heartbeat", "active")
+	if result.Gone {
+		return s.transition(ctx, row.ID, []string{"active"}, "off", "the endpoint answered 410 Gone")
+	}
+	if !result.OK() {
+		s.metrics.failed.WithLabelValues(c.reference()).Inc()
+	}
+	// Not all at the same time, should they have begun so.
+	return l.postpone(ctx, row.ID, untilEnd(c, every-every/20+rand.N(every/10+1)), 0)
+}
+
+// untilEnd is wait, or the time until the subscription ends.
+func untilEnd(c *subscription, wait time.Duration) time.Duration {
+	if !c.end.IsZero() {
+		return max(0, min(wait, time.Until(c.end)))
+	}
+	return wait
+}
+
+// send sends a handshake or a heartbeat.
+func (l *life) send(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription, kind, status string) Result {
+	s := l.s
+	body, contentType := s.statusBody(c, kind, status, row.Events)
+	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
+	return s.post(ctx, c, k, uuid.NewString(), contentType, body)
+}

@@ -1,0 +1,406 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"kiln/server/fhir"
+)
+
+// Rule says which events a subscriber wants. An event matches when it is of the type and
+// of one of the kinds, and its versions do what the rule asks.
+type Rule struct {
+	ResourceType string // "" is every one
+	Kinds        Kinds
+	// current holds of the version after a create or update, previous of the one
+	// before an update or delete; nil asks nothing.
+	current, previous *criteria
+	// both asks for current and previous of an update; otherwise one is enough.
+	both bool
+	// created and deleted are what previous is of a create, and current of a delete.
+	created, deleted bool
+	// filter holds of the version that the event is about.
+	filter *criteria
+	// test is asked last, of the versions before and after; nil asks nothing.
+	test func(ctx context.Context, e *Event) bool
+}
+
+// Subscriber is somebody who is told of events.
+type Subscriber struct {
+	// ID is "Subscription/<id>", or that of another kind of subscriber: "App/<id>/0".
+	ID    string
+	Rules []Rule
+	// Queued subscribers get deliveries in the queue; of others events are counted.
+	Queued bool
+}
+
+// matcher finds the subscribers of an event: by the type and one term that a resource must
+// have to match, not by going through all of them.
+type matcher struct {
+	mu          sync.RWMutex
+	types       map[string]*typeRules
+	subscribers map[string][]*placed // by ID
+}
+
+// typeRules are the rules about one resource type.
+type typeRules struct {
+	byTerm map[int64][]*placed
+	any    map[*placed]struct{} // rules that no term tells apart
+	// previous is how many rules ask what was before an update.
+	previous int
+}
+
+// placed is a rule in the index.
+type placed struct {
+	rule       *Rule
+	subscriber *Subscriber
+	terms      []int64 // under which it lies; nil for any
+}
+
+func newMatcher() *matcher {
+	return &matcher{types: make(map[string]*typeRules), subscribers: make(map[string][]*placed)}
+}
+
+// put adds a subscriber, or replaces it.
+func (m *matcher) put(s *Subscriber) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(s.ID)
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		t := m.types[r.ResourceType]
+		if t == nil {
+			t = &typeRules{byTerm: make(map[int64][]*placed), any: make(map[*placed]struct{})}
+			m.types[r.ResourceType] = t
+		}
+		p := &placed{rule: r, subscriber: s, terms: t.choose(r)}
+		if r.previous != nil || r.test != nil {
+			t.previous++
+		}
+		if p.terms == nil {
+			t.any[p] = struct{}{}
+		}
+		for _, term := range p.terms {
+			t.byTerm[term] = append(t.byTerm[term], p)
+		}
+		m.subscribers[s.ID] = append(m.subscribers[s.ID], p)
+	}
+}
+
+// choose picks the anchor that the fewest rules lie under so far: with 100,000 rules of the
+// form patient=X&code=Y that is soon the patient.
+func (t *typeRules) choose(r *Rule) []int64 {
+	var best []int64
+	least := 0
+	consider := func(c *criteria) {
+		if c == nil {
+			return
+		}
+		for _, terms := range c.anchors {
+			n := 0
+			for _, term := range terms {
+				n += 1 + len(t.byTerm[term])
+			}
+			if best == nil || n < least {
+				best, least = terms, n
+			}
+		}
+	}
+	consider(r.filter)
+	// What holds of only one of two versions is no anchor for the other.
+	if r.previous == nil || r.previous == r.current {
+		consider(r.current)
+	}
+	return best
+}
+
+// remove takes a subscriber out.
+func (m *matcher) remove(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(id)
+}
+
+func (m *matcher) drop(id string) {
+	for _, p := range m.subscribers[id] {
+		t := m.types[p.rule.ResourceType]
+		delete(t.any, p)
+		if p.rule.previous != nil || p.rule.test != nil {
+			t.previous--
+		}
+		for _, term := range p.terms {
+			list := t.byTerm[term]
+			for i, other := range list {
+				if other == p {
+					list[i] = list[len(list)-1]
+					list[len(list)-1] = nil
+					list = list[:len(list)-1]
+					break
+				}
+			}
+			if len(list) == 0 {
+				delete(t.byTerm, term)
+			} else {
+				t.byTerm[term] = list
+			}
+		}
+	}
+	delete(m.subscribers, id)
+}
+
+// size is the number of subscribers.
+func (m *matcher) size() int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.subscribers)
+}
+
+// wants reports whether any rule is about a type.
+func (m *matcher) wants(typ string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, name := range [2]string{typ, ""} {
+		if t := m.types[name]; t != nil && len(t.byTerm)+len(t.any) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// candidates are the rules that an event may match, each once.
+func (m *matcher) candidates(typ string, k Kind, x *fhir.Index) []*placed {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var list []*placed
+	if t := m.types[""]; t != nil && typ != "" {
+		for p := range t.any {
+			if p.rule.Kinds.Has(k) {
+				list = append(list, p)
+			}
+		}
+	}
+	t := m.types[typ]
+	if t == nil {
+		return list
+	}
+	var seen map[*placed]struct{}
+	for p := range t.any {
+		if p.rule.Kinds.Has(k) {
+			list = append(list, p)
+		}
+	}
+	if x == nil {
+		return list
+	}
+	for _, term := range x.Terms {
+		for _, p := range t.byTerm[term] {
+			if !p.rule.Kinds.Has(k) {
+				continue
+			}
+			if len(p.terms) > 1 {
+				if _, ok := seen[p]; ok {
+					continue
+				}
+				if seen == nil {
+					seen = make(map[*placed]struct{})
+				}
+				seen[p] = struct{}{}
+			}
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// hit is a subscriber that an event is for.
+type hit struct {
+	subscriber *Subscriber
+	event      *Event
+}
+
+// match returns the hits of events, in the order of the events and each subscriber once an
+// event. What index entries do not answer is asked of the database, once for each rule.
+func (s *Service) match(ctx context.Context, m *matcher, events []*Event) ([]hit, error) {
+	type open struct {
+		place *placed
+		event *Event
+	}
+	decided := make([][]*Subscriber, len(events))
+	ask := questions{ctx: ctx}
+	var waiting []open
+	at := make(map[*Event]int, len(events))
+	for i, e := range events {
+		at[e] = i
+		if !m.wants(e.ResourceType()) {
+			continue
+		}
+		subject := e.subject()
+		h := &e.current
+		if e.Kind == Delete {
+			h = &e.earlier
+		}
+		for _, p := range m.candidates(e.ResourceType(), e.Kind, s.index(subject, h)) {
+			switch holds := s.holds(p.rule, e, &ask); holds {
+			case yes:
+				decided[i] = append(decided[i], p.subscriber)
+			case unknown:
+				waiting = append(waiting, open{p, e})
+			}
+		}
+	}
+	// What needs other resources.
+	if len(waiting) > 0 {
+		if err := s.answer(ctx, &ask); err != nil {
+			return nil, err
+		}
+		for _, w := range waiting {
+			if s.holds(w.place.rule, w.event, &ask) == yes {
+				i := at[w.event]
+				decided[i] = append(decided[i], w.place.subscriber)
+			}
+		}
+	}
+	var hits []hit
+	for i, list := range decided {
+		seen := make(map[*Subscriber]bool, len(list))
+		for _, sub := range list {
+			if seen[sub] {
+				continue
+			}
+			seen[sub] = true
+			hits = append(hits, hit{sub, events[i]})
+		}
+	}
+	return hits, nil
+}
+
+// answer3 is what is known of a question.
+type answer3 uint8
+
+const (
+	no answer3 = iota
+	yes
+	unknown
+)
+
+func is(b bool) answer3 {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// and is the conjunction, or the disjunction of their opposites.
+func (a answer3) and(b answer3) answer3 {
+	switch {
+	case a == no || b == no:
+		return no
+	case a == unknown || b == unknown:
+		return unknown
+	}
+	return yes
+}
+
+func (a answer3) or(b answer3) answer3 {
+	switch {
+	case a == yes || b == yes:
+		return yes
+	case a == unknown || b == unknown:
+		return unknown
+	}
+	return no
+}
+
+// holds reports whether a rule is for an event of its type and kinds.
+func (s *Service) holds(r *Rule, e *Event, ask *questions) answer3 {
+	result := yes
+	switch e.Kind {
+	case Create, VRead:
+		if r.current != nil || r.previous != nil {
+			result = s.combine(r, s.holdsOf(r.current, e, false, ask), is(r.created))
+			if r.previous == nil {
+				result = s.holdsOf(r.current, e, false, ask)
+			}
+		}
+	case Update:
+		if r.current != nil || r.previous != nil {
+			result = s.combine(r, s.holdsOf(r.current, e, false, ask), s.holdsOf(r.previous, e, true, ask))
+		}
+	case Delete:
+		switch {
+		case r.previous != nil:
+			result = s.combine(r, is(r.deleted), s.holdsOf(r.previous, e, true, ask))
+		case r.current != nil:
+			result = s.holdsOf(r.current, e, true, ask) // the last version
+		}
+	}
+	if result != no && r.filter != nil {
+		result = result.and(s.holdsOf(r.filter, e, e.Kind == Delete, ask))
+	}
+	if result == yes && r.test != nil {
+		result = is(r.test(ask.ctx, e))
+	}
+	return result
+}
+
+// combine puts the answers about the two versions together.
+func (s *Service) combine(r *Rule, current, previous answer3) answer3 {
+	switch {
+	case r.previous == nil:
+		return current
+	case r.current == nil:
+		return previous
+	case r.both:
+		return current.and(previous)
+	}
+	return current.or(previous)
+}
+
+// questions are what the database is asked: which resources match criteria.
+type questions struct {
+	ctx context.Context
+	of  map[*criteria]map[int64]answer3 // unknown until asked
+}
+
+func (q *questions) ask(c *criteria, ref int64) answer3 {
+	refs := q.of[c]
+	if refs == nil {
+		if q.of == nil {
+			q.of = make(map[*criteria]map[int64]answer3)
+		}
+		refs = make(map[int64]answer3)
+		q.of[c] = refs
+	}
+	if _, ok := refs[ref]; !ok {
+		refs[ref] = unknown
+	}
+	return refs[ref]
+}
+
+// answer asks the database.
+func (s *Service) answer(ctx context.Context, q *questions) error {
+	for c, refs := range q.of {
+		var list []int64
+		for ref, a := range refs {
+			if a == unknown {
+				list = append(list, ref)
+			}
+		}
+		if len(list) == 0 {
+			continue
+		}
+		found, err := s.find(ctx, c, list)
+		if err != nil {
+			if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+			// A criteria that can no longer be asked matches nothing.
+			s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "error", err)
+		}
+		for _, ref := range list {
+			refs[ref] = is(found[ref])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package notify
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the service's figures.
+type metrics struct {
+	sent    *prometheus.CounterVec
+	failed  *prometheus.CounterVec
+	latency prometheus.Summary
+}
+
+// newMetrics registers the figures; r may be nil.
+func newMetrics(s *Service, r prometheus.Registerer) *metrics {
+	m := &metrics{
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_notifications_sent_total", Help: "Notifications that arrived, by channel."}, []string{"channel"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_notifications_failed_total", Help: "Attempts to deliver that failed, by subscription."}, []string{"subscription"}),
+		latency: prometheus.NewSummary(prometheus.SummaryOpts{
+			Name: "service_notifications_latency_seconds", Help: "Time from the write of a resource to the delivery of its notification.",
+			Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}}),
+	}
+	for _, channel := range []string{"webhook", "websocket", "sse"} {
+		m.sent.WithLabelValues(channel)
+	}
+	if r == nil {
+		return m
+	}
+	gauge := func(name, help string, value func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	r.MustRegister(m.sent, m.failed, m.latency, queueCollector{s})
+	gauge("service_notifications_websocket_connections", "WebSockets that are open.", func() float64 { return float64(s.hub.sockets.Load()) })
+	gauge("service_notifications_sse_connections", "Streams of server-sent events that are open.", func() float64 { return float64(s.hub.streams.Load()) })
+	return m
+}
+
+// delivered counts an attempt.
+func (m *metrics) delivered(channel, subscription string, r Result, written time.Time) {
+	if r.OK() {
+		m.sent.WithLabelValues(channel).Inc()
+		m.latency.Observe(latency(written).Seconds())
+		return
+	}
+	m.failed.WithLabelValues(subscription).Inc()
+}
+
+// queueCollector asks the database how full the queue is, when somebody wants to know.
+type queueCollector struct{ s *Service }
+
+var (
+	depthDesc = prometheus.NewDesc("service_notifications_queue_depth", "Deliveries in the queue, by status.", []string{"status"}, nil)
+	ageDesc   = prometheus.NewDesc("service_notifications_queue_age_seconds", "Age of the oldest delivery, by status.", []string{"status"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- depthDesc; ch <- ageDesc }
+
+// Collect implements prometheus.Collector.
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	rows, err := c.s.db().QueueDepth(ctx)
+	if err != nil {
+		return
+	}
+	depth, age := map[string]float64{"pending": 0, "processing": 0}, map[string]float64{"pending": 0, "processing": 0}
+	for _, r := range rows {
+		name := deliveryStatus(byte(r.Status))
+		depth[name], age[name] = float64(r.Depth), r.Age
+	}
+	if n, err := c.s.db().CountFailed(ctx); err == nil {
+		depth["failed"] = float64(n)
+	}
+	for name, v := range depth {
+		ch <- prometheus.MustNewConstMetric(depthDesc, prometheus.GaugeValue, v, name)
+	}
+	for name, v := range age {
+		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, v, name)
+	}
+}
+
+// deliveryStatus is a status of the queue in words.
+func deliveryStatus(b byte) string {
+	switch b {
+	case 'p':
+		return "pending"
+	case 'i':
+		return "processing"
+	case 'd':
+		return "delivered"
+	}
+	return "failed"
+}

@@ -1,0 +1,427 @@
+package notify
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kiln/gen/db"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/store"
+	"kiln/server/web"
+)
+
+// Service is the notifications of a server. Its fields are set once, before Start.
+type Service struct {
+	Config  Config
+	Store   *store.Store
+	Service *interaction.Service
+	Streams *web.StreamRegistry
+	// Base is the base URL of a request, where Config.BaseURL is "".
+	Base   func(r *http.Request) string
+	Rights Rights // nil: everybody may read everything
+	Log    *slog.Logger
+	// Metrics gets the service's figures; nil counts nothing.
+	Metrics prometheus.Registerer
+
+	feed    *store.Feed
+	metrics *metrics
+	queue   *queue
+	hub     *hub
+	client  *http.Client
+	life    *life
+	matcher *matcher
+	kinds   []SubscriberKind
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+}
+
+// Rights decide what the owner of a Subscription may see.
+type Rights interface {
+	// Principal is the owner as of now. It fails with login or forbidden where the client
+	// is revoked or the user disabled.
+	Principal(ctx context.Context, o Owner) (*access.Principal, error)
+	// Sees reports whether p may read a version; x is what it leaves in the index, nil
+	// where that is not known.
+	Sees(ctx context.Context, p *access.Principal, v fhir.Version, x *fhir.Index) (bool, error)
+}
+
+// SubscriberKind is a kind of subscribers beside Subscriptions: those of Apps.
+type SubscriberKind interface {
+	// Prefix of the ids of its subscribers: "App/".
+	Prefix() string
+	// ResourceType is the type whose writes change subscribers: "App".
+	ResourceType() string
+	// Load returns the subscribers of a resource that is stored, none where it is
+	// deleted or inactive; of every resource when id is "".
+	Load(ctx context.Context, id string) ([]*Subscriber, error)
+	// Policy is when deliveries to a subscriber are tried again.
+	Policy(subscriber string) Policy
+	// Deliver hands an event over: body is the Notification message. The Result says
+	// whether it arrived.
+	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) Result
+	// DeadLetter is told of what is given up.
+	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
+}
+
+// Policy is when a delivery that failed is tried again.
+type Policy struct {
+	MaxAttempts int             // in all
+	Backoff     []time.Duration // before each further attempt; the last one repeats
+}
+
+// retry is the time before the attempt after number attempts (from 1), and false when that
+// was the last one.
+func (p Policy) retry(attempts int) (time.Duration, bool) {
+	if attempts >= p.MaxAttempts {
+		return 0, false
+	}
+	if len(p.Backoff) == 0 {
+		return 0, true
+	}
+	return p.Backoff[min(attempts, len(p.Backoff))-1], true
+}
+
+// AddKind makes a kind of subscribers known, before Start.
+func (s *Service) AddKind(k SubscriberKind) { s.kinds = append(s.kinds, k) }
+
+// NewRule returns a rule for SubscriberKinds: events of the kinds on resources of a type
+// that match a search; an empty query matches all. It fails as a search does.
+func (s *Service) NewRule(ctx context.Context, typ string, kinds Kinds, query string, test func(ctx context.Context, e *Event) bool) (Rule, error) {
+	c, err := s.parseCriteria(ctx, typ, query)
+	if err != nil {
+		return Rule{}, err
+	}
+	r := Rule{ResourceType: typ, Kinds: kinds, test: test}
+	if len(c.query.Clauses) > 0 {
+		r.current = c
+	}
+	return r, nil
+}
+
+// Start begins to follow the change log and to work on the queue. Hooks of the Store
+// are set before anything is written.
+func (s *Service) Start() error {
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	s.metrics = newMetrics(s, s.Metrics)
+	s.client = s.newClient()
+	s.matcher = newMatcher()
+	s.queue = newQueue(s)
+	s.hub = newHub(s)
+	s.life = newLife(s)
+	if s.Store.Hooks == nil {
+		s.Store.Hooks = make(map[string]store.Hook)
+	}
+	s.Store.Hooks["Subscription"] = store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
+		if changed {
+			s.life.wakeUp()
+			s.queue.wakeUp()
+		}
+	}}
+	s.feed = store.NewFeed(s.Store, s.Config.Poll)
+	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
+	s.stop = stop
+	if s.Config.Webhook.Enabled || len(s.kinds) > 0 {
+		s.done.Go(func() { s.queue.run(ctx) })
+	}
+	s.done.Go(func() { s.hub.run(ctx) })
+	s.done.Go(func() { s.life.run(ctx) })
+	s.done.Go(func() { s.retain(ctx) })
+	s.done.Go(func() {
+		for ctx.Err() == nil {
+			err := s.feed.Run(ctx, "notifications", store.Handler{Begin: s.load, Handle: s.enqueue, Committed: s.queue.wakeUp})
+			if err != nil && ctx.Err() == nil {
+				s.Log.Error("follow the change log", "error", err)
+				pause(ctx, time.Second)
+			}
+		}
+	})
+	return nil
+}
+
+// Close ends the work. What is under way is finished first or given back.
+func (s *Service) Close() {
+	if s.stop != nil {
+		s.stop()
+		s.done.Wait()
+		s.feed.Close()
+	}
+}
+
+// pause returns false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }
+
+// load reads all subscribers, when this server begins to match.
+func (s *Service) load(ctx context.Context) error {
+	m := newMatcher()
+	for after := ""; ; {
+		rows, err := s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: 1000})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			after = r.ID
+			if matched(r.Status, r.Started) {
+				if err := s.loadSubscription(ctx, m, r.ID); err != nil {
+					return err
+				}
+			}
+		}
+		if len(rows) < 1000 {
+			break
+		}
+	}
+	for _, k := range s.kinds {
+		list, err := k.Load(ctx, "")
+		if err != nil {
+			return fmt.Errorf("load subscribers of %s: %w", k.ResourceType(), err)
+		}
+		for _, sub := range list {
+			m.put(sub)
+		}
+	}
+	s.matcher = m
+	return nil
+}
+
+// matched reports whether events of a subscription are looked for: what happens while
+// one that was active is not is kept for it.
+func matched(status string, started bool) bool {
+	return status == "active" || started && status != "off"
+}
+
+// loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
+func (s *Service) loadSubscription(ctx context.Context, m *matcher, id string) error {
+	reference := "Subscription/" + id
+	row, err := s.db().Subscription(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
+		m.remove(reference)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := s.readAs(ctx, id, readOwner(row.Owner))
+	if err != nil {
+		if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
+			s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
+			m.remove(reference)
+			return nil
+		}
+		return err
+	}
+	m.put(&Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket})
+	return nil
+}
+
+// readAs is read with the rights of the owner.
+func (s *Service) readAs(ctx context.Context, id string, o Owner) (*subscription, error) {
+	if s.Rights != nil {
+		p, err := s.Rights.Principal(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		ctx = access.With(ctx, p)
+	}
+	return s.read(ctx, id)
+}
+
+// read compiles a Subscription as it is stored.
+func (s *Service) read(ctx context.Context, id string) (*subscription, error) {
+	v, err := s.Store.Read(ctx, "Subscription", id)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.decode(v.Body)
+	if err != nil {
+		return nil, err
+	}
+	return s.compile(ctx, id, r)
+}
+
+// enqueue matches a batch of changes and puts deliveries into the queue.
+func (s *Service) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+	var hits []hit
+	for start := 0; start < len(changes); {
+		// Up to the next change that changes who matches.
+		end := start
+		for end < len(changes) && !s.changesSubscribers(changes[end]) {
+			end++
+		}
+		some, err := s.matchChanges(ctx, changes[start:end])
+		if err != nil {
+			return nil, err
+		}
+		hits = append(hits, some...)
+		if end < len(changes) {
+			if err := s.applyChange(ctx, changes[end]); err != nil {
+				return nil, err
+			}
+			// A Subscription may be what another one is about.
+			some, err := s.matchChanges(ctx, changes[end:end+1])
+			if err != nil {
+				return nil, err
+			}
+			hits = append(hits, some...)
+			end++
+		}
+		start = end
+	}
+	if len(hits) == 0 {
+		return nil, nil
+	}
+	return func(ctx context.Context, tx pgx.Tx) error { return s.queue.add(ctx, tx, hits) }, nil
+}
+
+// matchChanges finds who changes are for.
+func (s *Service) matchChanges(ctx context.Context, changes []store.Change) ([]hit, error) {
+	var wanted []store.Change
+	previous := false
+	for _, c := range changes {
+		if s.matcher.wants(c.ResourceType) {
+			wanted = append(wanted, c)
+			previous = previous || s.matcher.needsPrevious(c.ResourceType)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	events, err := s.events(ctx, wanted, previous)
+	if err != nil {
+		return nil, err
+	}
+	return s.match(ctx, s.matcher, events)
+}
+
+// needsPrevious reports whether a rule about a type asks what was before an update.
+func (m *matcher) needsPrevious(typ string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	t := m.types[typ]
+	return t != nil && t.previous > 0
+}
+
+func (s *Service) changesSubscribers(c store.Change) bool {
+	switch c.ResourceType {
+	case "Subscription", "SubscriptionTopic", "SearchParameter":
+		return true
+	}
+	for _, k := range s.kinds {
+		if k.ResourceType() == c.ResourceType {
+			return true
+		}
+	}
+	return false
+}
+
+// applyChange follows a write that changes who matches.
+func (s *Service) applyChange(ctx context.Context, c store.Change) error {
+	if c.ResourceType == "SubscriptionTopic" || c.ResourceType == "SearchParameter" {
+		return s.load(ctx)
+	}
+	versions, err := s.Store.ChangedVersions(ctx, []store.VersionKey{c.Key()}, map[int64]string{c.Ref: c.ResourceType})
+	if err != nil {
+		return err
+	}
+	v, ok := versions[c.Key()]
+	if !ok {
+		return nil
+	}
+	if c.ResourceType == "Subscription" {
+		return s.loadSubscription(ctx, s.matcher, v.ID)
+	}
+	for _, k := range s.kinds {
+		if k.ResourceType() != c.ResourceType {
+			continue
+		}
+		list, err := k.Load(ctx, v.ID)
+		if err != nil {
+			return err
+		}
+		s.matcher.removePrefix(k.Prefix() + v.ID + "/")
+		for _, sub := range list {
+			s.matcher.put(sub)
+		}
+	}
+	return nil
+}
+
+func (m *matcher) removePrefix(prefix string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.subscribers {
+		if strings.HasPrefix(id, prefix) {
+			m.drop(id)
+		}
+	}
+}
+
+// retain deletes what is older than the retention.
+func (s *Service) retain(ctx context.Context) {
+	for pause(ctx, time.Hour/2+rand.N(time.Hour)) {
+		before := time.Now().Add(-s.Config.Retention)
+		if _, err := s.Retain(ctx, before); err != nil && ctx.Err() == nil {
+			s.Log.Warn("delete old notifications", "error", err)
+		}
+	}
+}
+
+// Retain deletes the log of deliveries, and the messages to users, from before an instant.
+// It returns the number of deliveries.
+func (s *Service) Retain(ctx context.Context, before time.Time) (int, error) {
+	total := 0
+	for {
+		n, err := s.db().TrimDeliveries(ctx, db.TrimDeliveriesParams{Before: before, Count: 5000})
+		total += int(n)
+		if err != nil {
+			return total, err
+		}
+		if n < 5000 {
+			break
+		}
+	}
+	_, err := s.db().TrimMessages(ctx, before)
+	return total, err
+}
+
+func stamp(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }
+
+// secretPrefix begins a secret of the Standard Webhooks specification.
+const secretPrefix = "whsec_"
+
+// SecretKey is the key in the text of a secret: what the base64 behind whsec_ holds, else
+// the text's bytes.
+func SecretKey(text string) ([]byte, error) {
+	rest, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok {
+		return []byte(text), nil
+	}
+	return base64.StdEncoding.DecodeString(rest)
+}

@@ -1,0 +1,594 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// queue is this server's share of the work on the queue of deliveries. It leases subscribers
+// that have something due, sends to each of them in order, and writes what came of it
+// many at a time. Of what a server leaves behind that dies, the leases run out.
+type queue struct {
+	s      *Service
+	holder string
+	wake   chan struct{}
+	slots  chan struct{} // has an element for each subscriber that is sent to
+	ended  chan finished
+
+	mu    sync.Mutex
+	hosts map[string]*host
+}
+
+// host is what is known of an endpoint's host.
+type host struct {
+	running int
+	slow    bool // its last answer did not come in time
+}
+
+// Delivery is an event on its way to a subscriber.
+type Delivery struct {
+	ID         uuid.UUID // of the notification
+	Subscriber string
+	Number     int64 // of the event, counted by subscriber
+	Attempts   int   // before this one
+	Event      *Event
+	Queued     time.Time
+
+	ref int64
+}
+
+// finished is what came of a delivery, or of the work on a subscriber.
+type finished struct {
+	delivery *Delivery // nil when the subscriber is given back
+	result   Result
+	status   byte
+	retry    time.Duration
+	tried    bool
+
+	subscriber string
+	sent       bool
+}
+
+const (
+	// perClaim is how many deliveries of a subscriber are taken at a time.
+	perClaim = 16
+	// flushInterval and flushSize bound how long and how many results wait to be written.
+	flushInterval = 4 * time.Millisecond
+	flushSize     = 400
+)
+
+func newQueue(s *Service) *queue {
+	n := max(1, s.Config.Webhook.MaxConcurrent)
+	return &queue{
+		s: s, holder: uuid.NewString(), wake: make(chan struct{}, 1), slots: make(chan struct{}, n),
+		ended: make(chan finished, 2*n), hosts: make(map[string]*host),
+	}
+}
+
+func (q *queue) wakeUp() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lease is how long a server has a subscriber: it starts no attempt that could end later.
+func (q *queue) lease() time.Duration { return 2*q.s.Config.Webhook.Timeout + 5*time.Second }
+
+// add counts hits and queues deliveries of them.
+func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
+	d := db.New(tx)
+	at := make(map[string]int)
+	var count db.CountEventsParams
+	for _, h := range hits {
+		i, ok := at[h.subscriber.ID]
+		if !ok {
+			i = len(count.Ids)
+			at[h.subscriber.ID] = i
+			count.Ids = append(count.Ids, h.subscriber.ID)
+			count.Events = append(count.Events, 0)
+			count.Queued = append(count.Queued, h.subscriber.Queued)
+		}
+		count.Events[i]++
+	}
+	if err := d.AddSubscribers(ctx, count.Ids); err != nil {
+		return err
+	}
+	if err := d.LockSubscribers(ctx, count.Ids); err != nil {
+		return err
+	}
+	rows, err := d.CountEvents(ctx, count)
+	if err != nil {
+		return err
+	}
+	number := make(map[string]int64, len(rows))
+	for _, r := range rows {
+		number[r.ID] = r.Before
+	}
+	var p db.AddDeliveriesParams
+	for _, h := range hits {
+		number[h.subscriber.ID]++
+		if !h.subscriber.Queued {
+			continue
+		}
+		e := h.event
+		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.notificationID(h.subscriber.ID), Valid: true})
+		p.Subscribers = append(p.Subscribers, h.subscriber.ID)
+		p.Numbers = append(p.Numbers, number[h.subscriber.ID])
+		p.Xids = append(p.Xids, e.Position.XID)
+		p.Rids = append(p.Rids, e.Position.RID)
+		p.Refs = append(p.Refs, e.ref)
+		p.Versions = append(p.Versions, int32(e.Version.VersionID))
+		p.Events = append(p.Events, string(rune(e.Kind)))
+		p.ResourceTypes = append(p.ResourceTypes, e.Version.ResourceType)
+		p.ResourceIds = append(p.ResourceIds, e.Version.ID)
+		p.Createds = append(p.Createds, e.Written)
+	}
+	if len(p.Ids) == 0 {
+		return nil
+	}
+	return d.AddDeliveries(ctx, p)
+}
+
+// run works on the queue until ctx ends, and then waits for what is under way.
+func (q *queue) run(ctx context.Context) {
+	var writing sync.WaitGroup
+	writing.Go(q.write)
+	var working sync.WaitGroup
+	follower := q.s.feed.Follow(store.ChangePosition{}) // only for its wake-ups
+	follower.Close()
+	for ctx.Err() == nil {
+		n, err := q.claim(ctx, &working)
+		if err != nil && ctx.Err() == nil {
+			q.s.Log.Warn("take deliveries from the queue", "error", err)
+			pause(ctx, time.Second)
+			continue
+		}
+		if n == 0 {
+			q.rest(ctx)
+		}
+	}
+	working.Wait()
+	close(q.ended)
+	writing.Wait()
+}
+
+// rest waits until something may be due.
+func (q *queue) rest(ctx context.Context) {
+	wait := q.s.Config.Poll
+	if rows, err := q.s.db().NextDue(ctx); err == nil && len(rows) > 0 {
+		wait = min(wait, time.Duration(max(1, rows[0]+1))*time.Millisecond)
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-q.wake:
+	case <-ctx.Done():
+	}
+}
+
+// claim leases subscribers that have something due and sends to them. It waits while as
+// many as may are being sent to.
+func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error) {
+	select {
+	case q.slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	free := 1
+	for free < cap(q.slots) {
+		select {
+		case q.slots <- struct{}{}:
+			free++
+			continue
+		default:
+		}
+		break
+	}
+	defer func() {
+		for range free {
+			<-q.slots
+		}
+	}()
+	claimed := time.Now()
+	ids, err := q.s.db().ClaimSubscribers(ctx, db.ClaimSubscribersParams{Count: int32(free), Holder: q.holder, LeaseMs: q.lease().Milliseconds()})
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	lists, err := q.take(ctx, ids)
+	if err != nil {
+		for _, id := range ids {
+			q.ended <- finished{subscriber: id}
+		}
+		return 0, err
+	}
+	for _, id := range ids {
+		list := lists[id]
+		free--
+		working.Go(func() {
+			defer func() { <-q.slots }()
+			sent := q.send(ctx, id, list, claimed)
+			q.ended <- finished{subscriber: id, sent: sent}
+		})
+	}
+	return len(ids), nil
+}
+
+// take reads what is due of subscribers that this server has, in order.
+func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery, error) {
+	rows, err := q.s.db().ClaimDeliveries(ctx, db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: q.holder})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(rows, func(a, b db.ClaimDeliveriesRow) int {
+		if c := a.NextAttempt.Compare(b.NextAttempt); c != 0 {
+			return c
+		}
+		return int(a.Number - b.Number)
+	})
+	keys := make([]store.VersionKey, 0, len(rows))
+	types := make(map[int64]string, len(rows))
+	for _, r := range rows {
+		keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)})
+		types[r.Ref] = r.ResourceType
+		if Kind(r.Event) == Delete {
+			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
+		}
+	}
+	versions, err := q.s.Store.ChangedVersions(ctx, keys, types)
+	if err != nil {
+		return nil, err
+	}
+	lists := make(map[string][]*Delivery, len(ids))
+	for _, r := range rows {
+		v, ok := versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)}]
+		if !ok {
+			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
+		}
+		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, ref: r.Ref}
+		if e.Kind == Delete {
+			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
+		}
+		lists[r.Subscriber] = append(lists[r.Subscriber], &Delivery{
+			ID: r.ID.Bytes, Subscriber: r.Subscriber, Number: r.Number, Attempts: int(r.Attempts), Event: e, Queued: r.Queued, ref: r.Ref,
+		})
+	}
+	return lists, nil
+}
+
+// send sends deliveries to one subscriber, in order. It reports whether any arrived.
+func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, claimed time.Time) (sent bool) {
+	if len(list) == 0 {
+		return false
+	}
+	to, err := q.receiver(ctx, subscriber)
+	if err != nil {
+		if ctx.Err() == nil {
+			q.s.Log.Warn("a subscriber cannot be sent to", "subscriber", subscriber, "error", err)
+		}
+		for _, d := range list {
+			q.ended <- finished{delivery: d, status: 'p'}
+		}
+		return false
+	}
+	release, ok := q.enter(to.host)
+	if !ok { // others are served first
+		for _, d := range list {
+			q.ended <- finished{delivery: d, status: 'p'}
+		}
+		pause(ctx, 10*time.Millisecond)
+		return false
+	}
+	defer func() { release(false) }()
+	parallel := max(1, q.s.Config.Webhook.MaxInFlight)
+	var mu sync.Mutex
+	stopped := false
+	var group sync.WaitGroup
+	places := make(chan struct{}, parallel)
+	for _, d := range list {
+		places <- struct{}{}
+		mu.Lock()
+		skip := stopped
+		mu.Unlock()
+		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.s.Config.Webhook.Timeout-time.Second {
+			<-places
+			q.ended <- finished{delivery: d, status: 'p'}
+			continue
+		}
+		group.Go(func() {
+			defer func() { <-places }()
+			// What was begun is finished when the server stops, within the timeout.
+			r := to.deliver(context.WithoutCancel(ctx), d)
+			f, stop := q.settle(to, d, r)
+			mu.Lock()
+			sent = sent || r.OK()
+			stopped = stopped || stop
+			mu.Unlock()
+			if r.TimedOut {
+				release(true)
+			}
+			q.ended <- f
+			to.after(ctx, d, r, f)
+		})
+	}
+	group.Wait()
+	return sent
+}
+
+// settle decides what becomes of a delivery, and whether the rest of the list has to wait.
+func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bool) {
+	f = finished{delivery: d, result: r, status: 'd', tried: true}
+	switch {
+	case r.Withheld, r.OK():
+		return f, false
+	case r.Gone:
+		f.status = 'f'
+		return f, true
+	}
+	retry, again := to.policy.retry(d.Attempts + 1)
+	if !again {
+		f.status = 'f'
+		return f, true
+	}
+	f.status, f.retry = 'p', max(retry, r.RetryAfter)
+	return f, false
+}
+
+// enter takes a place at a host: one that hangs or has many subscriptions does not get all
+// places. release gives it back; with slow it only notes that an answer did not come.
+func (q *queue) enter(name string) (release func(slow bool), ok bool) {
+	if name == "" {
+		return func(bool) {}, true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h := q.hosts[name]
+	if h == nil {
+		h = &host{}
+		q.hosts[name] = h
+	}
+	most := max(1, cap(q.slots)/2)
+	if h.slow {
+		most = max(1, min(4, cap(q.slots)/8))
+	}
+	if h.running >= most {
+		return nil, false
+	}
+	h.running++
+	slow := false
+	return func(timedOut bool) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if timedOut {
+			slow, h.slow = true, true
+			return
+		}
+		h.running--
+		h.slow = slow
+		if h.running == 0 && !h.slow {
+			delete(q.hosts, name)
+		}
+	}, true
+}
+
+// receiver is how a subscriber is sent to.
+type receiver struct {
+	host    string
+	policy  Policy
+	deliver func(ctx context.Context, d *Delivery) Result
+	// after is told of each attempt, once it is on its way to be written.
+	after func(ctx context.Context, d *Delivery, r Result, f finished)
+	close func()
+}
+
+// errNoReceiver is of a subscriber that there is no more.
+var errNoReceiver = errors.New("there is no such subscriber")
+
+// receiver finds out how a subscriber is sent to.
+func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, error) {
+	if id, ok := strings.CutPrefix(subscriber, "Subscription/"); ok {
+		return q.s.webhookReceiver(ctx, id)
+	}
+	for _, k := range q.s.kinds {
+		if strings.HasPrefix(subscriber, k.Prefix()) {
+			return &receiver{
+				policy: k.Policy(subscriber),
+				deliver: func(ctx context.Context, d *Delivery) Result {
+					return k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
+				},
+				after: func(ctx context.Context, d *Delivery, r Result, f finished) {
+					if f.status == 'f' {
+						k.DeadLetter(ctx, subscriber, d, r.Err)
+					}
+				},
+			}, nil
+		}
+	}
+	return nil, errNoReceiver
+}
+
+// webhookReceiver sends to the endpoint of a Subscription.
+func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, error) {
+	c, err := s.read(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if c.endpoint == nil {
+		return nil, errNoReceiver
+	}
+	row, err := s.db().Subscription(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
+	w := s.Config.Webhook
+	return &receiver{
+		host:   c.endpoint.Host,
+		policy: Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff},
+		deliver: func(ctx context.Context, d *Delivery) Result {
+			seen, err := s.mayStillSee(ctx, id, readOwner(row.Owner), d.Event)
+			if err != nil || !seen {
+				r := Result{At: time.Now(), Withheld: err == nil}
+				if err != nil {
+					r.Err = "whether the owner may read the resource cannot be told"
+				}
+				return r
+			}
+			body, contentType := s.body(ctx, c, row.Status, row.Events, d)
+			r := s.post(ctx, c, k, d.ID.String(), contentType, body)
+			s.metrics.delivered("webhook", c.reference(), r, d.Event.Written)
+			return r
+		},
+		after: func(ctx context.Context, d *Delivery, r Result, f finished) {
+			ctx = context.WithoutCancel(ctx)
+			var err error
+			switch {
+			case r.Gone:
+				err = s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the endpoint answered 410 Gone")
+			case f.status == 'f':
+				err = s.transition(ctx, id, []string{"active"}, "error", "a notification could not be delivered: "+r.Err)
+			case r.OK() && row.Status == "error":
+				err = s.transition(ctx, id, []string{"error"}, "active", "")
+			}
+			if err != nil {
+				s.Log.Warn("set the status of a subscription", "subscription", id, "error", err)
+			}
+		},
+	}, nil
+}
+
+// mayStillSee reports whether the owner may read the resource of an event now. A client that
+// is revoked, or a user that is disabled, ends the subscription.
+func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event) (bool, error) {
+	if s.Rights == nil {
+		return true, nil
+	}
+	p, err := s.Rights.Principal(ctx, o)
+	if err != nil {
+		if known, ok := outcome.From(err); ok && (known.HTTPStatus() == 401 || known.HTTPStatus() == 403) {
+			return false, s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+		}
+		return false, err
+	}
+	v, h := e.Version, &e.current
+	if e.Kind == Delete {
+		v, h = e.Previous, &e.earlier
+	}
+	return s.Rights.Sees(ctx, p, v, s.index(v, h))
+}
+
+// write writes what came of deliveries, many at a time.
+func (q *queue) write() {
+	for f := range q.ended {
+		batch := []finished{f}
+		timer := time.NewTimer(flushInterval)
+	collect:
+		for len(batch) < flushSize {
+			select {
+			case f, ok := <-q.ended:
+				if !ok {
+					break collect
+				}
+				batch = append(batch, f)
+			case <-timer.C:
+				break collect
+			}
+		}
+		timer.Stop()
+		for attempt := 1; ; attempt++ {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			err := q.flush(ctx, batch)
+			cancel()
+			if err == nil {
+				break
+			}
+			q.s.Log.Warn("write what came of deliveries", "error", err, "attempt", attempt)
+			if attempt == 5 {
+				break // the leases run out, and the deliveries are sent again under their ids
+			}
+			time.Sleep(time.Duration(attempt) * 200 * time.Millisecond)
+		}
+		q.wakeUp()
+	}
+}
+
+// attempt is one in the log of a delivery.
+type attempt struct {
+	At         string `json:"at"`
+	Status     int    `json:"status,omitempty"`
+	DurationMS int64  `json:"durationMs"`
+	Error      string `json:"error,omitempty"`
+}
+
+func attemptOf(r Result) attempt {
+	a := attempt{At: rfc3339(r.At), Status: r.Status, DurationMS: r.Duration.Milliseconds(), Error: r.Err}
+	if r.Withheld {
+		a.Error = "withheld: the owner of the subscription may not read the resource"
+	}
+	return a
+}
+
+// flush writes results, gives subscribers back, and records the deliveries as AuditEvents,
+// in one transaction.
+func (q *queue) flush(ctx context.Context, batch []finished) error {
+	var p db.FinishDeliveriesParams
+	var back db.ReleaseSubscribersParams
+	back.Holder = q.holder
+	var audits []*store.Write
+	for _, f := range batch {
+		if f.delivery == nil {
+			back.Ids, back.Sents = append(back.Ids, f.subscriber), append(back.Sents, f.sent)
+			continue
+		}
+		log, tried := "[]", int32(0)
+		if f.tried {
+			b, _ := json.Marshal([]attempt{attemptOf(f.result)})
+			log, tried = string(b), 1
+			if !f.result.Withheld {
+				if w := q.s.audit(f); w != nil {
+					audits = append(audits, w)
+				}
+			}
+		}
+		p.Ids = append(p.Ids, pgtype.UUID{Bytes: f.delivery.ID, Valid: true})
+		p.Statuses = append(p.Statuses, string(rune(f.status)))
+		p.Tried = append(p.Tried, tried)
+		p.RetryMs = append(p.RetryMs, f.retry.Milliseconds())
+		p.Logs = append(p.Logs, log)
+	}
+	return q.s.Store.InTx(ctx, func(t *store.Tx) error {
+		d := db.New(t.Conn())
+		if len(p.Ids) > 0 {
+			if err := d.FinishDeliveries(ctx, p); err != nil {
+				return err
+			}
+		}
+		if len(back.Ids) > 0 {
+			if err := d.LockSubscribers(ctx, back.Ids); err != nil {
+				return err
+			}
+			if err := d.ReleaseSubscribers(ctx, back); err != nil {
+				return err
+			}
+		}
+		if len(audits) > 0 {
+			return t.Write(ctx, audits)
+		}
+		return nil
+	})
+}

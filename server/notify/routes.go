@@ -1,0 +1,544 @@
+package notify
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/web"
+)
+
+// Mount puts the service's paths on the root mux. Operations on resource types have a path
+// for each type: a pattern with a wildcard there would be at odds with those of others.
+func (s *Service) Mount(m *web.Mux) {
+	if s.Config.WebSocket.Enabled {
+		m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
+	}
+	if s.Config.SSE.Enabled {
+		m.HandleFunc(web.Streams, "GET /notifications/events", s.eventStream(""))
+	}
+	admin := func(id string, f func(w http.ResponseWriter, r *http.Request) error) {
+		m.HandleFunc(web.Admin, id, answering(f))
+	}
+	open := func(id string, f func(w http.ResponseWriter, r *http.Request) error) {
+		m.HandleFunc(web.FHIR, id, answering(f))
+	}
+	for typ := range s.Service.Model.Resources {
+		if s.Config.SSE.Enabled {
+			m.HandleFunc(web.Streams, "GET /"+typ+"/$events", s.eventStream(typ))
+		}
+		open("GET /"+typ+"/$events-history", func(w http.ResponseWriter, r *http.Request) error { return s.eventsHistory(w, r, typ) })
+		admin("POST /"+typ+"/{id}/$notify", func(w http.ResponseWriter, r *http.Request) error { return s.notifyUsers(w, r, typ) })
+	}
+	open("GET /Subscription/{id}/$status", s.subscriptionStatus)
+	open("GET /Subscription/$status", s.subscriptionStatuses)
+	open("POST /Subscription/{id}/$secret", s.newSecret)
+	open("POST /Subscription/{id}/$test", s.testDelivery)
+	admin("GET /admin/notifications/deliveries", s.deliveries)
+	admin("GET /admin/notifications/deliveries/{id}", s.delivery)
+	admin("POST /admin/notifications/deliveries/{id}/redeliver", s.redeliver)
+	admin("POST /admin/notifications/dead-letters/redeliver", s.redeliverDeadLetters)
+}
+
+// answering answers with the error of a handler, if there is one.
+func answering(f func(w http.ResponseWriter, r *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := f(w, r); err != nil {
+			web.Of(w).Fail(r, err)
+		}
+	}
+}
+
+const jsonType = "application/json; charset=utf-8"
+
+func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	web.Of(w).Send(r, status, jsonType, b, true)
+	return nil
+}
+
+// readable returns the row of a Subscription that the caller may read.
+func (s *Service) readable(r *http.Request, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
+	ctx := r.Context()
+	if err := s.Service.May(ctx, i, "Subscription", id); err != nil {
+		return db.SubscriptionRow{}, fhir.Version{}, err
+	}
+	v, err := s.Store.Read(ctx, "Subscription", id)
+	if err != nil {
+		return db.SubscriptionRow{}, v, err
+	}
+	if p := access.From(ctx); s.Rights != nil && p != nil && !p.IsOpen() {
+		seen, err := s.Rights.Sees(ctx, p, v, s.index(v, new(held)))
+		if err == nil && !seen {
+			err = outcome.NotFound("Subscription", id)
+		}
+		if err != nil {
+			return db.SubscriptionRow{}, v, err
+		}
+	}
+	row, err := s.db().Subscription(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		// It was stored before this server knew what to do with it.
+		row, err = db.SubscriptionRow{ID: id, Status: "off"}, nil
+	}
+	return row, v, err
+}
+
+func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
+	st := status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
+	if r, err := s.decode(v.Body); err == nil {
+		st.Status, st.Error = r.Status.Text, r.Error.Text
+	}
+	return st
+}
+
+// subscriptionStatus answers GET /Subscription/{id}/$status.
+func (s *Service) subscriptionStatus(w http.ResponseWriter, r *http.Request) error {
+	row, v, err := s.readable(r, access.Read, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", s.statusOf(row, v).append(nil), true)
+	return nil
+}
+
+// maxStatuses bounds the subscriptions of one $status on the type.
+const maxStatuses = 1000
+
+// subscriptionStatuses answers GET /Subscription/$status?id=…&status=…: a searchset of
+// SubscriptionStatus.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-status.html.
+func (s *Service) subscriptionStatuses(w http.ResponseWriter, r *http.Request) error {
+	values := r.URL.Query()
+	ids, states := list(values, "id"), list(values, "status")
+	for name := range values {
+		if name != "_format" && name != "_pretty" {
+			return outcome.Invalid("$status has no parameter %q: expected id and status", clip(name))
+		}
+	}
+	if err := s.Service.May(r.Context(), access.Read, "Subscription", ""); err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		for after := ""; len(ids) < maxStatuses; {
+			rows, err := s.db().Subscriptions(r.Context(), db.SubscriptionsParams{After: after, Count: maxStatuses})
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				after = row.ID
+				ids = append(ids, row.ID)
+			}
+			if len(rows) < maxStatuses {
+				break
+			}
+		}
+	}
+	if len(ids) > maxStatuses {
+		return outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses).WithStatus(http.StatusBadRequest)
+	}
+	b := []byte(`{"resourceType":"Bundle","type":"searchset","total":`)
+	var entries []byte
+	n := 0
+	for _, id := range ids {
+		row, v, err := s.readable(r, access.Read, strings.TrimPrefix(id, "Subscription/"))
+		if err != nil {
+			if o, ok := outcome.From(err); ok && (o.HTTPStatus() == 404 || o.HTTPStatus() == 410) {
+				continue
+			}
+			return err
+		}
+		st := s.statusOf(row, v)
+		if len(states) > 0 && !contains(states, st.Status) {
+			continue
+		}
+		if n++; n > 1 {
+			entries = append(entries, ',')
+		}
+		entries = append(entries, `{"resource":`...)
+		entries = st.append(entries)
+		entries = append(entries, `,"search":{"mode":"match"}}`...)
+	}
+	b = strconv.AppendInt(b, int64(n), 10)
+	b = append(b, `,"link":[{"relation":"self","url":`...)
+	b = fhir.AppendString(b, s.Config.BaseURL+"/Subscription/$status"+query(r.URL.RawQuery))
+	b = append(b, `}]`...)
+	if n > 0 {
+		b = append(b, `,"entry":[`...)
+		b = append(b, entries...)
+		b = append(b, ']')
+	}
+	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", append(b, '}'), true)
+	return nil
+}
+
+func query(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	return "?" + raw
+}
+
+func contains(list []string, text string) bool {
+	for _, v := range list {
+		if v == text {
+			return true
+		}
+	}
+	return false
+}
+
+// mine refuses what only the owner of a Subscription, or an administrator, may do.
+func mine(ctx context.Context, row db.SubscriptionRow) error {
+	p := access.From(ctx)
+	if p == nil || p.IsOpen() || p.Admin {
+		return nil
+	}
+	if o := readOwner(row.Owner); o.Subject == p.Subject && o.Client == p.ClientID {
+		return nil
+	}
+	return outcome.New(outcome.CodeForbidden, "only the owner of Subscription/%s may do this", row.ID)
+}
+
+// newSecret answers POST /Subscription/{id}/$secret: the only time that it is told.
+func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
+	row, _, err := s.readable(r, access.Update, r.PathValue("id"))
+	if err == nil {
+		err = mine(r.Context(), row)
+	}
+	if err != nil {
+		return err
+	}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	n, err := s.db().SetSecret(r.Context(), db.SetSecretParams{Secret: key, ID: row.ID})
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return outcome.NotFound("Subscription", row.ID)
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return sendJSON(w, r, http.StatusOK, map[string]string{"secret": secretPrefix + base64.StdEncoding.EncodeToString(key)})
+}
+
+// testDelivery answers POST /Subscription/{id}/$test: it sends a test notification and
+// tells what came back, as Parameters.
+func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
+	row, v, err := s.readable(r, access.Update, r.PathValue("id"))
+	if err == nil {
+		err = mine(r.Context(), row)
+	}
+	if err != nil {
+		return err
+	}
+	sub, err := s.decode(v.Body)
+	if err != nil {
+		return err
+	}
+	c, err := s.compile(r.Context(), row.ID, sub)
+	if err != nil {
+		return err
+	}
+	if c.endpoint == nil {
+		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
+	}
+	body, contentType := s.statusBody(c, "heartbeat", sub.Status.Text, row.Events)
+	id := uuid.NewString()
+	result, answer := s.exchange(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, contentType, body)
+	type parameter map[string]any
+	out := []parameter{
+		{"name": "success", "valueBoolean": result.OK()},
+		{"name": "notificationId", "valueString": id},
+		{"name": "durationMs", "valueInteger": result.Duration.Milliseconds()},
+	}
+	if result.Status != 0 {
+		out = append(out, parameter{"name": "status", "valueInteger": result.Status})
+	}
+	if result.Err != "" {
+		out = append(out, parameter{"name": "error", "valueString": result.Err})
+	}
+	if text := strings.TrimSpace(strings.ToValidUTF8(string(answer[:min(len(answer), 2048)]), "")); text != "" {
+		out = append(out, parameter{"name": "body", "valueString": text})
+	}
+	b, err := json.Marshal(map[string]any{"resourceType": "Parameters", "parameter": out})
+	if err != nil {
+		return err
+	}
+	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", b, true)
+	return nil
+}
+
+// maxRecipients and maxNotice bound a $notify.
+const (
+	maxRecipients = 10_000
+	maxNotice     = 64 << 10 // bytes
+)
+
+// notifyUsers answers POST /{Type}/{id}/$notify.
+func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string) error {
+	var in struct {
+		Recipients []string `json:"recipients"`
+		Message    string   `json:"message"`
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB").WithStatus(http.StatusRequestEntityTooLarge)
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
+		return outcome.New(outcome.CodeStructure, `the body is not {"recipients": ["user"], "message": "text"}: %v`, err)
+	}
+	switch {
+	case len(in.Recipients) == 0:
+		return outcome.New(outcome.CodeRequired, "$notify needs recipients: a list of user ids or usernames")
+	case len(in.Recipients) > maxRecipients || len(in.Message) > maxNotice:
+		return outcome.New(outcome.CodeTooLong, "$notify takes at most %d recipients and %d bytes of message", maxRecipients, maxNotice)
+	case in.Message == "":
+		return outcome.New(outcome.CodeRequired, "$notify needs a message")
+	}
+	id := r.PathValue("id")
+	if _, err := s.Store.Read(r.Context(), typ, id); err != nil {
+		return err
+	}
+	notice := uuid.NewString()
+	body, err := json.Marshal(map[string]string{
+		"id": notice, "timestamp": rfc3339(time.Now()), "event": "notify", "resourceType": typ, "resourceId": id, "message": in.Message,
+	})
+	if err != nil {
+		return err
+	}
+	var p db.AddMessagesParams
+	seen := make(map[string]bool)
+	for _, name := range in.Recipients {
+		if name == "" || seen[name] {
+			continue
+		}
+		seen[name] = true
+		p.Ids = append(p.Ids, pgtype.UUID{Bytes: uuid.New(), Valid: true})
+		p.Recipients = append(p.Recipients, name)
+		p.Bodies = append(p.Bodies, string(body))
+	}
+	if err := s.db().AddMessages(r.Context(), p); err != nil {
+		return err
+	}
+	return sendJSON(w, r, http.StatusAccepted, map[string]any{"id": notice, "recipients": len(p.Ids)})
+}
+
+// deliveryJSON is a delivery as administrators see it.
+type deliveryJSON struct {
+	ID             string          `json:"id"`
+	Subscription   string          `json:"subscription"`
+	NotificationID string          `json:"notificationId"`
+	Event          string          `json:"event"`
+	ResourceType   string          `json:"resourceType"`
+	ResourceID     string          `json:"resourceId"`
+	VersionID      string          `json:"versionId"`
+	Status         string          `json:"status"`
+	Attempts       json.RawMessage `json:"attempts"`
+	NextAttemptAt  *string         `json:"nextAttemptAt"`
+}
+
+func deliveryOf(r db.DeliveryRow) deliveryJSON {
+	id := uuid.UUID(r.ID.Bytes).String()
+	d := deliveryJSON{
+		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: Kind(r.Event).String(), ResourceType: r.ResourceType,
+		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(byte(r.Status)), Attempts: r.Log,
+	}
+	if byte(r.Status) == 'p' {
+		at := rfc3339(r.NextAttempt)
+		d.NextAttemptAt = &at
+	}
+	return d
+}
+
+// subscriberOf is the subscriber in a parameter: an id, or "Subscription/<id>".
+func subscriberOf(text string) string {
+	if text == "" || strings.Contains(text, "/") {
+		return text
+	}
+	return "Subscription/" + text
+}
+
+// deliveries answers GET /admin/notifications/deliveries, newest first.
+func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
+	values := r.URL.Query()
+	count := 100
+	if text := values.Get("_count"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+		}
+		count = min(n, 1000)
+	}
+	p := db.DeliveriesParams{
+		Subscriber: subscriberOf(values.Get("subscription")), Since: time.Unix(0, 0), Before: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+		BeforeID: pgtype.UUID{Valid: true}, Count: int32(count) + 1,
+	}
+	switch status := values.Get("status"); status {
+	case "":
+	case "pending":
+		p.Status = "p"
+	case "processing":
+		p.Status = "i"
+	case "delivered":
+		p.Status = "d"
+	case "failed":
+		p.Status = "f"
+	default:
+		return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", clip(status))
+	}
+	if text := values.Get("_since"); text != "" {
+		at, err := parseInstant(text)
+		if err != nil {
+			return outcome.Invalid("_since is %q: expected an instant", clip(text))
+		}
+		p.Since = at
+	}
+	if text := values.Get("_cursor"); text != "" {
+		at, id, ok := strings.Cut(text, "_")
+		micros, err := strconv.ParseInt(at, 10, 64)
+		key, err2 := uuid.Parse(id)
+		if !ok || err != nil || err2 != nil {
+			return outcome.Invalid("_cursor is not one that this server has given out")
+		}
+		p.Before, p.BeforeID = time.UnixMicro(micros), pgtype.UUID{Bytes: key, Valid: true}
+	}
+	for name := range values {
+		switch name {
+		case "subscription", "status", "_since", "_count", "_cursor":
+		default:
+			return outcome.Invalid("there is no parameter %q: expected subscription, status, _since and _count", clip(name))
+		}
+	}
+	rows, err := s.db().Deliveries(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	out := struct {
+		Deliveries []deliveryJSON `json:"deliveries"`
+		Next       string         `json:"next,omitempty"`
+	}{Deliveries: []deliveryJSON{}}
+	if len(rows) > count {
+		rows = rows[:count]
+		last := rows[count-1]
+		values.Set("_cursor", strconv.FormatInt(last.Queued.UnixMicro(), 10)+"_"+uuid.UUID(last.ID.Bytes).String())
+		out.Next = "/admin/notifications/deliveries?" + values.Encode()
+	}
+	for _, row := range rows {
+		out.Deliveries = append(out.Deliveries, deliveryOf(db.DeliveryRow(row)))
+	}
+	return sendJSON(w, r, http.StatusOK, out)
+}
+
+// deliveryID reads the id of a path.
+func deliveryID(r *http.Request) (pgtype.UUID, error) {
+	id, err := uuid.Parse(r.PathValue("id"))
+	if err != nil {
+		return pgtype.UUID{}, noDelivery(r.PathValue("id"))
+	}
+	return pgtype.UUID{Bytes: id, Valid: true}, nil
+}
+
+func noDelivery(id string) error {
+	return outcome.New(outcome.CodeNotFound, "there is no delivery %q", clip(id))
+}
+
+func (s *Service) delivery(w http.ResponseWriter, r *http.Request) error {
+	id, err := deliveryID(r)
+	if err != nil {
+		return err
+	}
+	row, err := s.db().Delivery(r.Context(), id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = noDelivery(r.PathValue("id"))
+	}
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, r, http.StatusOK, deliveryOf(row))
+}
+
+// redeliver answers POST /admin/notifications/deliveries/{id}/redeliver.
+func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
+	id, err := deliveryID(r)
+	if err != nil {
+		return err
+	}
+	subscribers, err := s.db().Redeliver(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	if len(subscribers) == 0 {
+		row, err := s.db().Delivery(r.Context(), id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return noDelivery(r.PathValue("id"))
+		}
+		if err != nil {
+			return err
+		}
+		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status))).WithStatus(http.StatusConflict)
+	}
+	if err := s.makeDue(r.Context(), subscribers); err != nil {
+		return err
+	}
+	row, err := s.db().Delivery(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, r, http.StatusAccepted, deliveryOf(row))
+}
+
+func (s *Service) makeDue(ctx context.Context, subscribers []string) error {
+	for _, id := range subscribers {
+		if err := s.db().MakeDue(ctx, id); err != nil {
+			return err
+		}
+	}
+	s.queue.wakeUp()
+	return nil
+}
+
+// redeliverDeadLetters answers POST /admin/notifications/dead-letters/redeliver.
+func (s *Service) redeliverDeadLetters(w http.ResponseWriter, r *http.Request) error {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return outcome.Invalid("the query string cannot be read: %v", err)
+	}
+	subscribers := []string{subscriberOf(values.Get("subscription"))}
+	if subscribers[0] == "" {
+		if subscribers, err = s.db().FailedSubscribers(r.Context()); err != nil {
+			return err
+		}
+	}
+	total := int64(0)
+	for _, id := range subscribers {
+		n, err := s.db().RedeliverFailed(r.Context(), id)
+		if err != nil {
+			return err
+		}
+		total += n
+	}
+	if err := s.makeDue(r.Context(), subscribers); err != nil {
+		return err
+	}
+	return sendJSON(w, r, http.StatusAccepted, map[string]int64{"redelivered": total})
+}

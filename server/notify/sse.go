@@ -1,0 +1,251 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/web"
+)
+
+// reconnect is how soon a client comes back that lost its stream.
+const reconnect = "retry: 2000\n"
+
+// events answers /notifications/events and /{Type}/$events; typ is "" for the former.
+// Spec: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+func (s *Service) eventStream(typ string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := s.serveEvents(w, r, typ); err != nil {
+			web.Of(w).Fail(r, err)
+		}
+	}
+}
+
+// serveEvents returns an error only before it has answered.
+func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string) error {
+	p := access.From(r.Context())
+	wishes, from, err := s.streamWishes(r, p, typ)
+	if err != nil {
+		return err
+	}
+	c := s.Config.SSE
+	if n := s.hub.streams.Add(1); n > int64(c.MaxConnections) {
+		s.hub.streams.Add(-1)
+		w.Header().Set("Retry-After", "5")
+		return tooMany("event streams", c.MaxConnections)
+	}
+	defer s.hub.streams.Add(-1)
+	ctx, done, err := s.Streams.Open(w, r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cl, leave := s.hub.join(p, "sse")
+	defer leave()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	h.Set("Content-Encoding", "identity")
+	h.Del("Content-Length")
+	w.WriteHeader(http.StatusOK)
+	st := &stream{w: w, control: http.NewResponseController(w), client: cl}
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	// A client that loses the stream before the first event comes back to here.
+	st.out.WriteString(reconnect + "id: " + cl.cursor() + "\n\n")
+	if from != nil {
+		st.out.Reset()
+		st.out.WriteString(reconnect + "\n")
+	}
+	if st.flush() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer cancel()
+	working.Go(func() {
+		s.hub.waiting(ctx, cl)
+		for _, wish := range wishes {
+			l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds}
+			if err := s.hub.listen(ctx, l, wish.rules(), from); err != nil && ctx.Err() == nil {
+				s.Log.Warn("replay events", "error", err)
+				cancel() // the client comes back with its cursor
+				return
+			}
+		}
+	})
+	st.run(ctx, s)
+	return nil
+}
+
+// streamWishes reads what a stream is asked for.
+func (s *Service) streamWishes(r *http.Request, p *access.Principal, typ string) (wishes []wish, from *since, err error) {
+	values, err := interaction.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, nil, err
+	}
+	text := r.Header.Get("Last-Event-ID")
+	if text == "" {
+		text = values.Get("_since")
+	}
+	if text != "" {
+		at, err := s.since(r.Context(), text)
+		if err != nil {
+			return nil, nil, err
+		}
+		from = &at
+	}
+	values.Del("_since")
+	values.Del("token")
+	values.Del("lastEventId")
+	events := list(values, "events")
+	if typ != "" {
+		w, err := s.hub.parseWish(r.Context(), p, typ, events, "")
+		if err == nil && len(values) > 0 {
+			w.criteria, err = s.criteriaOf(r.Context(), typ, values)
+		}
+		return []wish{w}, from, err
+	}
+	types := list(values, "resourceType")
+	for name := range values {
+		return nil, nil, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", clip(name))
+	}
+	if len(types) == 0 {
+		types = []string{""}
+	}
+	if len(types) > maxListeners {
+		return nil, nil, outcome.New(outcome.CodeTooCostly, "a stream has at most %d resource types", maxListeners)
+	}
+	// One listener hears all, so that a replay is in the order of the log.
+	var all wish
+	seen := make(map[string]bool)
+	for _, t := range types {
+		if seen[t] {
+			continue
+		}
+		seen[t] = true
+		w, err := s.hub.parseWish(r.Context(), p, t, events, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(types) == 1 {
+			all = w
+		}
+		all.kinds = w.kinds
+		all.types = append(all.types, w.typ)
+	}
+	return []wish{all}, from, nil
+}
+
+// list reads a parameter that is given by commas or by repetition, and takes it out.
+func list(values url.Values, name string) []string {
+	var out []string
+	for _, v := range values[name] {
+		for _, part := range strings.Split(v, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				out = append(out, part)
+			}
+		}
+	}
+	values.Del(name)
+	return out
+}
+
+// stream writes one stream of server-sent events.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	client  *client
+	out     bytes.Buffer
+}
+
+func (st *stream) add(m *message) {
+	if m.name != "" {
+		st.out.WriteString("event: ")
+		st.out.WriteString(m.name)
+		st.out.WriteByte('\n')
+	}
+	if m.position.XID != 0 {
+		st.out.WriteString("id: ")
+		st.out.WriteString(Cursor(m.position))
+		st.out.WriteByte('\n')
+	}
+	st.out.WriteString("data: ")
+	st.out.Write(m.data) // one line: JSON has no line breaks outside of strings, and none in them
+	st.out.WriteString("\n\n")
+}
+
+func (st *stream) flush() error {
+	_ = st.control.SetWriteDeadline(time.Now().Add(writeWait))
+	_, err := st.w.Write(st.out.Bytes())
+	st.out.Reset()
+	if st.out.Cap() > 1<<16 {
+		st.out = bytes.Buffer{}
+	}
+	if err == nil {
+		err = st.control.Flush()
+	}
+	return err
+}
+
+// run writes events until the client goes, reads too slowly, or may no longer.
+func (st *stream) run(ctx context.Context, s *Service) {
+	beat := time.NewTicker(max(s.Config.SSE.Heartbeat, time.Second))
+	defer beat.Stop()
+	var check <-chan time.Time
+	if p := st.client.principal; p != nil && !p.IsOpen() {
+		t := time.NewTicker(accessInterval)
+		defer t.Stop()
+		check = t.C
+	}
+	for {
+		var page []*message
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.client.slow:
+			return // it comes back with its cursor
+		case m := <-st.client.queue:
+			page = append(page, m)
+			for more := true; more && len(page) < queueLength; {
+				select {
+				case m := <-st.client.queue:
+					page = append(page, m)
+				default:
+					more = false
+				}
+			}
+		case page = <-st.client.replay:
+		case <-beat.C:
+			st.add(&message{name: "heartbeat", data: heartbeat(st.client.events.Load())})
+		case <-check:
+			if s.hub.ended(ctx, st.client.principal) {
+				return
+			}
+		}
+		for _, m := range page {
+			st.add(m)
+			if st.out.Len() > 1<<18 {
+				if st.flush() != nil {
+					return
+				}
+			}
+		}
+		if st.out.Len() > 0 && st.flush() != nil {
+			return
+		}
+		for _, m := range page {
+			st.client.wrote(m)
+		}
+	}
+}

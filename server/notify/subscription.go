@@ -1,0 +1,396 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kiln/gen/r4"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+)
+
+// content is how much of a resource a notification has.
+type content uint8
+
+const (
+	fullResource content = iota
+	idOnly
+	empty
+)
+
+// subscription is a Subscription as it is carried out.
+type subscription struct {
+	id        string
+	status    string
+	webSocket bool // R4's websocket channel; otherwise rest-hook
+	endpoint  *url.URL
+	headers   http.Header
+	payload   string // media type; "" sends no resource
+	topic     string // canonical; "" with criteria
+	end       time.Time
+	rules     []Rule
+
+	// backport is the form of the Subscriptions R5 Backport IG, with what it adds.
+	backport  bool
+	content   content
+	heartbeat time.Duration // 0 is the server's
+	timeout   time.Duration // 0 is the server's
+	include   []string      // of the topic's notification shape
+}
+
+// Reference is "Subscription/<id>".
+func (c *subscription) reference() string { return "Subscription/" + c.id }
+
+// Extensions of the Subscriptions R5 Backport IG 1.1.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/.
+const (
+	backportBase      = "http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/"
+	backportFilter    = backportBase + "backport-filter-criteria"
+	backportContent   = backportBase + "backport-payload-content"
+	backportHeartbeat = backportBase + "backport-heartbeat-period"
+	backportTimeout   = backportBase + "backport-timeout"
+	backportProfile   = backportBase + "backport-subscription"
+)
+
+// maxHeaders and maxHeader bound channel.header.
+const (
+	maxHeaders = 32
+	maxHeader  = 8 << 10 // bytes
+)
+
+// compile reads a Subscription. It fails with invalid, 422: what a search would refuse in
+// the words of the search.
+func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
+	c := &subscription{id: id, status: r.Status.Text}
+	if r.Channel == nil {
+		return nil, unprocessable("Subscription.channel", outcome.CodeRequired, "a subscription needs a channel")
+	}
+	if err := s.compileChannel(c, r.Channel); err != nil {
+		return nil, err
+	}
+	if r.End.Text != "" {
+		at, err := time.Parse(time.RFC3339Nano, r.End.Text)
+		if err != nil {
+			return nil, unprocessable("Subscription.end", outcome.CodeValue, "%q is no instant", clip(r.End.Text))
+		}
+		c.end = at
+	}
+	text := r.Criteria.Text
+	var err error
+	switch {
+	case r.Topic.Text != "":
+		if text != "" && text != r.Topic.Text {
+			return nil, unprocessable("Subscription.criteria", outcome.CodeInvalid, "a subscription has criteria or a topic, not both")
+		}
+		c.topic = r.Topic.Text
+		err = s.compileTopic(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy")
+	case strings.Contains(text, "://") || strings.HasPrefix(text, "urn:"):
+		c.backport, c.topic = true, text
+		err = s.compileTopic(ctx, c, backportFilters(r), "Subscription.criteria.extension")
+	case text == "":
+		return nil, unprocessable("Subscription.criteria", outcome.CodeRequired, "a subscription needs criteria or a topic")
+	default:
+		typ, query := splitCriteria(text)
+		var parsed *criteria
+		if parsed, err = s.parseCriteria(ctx, typ, query); err != nil {
+			return nil, refused(err, "Subscription.criteria")
+		}
+		rule := Rule{ResourceType: typ, Kinds: AllKinds}
+		if len(parsed.query.Clauses) > 0 {
+			rule.current = parsed
+		}
+		c.rules = []Rule{rule}
+		if len(r.FilterBy) > 0 {
+			err = s.filter(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy", nil)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// compileChannel reads where notifications go.
+func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) error {
+	switch ch.Type_.Text {
+	case "websocket":
+		c.webSocket = true
+	case "rest-hook":
+		u, err := url.Parse(ch.Endpoint.Text)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return unprocessable("Subscription.channel.endpoint", outcome.CodeValue,
+				"%q is no endpoint: expected an http or https URL without a user", clip(ch.Endpoint.Text))
+		}
+		if err := s.checkEndpoint(u); err != nil {
+			return unprocessable("Subscription.channel.endpoint", outcome.CodeInvalid, "%v", err)
+		}
+		c.endpoint = u
+	default:
+		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported,
+			"channel.type %q is not supported: expected rest-hook or websocket", clip(ch.Type_.Text))
+	}
+	c.payload = ch.Payload.Text
+	if c.payload != "" && !jsonMedia(c.payload) {
+		return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported,
+			"channel.payload %q is not supported: expected application/fhir+json or application/json", clip(c.payload))
+	}
+	if len(ch.Header) > maxHeaders {
+		return unprocessable("Subscription.channel.header", outcome.CodeTooLong, "%d headers: at most %d", len(ch.Header), maxHeaders)
+	}
+	c.headers = make(http.Header, len(ch.Header))
+	for i := range ch.Header {
+		name, value, err := parseHeader(ch.Header[i].Text)
+		if err != nil {
+			return unprocessable("Subscription.channel.header["+strconv.Itoa(i)+"]", outcome.CodeInvalid, "%v", err)
+		}
+		c.headers.Add(name, value)
+	}
+	for _, x := range ch.Extension {
+		switch x.URL.Text {
+		case backportHeartbeat:
+			c.heartbeat = seconds(x.Value)
+		case backportTimeout:
+			c.timeout = seconds(x.Value)
+		}
+	}
+	if x := ch.Payload.Extra; x != nil {
+		for _, e := range x.Extension {
+			if e.URL.Text != backportContent {
+				continue
+			}
+			switch code, _ := e.Value.(*fhir.Code); {
+			case code != nil && code.Text == "full-resource":
+				c.content = fullResource
+			case code != nil && code.Text == "id-only":
+				c.content = idOnly
+			case code != nil && code.Text == "empty":
+				c.content = empty
+			default:
+				return unprocessable("Subscription.channel.payload.extension", outcome.CodeValue, "payload-content is empty, id-only or full-resource")
+			}
+		}
+	}
+	return nil
+}
+
+// jsonMedia reports whether a media type is one that notifications have.
+func jsonMedia(text string) bool {
+	base, _, _ := strings.Cut(text, ";")
+	switch strings.TrimSpace(strings.ToLower(base)) {
+	case "application/fhir+json", "application/json":
+		return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	}
+	return false
+}
+
+func seconds(e fhir.Element) time.Duration {
+	var text string
+	switch v := e.(type) {
+	case *fhir.UnsignedInt:
+		text = v.Text
+	case *fhir.PositiveInt:
+		text = v.Text
+	case *fhir.Integer:
+		text = v.Text
+	}
+	n, _ := strconv.Atoi(text)
+	return time.Duration(min(max(n, 0), 24*3600)) * time.Second
+}
+
+// parseHeader reads "Name: value". It refuses what belongs to the connection, to the
+// server, or is no header.
+func parseHeader(text string) (name, value string, err error) {
+	name, value, ok := strings.Cut(text, ":")
+	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+	switch {
+	case !ok || !headerName(name) || !headerValue(value) || len(text) > maxHeader:
+		return "", "", outcome.Invalid("a header is `Name: value` on one line")
+	}
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	if slices.Contains(reservedHeaders, name) || strings.HasPrefix(name, "Webhook-") || strings.HasPrefix(name, "Proxy-") {
+		return "", "", outcome.Invalid("the header %s cannot be set: it belongs to the connection or to the server", name)
+	}
+	return name, value, nil
+}
+
+// headerName reports whether a name is a token. RFC 9110 §5.6.2.
+func headerName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// headerValue reports whether a value has no control characters. RFC 9110 §5.5.
+func headerValue(value string) bool {
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// reservedHeaders are hop by hop (RFC 9110 §7.6.1), frame the message, or are the server's
+// own.
+var reservedHeaders = []string{
+	"Host", "Content-Length", "Content-Type", "Content-Encoding", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade",
+	"Expect", "X-Notification-Id", "X-Subscription-Id", "X-Signature", "User-Agent", "Accept-Encoding",
+}
+
+// unprocessable is a 422 about an element.
+func unprocessable(element string, code outcome.Code, format string, args ...any) error {
+	return outcome.New(code, format, args...).At(element).WithStatus(http.StatusUnprocessableEntity)
+}
+
+// refused makes a 422 of what a search refuses, with the same words. What is not the
+// client's fault stays as it is.
+func refused(err error, element string) error {
+	o, ok := outcome.From(err)
+	if !ok || o.HTTPStatus() >= 500 {
+		return err
+	}
+	issues := slices.Clone(o.Issues)
+	for i := range issues {
+		if issues[i].Expression == "" {
+			issues[i].Expression = element
+		}
+	}
+	return outcome.Unprocessable(issues)
+}
+
+// filterBy is a filter of a topic: a search parameter, with its modifier, and a value.
+type filterBy struct {
+	resourceType, parameter, value string
+}
+
+func filtersOf(list []r4.SubscriptionFilterBy) []filterBy {
+	var out []filterBy
+	for i := range list {
+		out = append(out, filterBy{list[i].ResourceType.Text, list[i].FilterParameter.Text, list[i].Value.Text})
+	}
+	return out
+}
+
+// backportFilters are the filters of the IG's form: `Type?parameter=value&…`.
+func backportFilters(r *r4.Subscription) []filterBy {
+	if r.Criteria.Extra == nil {
+		return nil
+	}
+	var out []filterBy
+	for _, x := range r.Criteria.Extra.Extension {
+		text, ok := x.Value.(*fhir.String)
+		if x.URL.Text != backportFilter || !ok {
+			continue
+		}
+		typ, query := splitCriteria(text.Text)
+		values, err := url.ParseQuery(query)
+		if err != nil || len(values) == 0 {
+			out = append(out, filterBy{typ, "", text.Text}) // refused by name
+			continue
+		}
+		for name, list := range values {
+			for _, v := range list {
+				out = append(out, filterBy{typ, name, v})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b filterBy) int { return strings.Compare(a.parameter, b.parameter) })
+	return out
+}
+
+// filter narrows the rules of a subscription. offered are the parameters that the topic
+// can be filtered by, nil for all.
+func (s *Service) filter(ctx context.Context, c *subscription, filters []filterBy, element string, offered func(typ, parameter, modifier string) bool) error {
+	for _, f := range filters {
+		typ := strings.TrimPrefix(f.resourceType, "http://hl7.org/fhir/StructureDefinition/")
+		used := false
+		for i := range c.rules {
+			r := &c.rules[i]
+			if typ != "" && typ != r.ResourceType {
+				continue
+			}
+			base, modifier, _ := strings.Cut(f.parameter, ":")
+			if offered != nil && !offered(r.ResourceType, base, modifier) {
+				continue
+			}
+			values := url.Values{}
+			if r.filter != nil {
+				values, _ = url.ParseQuery(r.filter.text)
+			}
+			values.Add(f.parameter, f.value)
+			parsed, err := s.criteriaOf(ctx, r.ResourceType, values)
+			if err != nil {
+				return refused(err, element)
+			}
+			r.filter, used = parsed, true
+		}
+		if !used {
+			return unprocessable(element, outcome.CodeNotSupported, "the topic does not offer the filter %q%s", clip(f.parameter), onType(typ))
+		}
+	}
+	return nil
+}
+
+func onType(typ string) string {
+	if typ == "" {
+		return ""
+	}
+	return " on " + clip(typ)
+}
+
+// same reports whether two Subscriptions want the same sent to the same place.
+func same(a, b *r4.Subscription) bool {
+	strip := func(r *r4.Subscription) string {
+		c := r4.Subscription{Criteria: r.Criteria, Channel: r.Channel, Topic: r.Topic, FilterBy: r.FilterBy}
+		return string(fhir.Encode(nil, &c))
+	}
+	return strip(a) == strip(b)
+}
+
+// Owner is on whose behalf a Subscription was written, kept beside the resource.
+type Owner struct {
+	Subject   string   `json:"subject,omitempty"`
+	Client    string   `json:"client,omitempty"`
+	Scopes    string   `json:"scopes,omitempty"`
+	Patient   string   `json:"patient,omitempty"`
+	Encounter string   `json:"encounter,omitempty"`
+	FHIRUser  string   `json:"fhirUser,omitempty"`
+	Roles     []string `json:"roles,omitempty"`
+	Admin     bool     `json:"admin,omitempty"`
+	TokenID   string   `json:"token,omitempty"`
+	Session   string   `json:"session,omitempty"`
+}
+
+// ownerOf is the owner that a principal makes; the zero Owner without authorization.
+func ownerOf(p *access.Principal) Owner {
+	if p == nil || p.IsOpen() {
+		return Owner{}
+	}
+	return Owner{
+		Subject: p.Subject, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
+		FHIRUser: p.FHIRUser, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID,
+	}
+}
+
+func (o Owner) json() []byte {
+	b, _ := json.Marshal(o)
+	return b
+}
+
+func readOwner(b []byte) Owner {
+	var o Owner
+	_ = json.Unmarshal(b, &o) // written by json
+	return o
+}

@@ -1,0 +1,179 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/fhirpath"
+	"kiln/server/outcome"
+	"kiln/server/search"
+)
+
+// topic is what of a SubscriptionTopic is carried out.
+// Spec: https://hl7.org/fhir/R4B/subscriptiontopic.html.
+type topic struct {
+	URL     string `json:"url"`
+	Version string `json:"version"`
+	Status  string `json:"status"`
+	Trigger []struct {
+		Resource     string   `json:"resource"`
+		Interactions []string `json:"supportedInteraction"`
+		Query        *struct {
+			Previous        string `json:"previous"`
+			ResultForCreate string `json:"resultForCreate"`
+			Current         string `json:"current"`
+			ResultForDelete string `json:"resultForDelete"`
+			RequireBoth     bool   `json:"requireBoth"`
+		} `json:"queryCriteria"`
+		FHIRPath string `json:"fhirPathCriteria"`
+	} `json:"resourceTrigger"`
+	Filters []struct {
+		Resource  string   `json:"resource"`
+		Parameter string   `json:"filterParameter"`
+		Modifiers []string `json:"modifier"`
+	} `json:"canFilterBy"`
+	Shape []struct {
+		Resource   string   `json:"resource"`
+		Include    []string `json:"include"`
+		RevInclude []string `json:"revInclude"`
+	} `json:"notificationShape"`
+}
+
+// typeOf is a resource type of its name or of the canonical of its definition.
+func typeOf(uri string) string {
+	return strings.TrimPrefix(uri, "http://hl7.org/fhir/StructureDefinition/")
+}
+
+// findTopic returns the topic of a canonical, with or without a version; nil where
+// there is none in force.
+func (s *Service) findTopic(ctx context.Context, canonical string) (*topic, error) {
+	address, version, _ := strings.Cut(canonical, "|")
+	values := url.Values{"url": {address}, "status": {"active,draft"}, "_count": {"10"}, "_total": {"none"}, "_sort": {"-_lastUpdated"}}
+	if version != "" {
+		values.Set("version", version)
+	}
+	q, err := search.Parse(s.Service.Parameters.Current(), "SubscriptionTopic", values, search.Options{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.Store.Search(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range found.Matches {
+		t := new(topic)
+		if err := json.Unmarshal(v.Body, t); err == nil {
+			return t, nil
+		}
+	}
+	return nil, nil
+}
+
+// compileTopic makes the rules of a subscription of its topic.
+func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []filterBy, element string) error {
+	t, err := s.findTopic(ctx, c.topic)
+	if err != nil {
+		return err
+	}
+	at := "Subscription.topic"
+	if c.backport {
+		at = "Subscription.criteria"
+	}
+	if t == nil {
+		return unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", clip(c.topic))
+	}
+	if c.rules, err = s.topicRules(ctx, t); err != nil {
+		return refused(err, at)
+	}
+	for _, shape := range t.Shape {
+		for _, text := range shape.Include {
+			c.include = append(c.include, "_include="+text)
+		}
+		for _, text := range shape.RevInclude {
+			c.include = append(c.include, "_revinclude="+text)
+		}
+	}
+	return s.filter(ctx, c, filters, element, func(typ, parameter, modifier string) bool {
+		for _, f := range t.Filters {
+			if f.Parameter == parameter && (f.Resource == "" || typeOf(f.Resource) == typ) {
+				return modifier == "" || len(f.Modifiers) == 0 || slices.Contains(f.Modifiers, modifier)
+			}
+		}
+		return false
+	})
+}
+
+// topicRules are the rules of a topic's triggers.
+func (s *Service) topicRules(ctx context.Context, t *topic) ([]Rule, error) {
+	var rules []Rule
+	for _, trigger := range t.Trigger {
+		typ := typeOf(trigger.Resource)
+		if s.Service.Model.Resources[typ] == nil {
+			return nil, s.Service.UnknownType(typ)
+		}
+		kinds, err := ParseKinds(trigger.Interactions)
+		if err != nil {
+			return nil, err
+		}
+		r := Rule{ResourceType: typ, Kinds: kinds}
+		if q := trigger.Query; q != nil {
+			r.both, r.created, r.deleted = q.RequireBoth, q.ResultForCreate == "test-passes", q.ResultForDelete == "test-passes"
+			if q.Current != "" {
+				if r.current, err = s.parseCriteria(ctx, typ, strings.TrimPrefix(q.Current, typ+"?")); err != nil {
+					return nil, err
+				}
+			}
+			if q.Previous != "" {
+				if r.previous, err = s.parseCriteria(ctx, typ, strings.TrimPrefix(q.Previous, typ+"?")); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if trigger.FHIRPath != "" {
+			if r.test, err = s.pathTest(trigger.FHIRPath); err != nil {
+				return nil, err
+			}
+		}
+		rules = append(rules, r)
+	}
+	if len(rules) == 0 {
+		return nil, outcome.Invalid("the topic %s has no resourceTrigger", t.URL)
+	}
+	return rules, nil
+}
+
+// pathTest is a fhirPathCriteria: %current and %previous are the versions, where there
+// are such, and the focus is the one that the event is about.
+// Spec: https://hl7.org/fhir/R4B/subscriptiontopic-definitions.html#SubscriptionTopic.resourceTrigger.fhirPathCriteria.
+func (s *Service) pathTest(expression string) (func(ctx context.Context, e *Event) bool, error) {
+	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: s.Service.Model, Variables: []string{"current", "previous"}})
+	if err != nil {
+		return nil, outcome.Invalid("the expression %q of the topic cannot be read: %v", clip(expression), err)
+	}
+	return func(ctx context.Context, e *Event) bool {
+		s.index(e.Version, &e.current)
+		s.index(e.Previous, &e.earlier)
+		env := map[string]fhirpath.Collection{"current": nil, "previous": nil}
+		var focus fhir.Node
+		if r := e.earlier.resource; r != nil {
+			focus = fhir.NodeOf(r)
+			env["previous"] = fhirpath.Collection{fhirpath.NodeValue(focus)}
+		}
+		if r := e.current.resource; r != nil {
+			focus = fhir.NodeOf(r)
+			env["current"] = fhirpath.Collection{fhirpath.NodeValue(focus)}
+		}
+		if focus.T == nil {
+			return false
+		}
+		holds, err := program.Test(&fhirpath.Context{Context: ctx, Env: env}, focus)
+		if err != nil {
+			s.Log.Warn("the expression of a subscription topic cannot be evaluated", "expression", expression, "error", err)
+		}
+		return holds
+	}, nil
+}

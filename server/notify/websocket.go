@@ -1,0 +1,417 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"kiln/server/access"
+	"kiln/server/outcome"
+	"kiln/server/web"
+)
+
+// Close codes of WebSockets beside those of RFC 6455.
+const (
+	closeToken = 4401 // the token has ended or was revoked
+	closeSlow  = 4008 // the client reads too slowly; the reason is cursor=…
+)
+
+const (
+	// writeWait is how long one write may take.
+	writeWait = 30 * time.Second
+	// accessInterval is how often the access of a connection is looked at.
+	accessInterval = 5 * time.Second
+)
+
+var writeBuffers sync.Pool
+
+// webSocket answers /notifications/ws.
+func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
+	x := web.Of(w)
+	c := s.Config.WebSocket
+	if !websocket.IsWebSocketUpgrade(r) {
+		w.Header().Set("Upgrade", "websocket")
+		x.Fail(r, outcome.Invalid("%s is a WebSocket: the request needs Upgrade: websocket", r.URL.Path).WithStatus(http.StatusUpgradeRequired))
+		return
+	}
+	if !originAllowed(r, c.AllowedOrigins) {
+		x.Fail(r, outcome.New(outcome.CodeForbidden, "the origin %q may not call this server (server.allowed_origins)", clip(r.Header.Get("Origin"))))
+		return
+	}
+	if n := s.hub.sockets.Add(1); n > int64(c.MaxConnections) {
+		s.hub.sockets.Add(-1)
+		x.Fail(r, tooMany("WebSockets", c.MaxConnections))
+		return
+	}
+	defer s.hub.sockets.Add(-1)
+	ctx, done, err := s.Streams.Open(w, r)
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	defer done()
+	upgrader := websocket.Upgrader{
+		ReadBufferSize: 512, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers, HandshakeTimeout: 10 * time.Second,
+		CheckOrigin: func(*http.Request) bool { return true }, // above
+	}
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return // answered
+	}
+	defer conn.Close()
+	p := access.From(r.Context())
+	cl, leave := s.hub.join(p, "websocket")
+	defer leave()
+	// The request's context ends with the hijack's handler; what the socket does must
+	// not outlive it.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	k := &socket{s: s, conn: conn, client: cl, ctx: ctx, cancel: cancel, answers: make(chan []byte, 16), listeners: make(map[string]*listener)}
+	var writing sync.WaitGroup
+	writing.Go(k.write)
+	k.working.Go(func() { s.hub.waiting(ctx, cl) })
+	k.read()
+	cancel(errClientGone)
+	k.working.Wait()
+	writing.Wait()
+}
+
+var errClientGone = errors.New("the client has gone")
+
+// tooMany refuses a connection.
+func tooMany(what string, most int) error {
+	return outcome.New(outcome.CodeThrottled, "%d %s are open, as many as this server takes", most, what).WithStatus(http.StatusServiceUnavailable)
+}
+
+// originAllowed checks a browser's origin: the page's own host, or one that is configured.
+func originAllowed(r *http.Request, allowed []string) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || slices.Contains(allowed, "*") || slices.Contains(allowed, origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
+
+// socket is one WebSocket. One goroutine reads it and one writes it.
+type socket struct {
+	s       *Service
+	conn    *websocket.Conn
+	client  *client
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	answers chan []byte
+	working sync.WaitGroup
+
+	mu        sync.Mutex
+	listeners map[string]*listener // by subscriptionId, or "bind " and id
+}
+
+// closing is the cause of a socket that the server ends.
+type closing struct {
+	code   int
+	reason string
+}
+
+func (c closing) Error() string { return c.reason }
+
+// read takes what the client sends until it goes or says something that ends it.
+func (k *socket) read() {
+	c := k.s.Config.WebSocket
+	k.conn.SetReadLimit(c.MaxMessageBytes)
+	patience := 2*c.Heartbeat + 10*time.Second
+	// A client that neither sends nor answers pings has gone.
+	alive := func() { _ = k.conn.SetReadDeadline(time.Now().Add(patience)) }
+	alive()
+	k.conn.SetPongHandler(func(string) error { alive(); return nil })
+	k.conn.SetPingHandler(func(data string) error {
+		alive()
+		_ = k.conn.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(writeWait))
+		return nil
+	})
+	for {
+		kind, data, err := k.conn.ReadMessage()
+		if err != nil {
+			if errors.Is(err, websocket.ErrReadLimit) {
+				// The library has sent 1009.
+				k.cancel(errClientGone)
+			}
+			return
+		}
+		alive()
+		if kind != websocket.TextMessage {
+			k.refuse("", outcome.Invalid("a binary frame: messages are JSON in text frames"))
+			continue
+		}
+		k.take(data)
+	}
+}
+
+// request is a message of the client.
+type request struct {
+	Type           string          `json:"type"`
+	ResourceType   string          `json:"resourceType"`
+	Events         []string        `json:"events"`
+	Criteria       string          `json:"criteria"`
+	Since          string          `json:"since"`
+	Ref            json.RawMessage `json:"ref"`
+	SubscriptionID string          `json:"subscriptionId"`
+}
+
+// take acts on one message.
+func (k *socket) take(data []byte) {
+	if id, ok := strings.CutPrefix(strings.TrimSpace(string(data)), "bind "); ok {
+		k.bind(strings.TrimPrefix(strings.TrimSpace(id), "Subscription/"))
+		return
+	}
+	var r request
+	if err := json.Unmarshal(data, &r); err != nil {
+		k.refuse("", outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %v", err))
+		return
+	}
+	if len(r.Ref) > 1024 {
+		k.refuse("", outcome.New(outcome.CodeTooLong, "ref is longer than 1024 bytes"))
+		return
+	}
+	switch r.Type {
+	case "ping":
+		k.answer(map[string]any{"type": "pong", "ref": r.Ref})
+	case "subscribe":
+		k.subscribe(r)
+	case "unsubscribe":
+		k.unsubscribe(r)
+	default:
+		k.refuse(string(r.Ref), outcome.NotSupported("there is no message type %q: expected subscribe, unsubscribe or ping", clip(r.Type)))
+	}
+}
+
+// answer sends a message that is no event. A client that sends more than it reads waits.
+func (k *socket) answer(m map[string]any) {
+	if ref, ok := m["ref"].(json.RawMessage); ok && len(ref) == 0 {
+		delete(m, "ref")
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return
+	}
+	k.send(b)
+}
+
+func (k *socket) send(b []byte) {
+	select {
+	case k.answers <- b:
+	case <-k.ctx.Done():
+	}
+}
+
+// refuse answers with an error; the connection stays.
+func (k *socket) refuse(ref string, err error) {
+	code, text := "exception", "internal error"
+	if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
+		code, text = string(o.Issues[0].Code), o.Error()
+	} else if k.ctx.Err() == nil {
+		k.s.Log.Error("answer a message of a WebSocket", "error", err)
+	}
+	k.answer(map[string]any{"type": "error", "code": code, "message": text, "ref": json.RawMessage(ref)})
+}
+
+// subscribe begins to listen, after a replay when since says so.
+func (k *socket) subscribe(r request) {
+	if r.ResourceType == "" {
+		k.refuse(string(r.Ref), outcome.New(outcome.CodeRequired, "subscribe needs a resourceType"))
+		return
+	}
+	w, err := k.s.hub.parseWish(k.ctx, k.client.principal, r.ResourceType, r.Events, r.Criteria)
+	var from *since
+	if err == nil && r.Since != "" {
+		var at since
+		at, err = k.s.since(k.ctx, r.Since)
+		from = &at
+	}
+	if err != nil {
+		k.refuse(string(r.Ref), err)
+		return
+	}
+	l := &listener{client: k.client, id: w.id(), typ: w.typ, kinds: w.kinds}
+	if !k.claim(l.id, l, string(r.Ref)) {
+		return
+	}
+	k.answer(map[string]any{"type": "subscribed", "subscriptionId": l.id, "resourceType": r.ResourceType, "events": w.kinds.Names(), "ref": r.Ref})
+	k.start(l, []Rule{w.rule()}, from)
+}
+
+// claim takes a place among the listeners of the connection. A listener of the same wish
+// is replaced.
+func (k *socket) claim(key string, l *listener, ref string) bool {
+	k.mu.Lock()
+	before := k.listeners[key]
+	full := before == nil && len(k.listeners) >= maxListeners
+	if !full {
+		k.listeners[key] = l
+	}
+	k.mu.Unlock()
+	if full {
+		k.refuse(ref, outcome.New(outcome.CodeTooCostly, "a connection has at most %d subscriptions", maxListeners))
+		return false
+	}
+	if before != nil {
+		k.s.hub.leave(before)
+	}
+	return true
+}
+
+// start listens; a replay runs beside the reading, so that the client can still be heard.
+func (k *socket) start(l *listener, rules []Rule, from *since) {
+	if from == nil {
+		if err := k.s.hub.listen(k.ctx, l, rules, nil); err != nil {
+			k.refuse("", err)
+		}
+		return
+	}
+	k.working.Go(func() {
+		if err := k.s.hub.listen(k.ctx, l, rules, from); err != nil && k.ctx.Err() == nil {
+			k.refuse("", err)
+		}
+		k.mu.Lock()
+		gone := true
+		for _, other := range k.listeners {
+			gone = gone && other != l
+		}
+		k.mu.Unlock()
+		if gone { // unsubscribed during the replay
+			k.s.hub.leave(l)
+		}
+	})
+}
+
+// unsubscribe ends one subscription, or all on a type.
+func (k *socket) unsubscribe(r request) {
+	var ended []*listener
+	k.mu.Lock()
+	for key, l := range k.listeners {
+		if l.bind == "" && (r.SubscriptionID != "" && l.id == r.SubscriptionID ||
+			r.SubscriptionID == "" && r.ResourceType != "" && (l.typ == r.ResourceType || l.typ == "" && r.ResourceType == "*")) {
+			ended = append(ended, l)
+			delete(k.listeners, key)
+		}
+	}
+	k.mu.Unlock()
+	if len(ended) == 0 {
+		k.refuse(string(r.Ref), outcome.New(outcome.CodeNotFound, "there is no such subscription on this connection"))
+		return
+	}
+	for _, l := range ended {
+		k.s.hub.leave(l)
+	}
+	m := map[string]any{"type": "unsubscribed", "ref": r.Ref}
+	if r.SubscriptionID != "" {
+		m["subscriptionId"] = r.SubscriptionID
+	}
+	if r.ResourceType != "" {
+		m["resourceType"] = r.ResourceType
+	}
+	k.answer(m)
+}
+
+// bind is R4's websocket channel: the client names a Subscription, and gets a ping for each
+// of its events. Spec: https://hl7.org/fhir/R4/subscription.html#channels.
+func (k *socket) bind(id string) {
+	ctx := access.With(k.ctx, k.client.principal)
+	err := k.s.Service.May(ctx, access.Read, "Subscription", id)
+	var c *subscription
+	if err == nil {
+		c, err = k.s.read(ctx, id)
+	}
+	if err == nil && (!c.webSocket || c.status == "off") {
+		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
+	}
+	if err != nil {
+		k.refuse("", err)
+		return
+	}
+	l := &listener{client: k.client, bind: id}
+	if !k.claim("bind "+id, l, "") {
+		return
+	}
+	k.send([]byte("bound " + id))
+	k.start(l, c.rules, nil)
+}
+
+// write writes what there is until the connection ends, and says why it does.
+func (k *socket) write() {
+	c := k.s.Config.WebSocket
+	beat := time.NewTicker(max(c.Heartbeat, time.Second))
+	defer beat.Stop()
+	var check <-chan time.Time
+	if p := k.client.principal; p != nil && !p.IsOpen() {
+		t := time.NewTicker(accessInterval)
+		defer t.Stop()
+		check = t.C
+	}
+	end := func(code int, reason string) {
+		_ = k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(time.Second))
+		// The reader ends with the client's answer, or soon.
+		_ = k.conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	}
+	for {
+		// A client that is too slow learns so before what its queue still has.
+		select {
+		case <-k.client.slow:
+			k.cancel(closing{closeSlow, "slow"})
+			end(closeSlow, "cursor="+k.client.cursor())
+			return
+		default:
+		}
+		var err error
+		select {
+		case <-k.client.slow:
+			continue
+		case <-k.ctx.Done():
+			if errors.Is(context.Cause(k.ctx), web.ErrEnding) {
+				end(websocket.CloseGoingAway, "the server is stopping")
+			}
+			return
+		case m := <-k.client.queue:
+			if err = k.writeText(m.data); err == nil {
+				k.client.wrote(m)
+			}
+		case page := <-k.client.replay:
+			for _, m := range page {
+				if err = k.writeText(m.data); err != nil {
+					break
+				}
+				k.client.wrote(m)
+			}
+		case b := <-k.answers:
+			err = k.writeText(b)
+		case <-beat.C:
+			if err = k.writeText(heartbeat(k.client.events.Load())); err == nil {
+				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
+			}
+		case <-check:
+			if k.s.hub.ended(k.ctx, k.client.principal) {
+				k.cancel(closing{closeToken, "token"})
+				end(closeToken, "the access token has ended")
+				return
+			}
+		}
+		if err != nil {
+			k.cancel(errClientGone)
+			k.conn.Close() // ends the reader
+			return
+		}
+	}
+}
+
+func (k *socket) writeText(b []byte) error {
+	_ = k.conn.SetWriteDeadline(time.Now().Add(writeWait))
+	return k.conn.WriteMessage(websocket.TextMessage, b)
+}

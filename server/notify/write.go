@@ -1,0 +1,286 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"kiln/gen/db"
+	"kiln/gen/r4"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// ownWrite marks the context of what the server itself writes of a Subscription.
+type ownWrite struct{}
+
+func isOwn(ctx context.Context) bool { return ctx.Value(ownWrite{}) != nil }
+
+func (s *Service) decode(body []byte) (*r4.Subscription, error) {
+	r, err := fhir.Decode(s.Service.Model, body)
+	if err != nil {
+		return nil, err
+	}
+	sub, ok := r.(*r4.Subscription)
+	if !ok {
+		return nil, fmt.Errorf("a %s where a Subscription was expected", r.Type().Name)
+	}
+	return sub, nil
+}
+
+// redraft makes what is stored of a Subscription that was changed in Go.
+func (s *Service) redraft(id string, r *r4.Subscription) (*fhir.Body, *fhir.Index, fhir.Resource, error) {
+	r.ID.Text = id
+	if r.Meta != nil { // the version and the instant are the server's
+		if r.Meta.VersionID, r.Meta.LastUpdated = (fhir.ID{}), (fhir.Instant{}); len(fhir.Encode(nil, r.Meta)) <= len("{}") {
+			r.Meta = nil
+		}
+	}
+	again, err := fhir.Decode(s.Service.Model, fhir.Encode(nil, r))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	body, err := fhir.Splice(again.Header().Raw, nil)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	index, err := s.Store.Indexer.Index(id, again)
+	return body, index, again, err
+}
+
+// beforeWrite checks Subscriptions that clients write, and decides what status they get. It
+// runs in the transaction of the writes, so that nothing that is stored was not checked.
+func (s *Service) beforeWrite(ctx context.Context, t *store.Tx, ws []*store.Write) error {
+	if isOwn(ctx) {
+		return nil
+	}
+	for i, w := range ws {
+		if w.Method == fhir.DELETE {
+			continue
+		}
+		if err := s.prepare(ctx, t, w); err != nil {
+			return &store.WriteError{Index: i, Err: err}
+		}
+	}
+	return nil
+}
+
+// prepare is beforeWrite for one Subscription.
+func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) error {
+	if w.Modify != nil {
+		modify := w.Modify
+		w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+			body, _, err := modify(current)
+			if err != nil {
+				return nil, nil, err
+			}
+			r, err := s.decode(body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+			if err != nil {
+				return nil, nil, err
+			}
+			was, err := s.decode(current.Body)
+			if err != nil {
+				return nil, nil, err
+			}
+			if err := s.admit(ctx, w.ID, r, was); err != nil {
+				return nil, nil, err
+			}
+			body, index, _, err := s.redraft(w.ID, r)
+			return body, index, err
+		}
+		return nil
+	}
+	r, err := s.decode(w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+	if err != nil {
+		return err
+	}
+	var was *r4.Subscription
+	if w.Method != fhir.POST {
+		v, err := t.Read(ctx, "Subscription", w.ID)
+		if err == nil {
+			was, err = s.decode(v.Body)
+		}
+		if o, ok := outcome.From(err); err != nil && (!ok || o.HTTPStatus() >= 500) {
+			return err
+		}
+	}
+	asked, text := r.Status.Text, r.Error.Text
+	if err := s.admit(ctx, w.ID, r, was); err != nil {
+		return err
+	}
+	if r.Status.Text == asked && r.Error.Text == text {
+		return nil
+	}
+	w.Body, w.Index, w.Resource, err = s.redraft(w.ID, r)
+	return err
+}
+
+// admit refuses a Subscription that cannot be carried out, and sets the status that it
+// gets: requested until a handshake has succeeded, whatever the client sent. was is the
+// current version, nil where there is none.
+func (s *Service) admit(ctx context.Context, id string, r, was *r4.Subscription) error {
+	c, err := s.compile(ctx, id, r)
+	if err != nil {
+		return err
+	}
+	if err := s.mayFollow(ctx, c); err != nil {
+		return err
+	}
+	r.Error.Text = ""
+	if r.Status.Text == "off" || !c.end.IsZero() && !c.end.After(time.Now()) {
+		r.Status.Text = "off"
+		return nil
+	}
+	if was != nil && was.Status.Text == "active" && r.Status.Text == "active" && same(r, was) {
+		return nil
+	}
+	r.Status.Text = "requested"
+	if was == nil || was.Status.Text == "off" {
+		n, err := s.db().CountSubscriptions(ctx, id)
+		if err != nil {
+			return err
+		}
+		if n >= int64(s.Config.MaxSubscriptions) {
+			return unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
+		}
+	}
+	return nil
+}
+
+// mayFollow refuses a Subscription whose author may not search and read what it is about.
+func (s *Service) mayFollow(ctx context.Context, c *subscription) error {
+	var asked []string
+	for _, r := range c.rules {
+		if slices.Contains(asked, r.ResourceType) {
+			continue
+		}
+		asked = append(asked, r.ResourceType)
+		for _, i := range []access.Interaction{access.Search, access.Read} {
+			if err := s.Service.May(ctx, i, r.ResourceType, ""); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// afterWrite keeps what the server knows of Subscriptions in step with the resources.
+func (s *Service) afterWrite(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
+	for _, w := range ws {
+		if err := s.follow(ctx, t, w); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error {
+	q := db.New(t.Conn())
+	reference := "Subscription/" + w.ID
+	if w.Method == fhir.DELETE {
+		if err := q.DropPending(ctx, reference); err != nil {
+			return err
+		}
+		if err := q.DeleteSubscriber(ctx, reference); err != nil {
+			return err
+		}
+		return q.DeleteSubscription(ctx, w.ID)
+	}
+	r, err := s.decode(w.Result.Body)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	p := db.PutSubscriptionParams{
+		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.From(ctx)).json(), Error: r.Error.Text, KeepOwner: isOwn(ctx),
+	}
+	var end time.Time
+	if r.End.Text != "" {
+		end, _ = time.Parse(time.RFC3339Nano, r.End.Text)
+	}
+	var due time.Time
+	switch p.Status {
+	case "requested":
+		due = now
+	case "active":
+		p.Started = true
+		due = s.nextHeartbeat(now, end, r)
+	case "error":
+		p.Failing, due = stamp(now), now.Add(errorHeartbeat)
+	}
+	p.Due = stamp(due)
+	if err := q.PutSubscription(ctx, p); err != nil {
+		return err
+	}
+	if err := q.AddSubscribers(ctx, []string{reference}); err != nil {
+		return err
+	}
+	if p.Status == "off" {
+		if err := q.DropPending(ctx, reference); err != nil {
+			return err
+		}
+		return q.RestartSubscriber(ctx, reference)
+	}
+	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != "active"})
+}
+
+// nextHeartbeat is when an active subscription needs attention: a heartbeat, at a time of
+// its own so that all are spread evenly, or its end.
+func (s *Service) nextHeartbeat(now, end time.Time, r *r4.Subscription) time.Time {
+	var due time.Time
+	if every := s.heartbeatOf(r); every > 0 && r.Channel != nil && r.Channel.Type_.Text == "rest-hook" {
+		due = now.Add(every/2 + rand.N(every/2+1))
+	}
+	if !end.IsZero() && (due.IsZero() || end.Before(due)) {
+		due = end
+	}
+	return due
+}
+
+// heartbeatOf is the heartbeat period of a Subscription, 0 for none.
+func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
+	if r.Channel != nil {
+		for _, x := range r.Channel.Extension {
+			if x.URL.Text == backportHeartbeat {
+				if d := seconds(x.Value); d > 0 {
+					return d
+				}
+			}
+		}
+	}
+	return s.Config.Webhook.Heartbeat
+}
+
+// errUnchanged ends a transition that is not due any more.
+var errUnchanged = outcome.New(outcome.CodeConflict, "the subscription has changed meanwhile")
+
+// transition writes a new status of a Subscription, a new version, if its status is one of
+// from. reason is kept in Subscription.error.
+func (s *Service) transition(ctx context.Context, id string, from []string, to, reason string) error {
+	ctx = access.With(context.WithValue(ctx, ownWrite{}, true), access.Open)
+	w := &store.Write{Method: fhir.PUT, ResourceType: "Subscription", ID: id, MustExist: true}
+	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+		r, err := s.decode(current.Body)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !slices.Contains(from, r.Status.Text) {
+			return nil, nil, errUnchanged
+		}
+		r.Status.Text, r.Error.Text = to, reason
+		body, index, _, err := s.redraft(id, r)
+		return body, index, err
+	}
+	err := s.Store.Write(ctx, w)
+	if o, ok := outcome.From(err); ok && (o == errUnchanged || o.HTTPStatus() == 404 || o.HTTPStatus() == 410) {
+		return nil
+	}
+	if err == nil {
+		s.Log.Info("subscription", "id", id, "status", to, "reason", reason)
+	}
+	return err
+}
