@@ -559,13 +559,13 @@ func (e *sse) next() sseEvent {
 	}
 }
 
-func (s *service) root() string { return strings.TrimSuffix(s.base, "/fhir") }
+func (s *service) server() string { return strings.TrimSuffix(s.base, "/fhir") }
 
 // Contract, Notifications 6: names, headers, search, exact resumption.
 func TestServerSentEvents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	all := s.stream(s.root() + "/notifications/events?resourceType=Patient,Observation&events=create,delete")
+	all := s.stream(s.server() + "/notifications/events?resourceType=Patient,Observation&events=create,delete")
 	for name, want := range map[string]string{"Content-Type": "text/event-stream", "X-Accel-Buffering": "no", "Cache-Control": "no-cache"} {
 		if got := all.resp.Header.Get(name); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -614,8 +614,8 @@ func TestServerSentEvents(t *testing.T) {
 		path   string
 		status int
 	}{
-		{"/Patient/$events?nonsense=1", 400}, {"/Patient/$events?_since=never", 400}, {s.root() + "/notifications/events?resourceType=Nonsense", 404},
-		{s.root() + "/notifications/events?events=explode", 400},
+		{"/Patient/$events?nonsense=1", 400}, {"/Patient/$events?_since=never", 400}, {s.server() + "/notifications/events?resourceType=Nonsense", 404},
+		{s.server() + "/notifications/events?events=explode", 400},
 	} {
 		if e := s.stream(c.path); e.resp.StatusCode != c.status {
 			t.Errorf("%s: %d, want %d", c.path, e.resp.StatusCode, c.status)
@@ -631,7 +631,7 @@ type ws struct {
 
 func (s *service) socket(query string) *ws {
 	s.t.Helper()
-	conn, resp, err := websocket.DefaultDialer.Dial(strings.Replace(s.root(), "http", "ws", 1)+"/notifications/ws"+query, nil)
+	conn, resp, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws"+query, nil)
 	if err != nil {
 		s.t.Fatalf("dial: %v %v", err, resp)
 	}
@@ -738,7 +738,7 @@ func TestWebSocket(t *testing.T) {
 	}
 	// The third connection: 503 before the upgrade.
 	other := s.socket("")
-	_, resp, err := websocket.DefaultDialer.Dial(strings.Replace(s.root(), "http", "ws", 1)+"/notifications/ws", nil)
+	_, resp, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws", nil)
 	if err == nil || resp == nil || resp.StatusCode != 503 {
 		t.Errorf("a connection over the limit: %v %v, want 503", resp, err)
 	}
