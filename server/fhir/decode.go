@@ -149,7 +149,7 @@ type decoder struct {
 	issues []outcome.Issue
 	lost   []string
 	err    *outcome.Error
-	pathed [24]step
+	pathed [23]step
 }
 
 // syntax ends decoding: what follows cannot be trusted to be what it looks like.

@@ -58,6 +58,13 @@ kat* 1 mol/s ; U* 1 umol/min ; eq* 1 mol ; osm* 1 mol ; g%* 1 g/dl ; [S]* 1 10*-
 circ 2 [pi].rad ; sph 4 [pi].sr ; [car_m] 0.2 g ; [car_Au] 1 /24 ; [smoot] 67 [in_i] ; st* 1 m3 ; Ao 0.1 nm ; b 100 fm2 ; mho* 1 S ; [degRe] 1.25 K
 bit 1 1 ; By* 8 bit ; Bd* 1 /s ; [iU]* ; [IU]* 1 [iU] ; [arb'U] ; [USP'U] ; [GPL'U] ; [MPL'U] ; [APL'U] ; [beth'U] ; [anti'Xa'U] ; [todd'U] ; [dye'U] ; [smgy'U] ; [bdsk'U] ; [ka'U] ; [knk'U] ; [mclg'U] ; [tb'U]
 [CCID_50] ; [TCID_50] ; [EID_50] ; [PFU] ; [FFU] ; [CFU] ; [IR] ; [BAU] ; [AU] ; [Amb'a'1'U] ; [PNU] ; [Lf] ; [D'ag'U] ; [FEU] ; [ELU] ; [EU] ; [hnsf'U] ; [p'diop] ; [MET'h]
+[fth_us] 6 [ft_us] ; [ch_us] 4 [rd_us] ; [lk_us] 1 [ch_us]/100 ; [rch_us] 100 [ft_us] ; [rlk_us] 1 [rch_us]/100 ; [fur_us] 40 [rd_us] ; [mil_us] 0.001 [in_us]
+[srd_us] 1 [rd_us]2 ; [smi_us] 1 [mi_us]2 ; [sct] 1 [mi_us]2 ; [twp] 36 [sct] ; [rd_br] 16.5 [ft_br] ; [ch_br] 4 [rd_br] ; [lk_br] 1 [ch_br]/100 ; [fth_br] 6 [ft_br]
+[pc_br] 2.5 [ft_br] ; [mi_br] 5280 [ft_br] ; [nmi_br] 6080 [ft_br] ; [kn_br] 1 [nmi_br]/h ; [acr_br] 4840 [yd_br]2 ; [cr_i] 128 [cft_i] ; [bf_i] 144 [cin_i] ; [crd_us] 128 [cft_i]
+[pk_us] 1 [bu_us]/4 ; [dqt_us] 1 [pk_us]/8 ; [dpt_us] 1 [dqt_us]/2 ; [gal_wi] 1 [bu_us]/8 ; [pk_br] 2 [gal_br] ; [bu_br] 4 [pk_br]
+[lne] 1 [in_i]/12 ; [pnt] 1 [lne]/6 ; [pca] 12 [pnt] ; [pnt_pr] 0.013837 [in_i] ; [pca_pr] 12 [pnt_pr] ; [pied] 32.48 cm ; [pouce] 1 [pied]/12 ; [ligne] 1 [pouce]/12 ; [didot] 1 [ligne]/6 ; [cicero] 12 [didot]
+[eps_0]* 8.854187817 10*-12.F/m ; [mu_0]* 4 [pi].10*-7.N/A2 ; [m_e]* 9.1093897 10*-28.g ; [m_p]* 1.6726231 10*-24.g ; [Btu_39] 1.05967 kJ ; [Btu_59] 1.0548 kJ ; [Btu_60] 1.05468 kJ
+[kp_X] ; [kp_C] ; [kp_M] ; [kp_Q] ; B[10.nV]* ; %[slope]
 pH ; [pH] 1 pH ; Np* ; B* ; B[SPL]* ; B[V]* ; B[mV]* ; B[uV]* ; B[W]* ; B[kW]* ; [hp'_X] ; [hp'_C] ; [hp'_M] ; [hp'_Q] ; [hp_X] ; [hp_C] ; bit_s ; [m/s2/Hz^0.5]* ; [NTU] ; [FNU]
 `
 

@@ -60,6 +60,7 @@ type fieldPlan struct {
 	id         bool                 // Element.id
 	absolute   bool                 // an absolute URI
 	optional   bool                 // see optional
+	plain      bool                 // a primitive of which nothing is asked but its format
 }
 
 // binding is a value set that codes are checked against.
@@ -144,6 +145,7 @@ func (ps *plans) structural(t *fhir.Type) *plan {
 		fp.id = f.Name == "id" && t.Kind != fhir.ResourceKind
 		fp.absolute = absolute[name+"."+f.Name] || f.Name == "url" && t.Kind == fhir.ResourceKind && f.Of != nil && f.Of.Type().Kind == fhir.URIKind
 		fp.optional = optional[t.Name+"."+f.Name]
+		fp.plain = !fp.id && !fp.absolute && f.Of != nil && f.Of.Type().Kind != fhir.CanonicalKind
 		if s := f.Binding.Strength; (s == "required" || s == "extensible") && f.Binding.ValueSet != "" {
 			fp.binding = &binding{required: s == "required", valueSet: f.Binding.ValueSet}
 		}

@@ -172,7 +172,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 	for i := range sd.Context {
 		c := &sd.Context[i]
 		if c.Type_.Text != "element" {
-			// Other extensions and FHIRPath are not looked at.
+			// Contexts of other extensions and of FHIRPath expressions are not judged.
 			p.contexts = nil
 			break
 		}

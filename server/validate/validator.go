@@ -287,7 +287,9 @@ func (u *run) element(n fhir.Node, p *plan) {
 				u.binding(c, fp.binding)
 			}
 			if c.T.Kind.Primitive() {
-				u.primitive(c, fp, whole)
+				if !fp.plain || c.Extra() != nil {
+					u.primitive(c, fp, whole)
+				}
 			} else {
 				if p.special == bundleType {
 					u.inEntry(fp.field.Name, j-base)
