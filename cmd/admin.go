@@ -87,6 +87,8 @@ func reindex() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reindex",
 		Short: "Show the work on the search index, or start it",
+		Example: `  kiln admin reindex
+  kiln admin reindex --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		Long: `Show the jobs that bring the search index of stored resources up to date with the
 search parameters, with their rate and the time left. Changing a SearchParameter
 starts such jobs, and so does another build of the server; --start compares the index of all resources, or of those of

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
@@ -30,7 +32,9 @@ func config() *cobra.Command {
 		&cobra.Command{
 			Use:   "print",
 			Short: "Print the configuration in force, as kiln.yaml, with secrets masked",
-			Args:  cobra.NoArgs,
+			Example: `  kiln config print
+  KILN_SEARCH__MAX_COUNT=500 kiln config print --json`,
+			Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				l, err := readConfig(c.Flags(), os.Environ())
 				if err != nil {
@@ -57,16 +61,33 @@ func config() *cobra.Command {
 		&cobra.Command{
 			Use:   "check",
 			Short: "Say whether a server could start with this configuration",
-			Args:  cobra.NoArgs,
+			Long: `Check every key, the address, the terminology server and the database of
+database.url. A private PostgreSQL is not started: kiln doctor does that. Every
+wrong key is told, with its value.`,
+			Example: `  kiln config check
+  kiln config check --config /etc/kiln.yaml`,
+			Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				cfg, err := configured(c)
-				if err != nil {
+				if err := errors.Join(err, cfg.CheckServe()); err != nil {
 					return err
 				}
-				if err := cfg.CheckServe(); err != nil {
+				var found findings
+				found.checkSurroundings(c, cfg)
+				if cfg.Database.URL != "" {
+					found.checkDatabase(c.Context(), cfg.Database.URL)
+				}
+				if wantsJSON(c) {
+					if err := printJSON(c.OutOrStdout(), found); err != nil {
+						return err
+					}
+				}
+				if err := found.err(); err != nil {
 					return err
 				}
-				fmt.Fprintln(c.OutOrStdout(), "the configuration is good")
+				if !wantsJSON(c) {
+					fmt.Fprintln(c.OutOrStdout(), "the configuration is good")
+				}
 				return nil
 			},
 		},
@@ -104,8 +125,9 @@ var flagKeys = map[string]string{
 const envPrefix = "KILN_"
 
 // readConfig puts the configuration together: flag > environment > file >
-// default. A key that does not exist is an error that names the nearest one.
-// Environment names are KILN_, then the key with __ between levels.
+// default. Environment names are KILN_, then the key with __ between levels. The
+// error has a line for each key that does not exist, with the nearest one, and for
+// each value of another type.
 func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	l := loaded{config: server.Default(), origin: make(map[string]string)}
 	known := make(map[string]key)
@@ -113,12 +135,24 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 		known[k.name] = k
 	}
 	k := koanf.New(".")
+	var wrong []error
 	merge := func(layer *koanf.Koanf, from string) error {
 		for _, name := range layer.Keys() {
-			if _, ok := known[name]; !ok {
-				return fmt.Errorf("%s: unknown key %s%s", from, name, outcome.DidYouMean(name, names()))
+			its, ok := known[name]
+			switch {
+			case !ok:
+				near := outcome.DidYouMean(name, names())
+				if from == "environment" && near != "" {
+					near += " (" + envName(outcome.Nearest(name, names())) + ")"
+				}
+				wrong = append(wrong, fmt.Errorf("%s: unknown key %s%s; its value is %q", from, name, near, brief(layer.Get(name))))
+				layer.Delete(name)
+			case its.expected(layer.Get(name)) != "":
+				wrong = append(wrong, fmt.Errorf("%s: %s is %q: expected %s", from, name, brief(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name))))
+				layer.Delete(name)
+			default:
+				l.origin[name] = from
 			}
-			l.origin[name] = from
 		}
 		return k.Merge(layer)
 	}
@@ -143,12 +177,17 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 		}
 	}
 
-	// 2. The environment. Only names with two levels can be keys.
+	// 2. The environment. Only names with two levels can be keys; one that looks like
+	// a key and is none would be passed over without a word.
 	layer = koanf.New(".")
 	if err := layer.Load(env.Provider(".", env.Opt{
 		Prefix:      envPrefix,
 		EnvironFunc: func() []string { return environ },
 		TransformFunc: func(name, value string) (string, any) {
+			if meant := nearMiss(name); meant != "" {
+				wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, meant))
+				return "", nil
+			}
 			if !strings.Contains(name, "__") {
 				return "", nil
 			}
@@ -182,7 +221,49 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	if err := k.Unmarshal("", &l.config); err != nil {
 		return l, fmt.Errorf("configuration: %w", err)
 	}
-	return l, nil
+	return l, errors.Join(wrong...)
+}
+
+// envName is the environment variable of a key.
+func envName(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "__"))
+}
+
+// nearMiss is the variable that was meant by one that sets nothing: a key with
+// single underscores, the name of a flag, or either with a letter wrong; "" for a
+// variable that has nothing to do with the configuration.
+func nearMiss(name string) string {
+	if strings.Contains(name, "__") {
+		return "" // a key, known or not
+	}
+	squeeze := strings.NewReplacer("_", "", ".", "", "-", "")
+	meant := make(map[string]string) // key by squeezed name
+	for flag, key := range flagKeys {
+		meant[squeeze.Replace(flag)] = key
+	}
+	for _, key := range names() {
+		meant[squeeze.Replace(key)] = key
+	}
+	given := squeeze.Replace(strings.ToLower(strings.TrimPrefix(name, envPrefix)))
+	if key, ok := meant[given]; ok {
+		return envName(key)
+	}
+	for _, near := range slices.Sorted(maps.Keys(meant)) {
+		if len(given) >= 6 && outcome.Within(1+len(given)/12, given, near) {
+			return envName(meant[near])
+		}
+	}
+	return ""
+}
+
+// brief is a value as a message shows it.
+func brief(value any) string {
+	const most = 60
+	text := fmt.Sprint(value)
+	if r := []rune(text); len(r) > most {
+		text = string(r[:most]) + "…"
+	}
+	return text
 }
 
 func splitList(value string) []string {
@@ -200,7 +281,28 @@ type key struct {
 	name, doc string
 	secret    string // "", "url" or "yes"
 	list      bool
+	kind      reflect.Kind
 	index     []int
+}
+
+// expected is what the key wants in place of value, "" where that will do.
+func (k key) expected(value any) string {
+	text := fmt.Sprint(value)
+	switch k.kind {
+	case reflect.Int, reflect.Int64:
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return "a whole number"
+		}
+	case reflect.Bool:
+		if _, err := strconv.ParseBool(text); err != nil {
+			return "true or false"
+		}
+	case reflect.String:
+		if kind := reflect.ValueOf(value).Kind(); kind == reflect.Map || kind == reflect.Slice {
+			return "one text"
+		}
+	}
+	return ""
 }
 
 // show is the value of the key, with secrets masked.
@@ -220,7 +322,7 @@ func keys() []key {
 				walk(f.Type, name+".", at)
 				continue
 			}
-			out = append(out, key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), f.Type.Kind() == reflect.Slice, at})
+			out = append(out, key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), f.Type.Kind() == reflect.Slice, f.Type.Kind(), at})
 		}
 	}
 	walk(reflect.TypeFor[server.Config](), "", nil)

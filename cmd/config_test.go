@@ -2,15 +2,29 @@ package main
 
 import (
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"kiln/server"
 )
+
+// command is the command of a name, with the flags that it has of those above it.
+func command(t *testing.T, names ...string) *cobra.Command {
+	t.Helper()
+	c, _, err := root().Find(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InheritedFlags() // merges them
+	return c
+}
 
 func TestReadConfig(t *testing.T) {
 	for _, tt := range []struct {
@@ -36,7 +50,18 @@ func TestReadConfig(t *testing.T) {
 		{name: "other variables are none of ours", env: []string{"KILN_SHARED_DATA=/data", "HOME=/root"}, want: func(*server.Config) {}},
 		{name: "an unknown key names the nearest", file: "server:\n  lisen: x\n", wantErr: "unknown key server.lisen, did you mean \"server.listen\"?"},
 		{name: "an unknown key in the environment", env: []string{"KILN_SEARCH__MAXCOUNT=1"}, wantErr: "unknown key search.maxcount, did you mean \"search.max_count\"?"},
-		{name: "a value of another type", file: "search:\n  max_count: many\n", wantErr: "max_count"},
+		{name: "a value of another type", file: "search:\n  max_count: many\n", wantErr: `search.max_count is "many": expected a whole number`},
+		{name: "a text that is no truth value", env: []string{"KILN_AUTH__ENABLED=maybe"}, wantErr: `environment: auth.enabled is "maybe": expected true or false`},
+		{name: "every wrong key is told", file: "server:\n  lisen: x\nserch:\n  max_count: 1\n", env: []string{"KILN_LOG__LEVL=info"}, wantErr: "unknown key log.levl, did you mean \"log.level\"? (KILN_LOG__LEVEL); its value is \"info\""},
+		{name: "with its value", file: "server:\n  lisen: x\nserch:\n  max_count: 17\n", wantErr: `; its value is "17"`},
+		{name: "KILN_DATABASE_URL", env: []string{"KILN_DATABASE_URL=postgres://db/kiln"}, wantErr: "environment: KILN_DATABASE_URL is no key, did you mean KILN_DATABASE__URL?"},
+		{name: "KILN_LISTEN", env: []string{"KILN_LISTEN=127.0.0.1:1"}, wantErr: "KILN_LISTEN is no key, did you mean KILN_SERVER__LISTEN?"},
+		{name: "KILN_BASE_URL", env: []string{"KILN_BASE_URL=http://x"}, wantErr: "did you mean KILN_SERVER__BASE_URL?"},
+		{name: "KILN_DATA_DIR", env: []string{"KILN_DATA_DIR=/d"}, wantErr: "did you mean KILN_DATABASE__DATA_DIR?"},
+		{name: "KILN_AUTH_ENABLED", env: []string{"KILN_AUTH_ENABLED=true"}, wantErr: "did you mean KILN_AUTH__ENABLED?"},
+		{name: "a letter wrong", env: []string{"KILN_DATABSE_URL=postgres://db/kiln"}, wantErr: "did you mean KILN_DATABASE__URL?"},
+		{name: "variables of a container platform", env: []string{"KILN_PORT=tcp://10.0.0.1:8080", "KILN_SERVICE_HOST=10.0.0.1", "KILN_SERVICE_PORT=8080", "KILN_PORT_8080_TCP=tcp://10.0.0.1:8080",
+			"KILN_PORT_8080_TCP_ADDR=10.0.0.1", "KILN_VERSION=1", "KILN_HOME=/opt", "KILN_BIN=/usr/bin/kiln"}, want: func(*server.Config) {}},
 		{name: "a file that is no YAML", file: "server: [", wantErr: "kiln.yaml"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -44,7 +69,7 @@ func TestReadConfig(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tt.file), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c := root()
+			c := command(t, "serve")
 			if err := c.ParseFlags(append(tt.args, "--config", path)); err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +91,7 @@ func TestReadConfig(t *testing.T) {
 		})
 	}
 	t.Run("a file that was named must be there", func(t *testing.T) {
-		c := root()
+		c := command(t, "serve")
 		if err := c.ParseFlags([]string{"--config", filepath.Join(t.TempDir(), "none.yaml")}); err != nil {
 			t.Fatal(err)
 		}
@@ -103,21 +128,51 @@ func TestEveryKeyIsExplained(t *testing.T) {
 	}
 }
 
-// What serve refuses, check refuses.
+// What serve refuses, check refuses, and it tells every wrong key with its value.
 func TestConfigCheck(t *testing.T) {
-	for flags, want := range map[string]string{
-		"":                       "",
-		"--listen 127.0.0.1:0":   "",
-		"--listen 0.0.0.0:8080":  "server.listen",
-		"--listen example":       "server.listen",
-		"--base-url example.org": "server.base_url",
+	foreign := httptest.NewServer(http.NotFoundHandler())
+	defer foreign.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	busy := foreign.Listener.Addr().String()
+	for _, tt := range []struct {
+		flags string
+		env   map[string]string
+		want  []string // nil: the configuration is good
+	}{
+		{flags: "--listen 127.0.0.1:0"},
+		{flags: "--listen 0.0.0.0:8080", want: []string{"server.listen"}},
+		{flags: "--listen example", want: []string{"server.listen"}},
+		{flags: "--listen 127.0.0.1:0 --base-url example.org", want: []string{`server.base_url is "example.org"`}},
+		{flags: "--listen 127.0.0.1:0 --database-url mysql://kiln:hidden@db/kiln", want: []string{`database.url is "mysql://kiln:xxxxx@db/kiln": expected a URL that starts with postgres://`}},
+		{flags: "--listen 127.0.0.1:0 --database-url postgres://kiln@127.0.0.1:1/kiln", want: []string{"connection: the database at 127.0.0.1:1 cannot be reached"}},
+		{flags: "--listen " + busy, want: []string{"port: another program listens on " + busy, "--listen"}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_TERMINOLOGY__SERVER_URL": gone.URL}, want: []string{"terminology.server_url: " + gone.URL + " cannot be reached"}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_TERMINOLOGY__SERVER_URL": foreign.URL}, want: []string{"answers 404 Not Found to /metadata"}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_LOG__LEVEL": "loud", "KILN_SEARCH__MAX_COUNT": "0", "KILN_SEARCH__TIMEOUT_SECONDS": "soon", "KILN_VALIDATION__MODE": "some", "KILN_LISTEN": "x"},
+			want: []string{`log.level is "loud": expected debug, info, warn, error`, "search.max_count is 0: expected 1 or more", `search.timeout_seconds is "soon": expected a whole number`,
+				`validation.mode is "some"`, "KILN_LISTEN is no key, did you mean KILN_SERVER__LISTEN?"}},
 	} {
-		c := root()
-		c.SetArgs(append([]string{"config", "check"}, strings.Fields(flags)...))
-		c.SetOut(io.Discard)
-		c.SetErr(io.Discard)
-		if err := c.Execute(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("config check %s: %v, want %q", flags, err, want)
-		}
+		t.Run(tt.flags, func(t *testing.T) {
+			for k, v := range tt.env {
+				t.Setenv(k, v)
+			}
+			c := root()
+			c.SetArgs(append([]string{"config", "check"}, strings.Fields(tt.flags)...))
+			c.SetOut(io.Discard)
+			c.SetErr(io.Discard)
+			err := c.Execute()
+			if tt.want == nil && err != nil {
+				t.Errorf("error %v", err)
+			}
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %q in it", err, want)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), "hidden") {
+				t.Errorf("the password is told: %v", err)
+			}
+		})
 	}
 }

@@ -1,122 +1,71 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"net"
-	"time"
+	"errors"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"kiln/server"
 	"kiln/server/access"
-	"kiln/server/store"
 )
-
-// finding is one thing that doctor looked at.
-type finding struct {
-	What string `json:"what"`
-	OK   bool   `json:"ok"`
-	Says string `json:"says"`
-}
 
 // doctor is `kiln doctor`.
 func doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what would keep the server from working well",
-		Args:  cobra.NoArgs,
+		Long: `Look at the configuration, the address, the terminology server and the database:
+whether it can be written, keeps what it acknowledged in a crash, and has the tables
+of this build. A private PostgreSQL is started for it. The exit is not zero when
+something is wrong.`,
+		Example: `  kiln doctor
+  kiln doctor --database-url postgres://kiln@db/kiln --json`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			findings := examine(c)
-			failed := false
-			for _, f := range findings {
-				failed = failed || !f.OK
-			}
+			found := examine(c)
 			if wantsJSON(c) {
-				if err := printJSON(c.OutOrStdout(), findings); err != nil {
+				if err := printJSON(c.OutOrStdout(), found); err != nil {
 					return err
 				}
 			} else {
-				for _, f := range findings {
-					mark := "ok  "
-					if !f.OK {
-						mark = "FAIL"
-					}
-					fmt.Fprintf(c.OutOrStdout(), "%s  %-16s %s\n", mark, f.What, f.Says)
-				}
+				found.print(c.OutOrStdout())
 			}
-			if failed {
-				return told{fmt.Errorf("something is wrong")}
+			if found.err() != nil {
+				return told{errors.New("something is wrong")}
 			}
 			return nil
 		},
 	}
 }
 
-func examine(c *cobra.Command) []finding {
-	var out []finding
-	add := func(what, good string, err error) bool {
-		f := finding{What: what, OK: err == nil, Says: good}
-		if err != nil {
-			f.Says = err.Error()
-		}
-		out = append(out, f)
-		return err == nil
-	}
+// examine looks at everything, as far as one thing does not need another.
+func examine(c *cobra.Command) findings {
+	var out findings
 	cfg, err := configured(c)
 	if err == nil {
 		err = cfg.Check()
 	}
-	if !add("configuration", "every key is known and has a value that works", err) {
+	if !out.add("configuration", "every key is known and has a value that works", err) {
 		return out
 	}
-	add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen(cfg.Server.Listen, cfg.Auth.Enabled))
-	if l, err := net.Listen("tcp", cfg.Server.Listen); err == nil {
-		l.Close()
-		add("port", cfg.Server.Listen+" is free", nil)
-	} else {
-		add("port", "a server listens on "+cfg.Server.Listen+" already", reachable(cfg.Server.Listen))
+	out.checkSurroundings(c, cfg)
+	if cfg.Database.URL != "" {
+		out.checkDatabase(c.Context(), cfg.Database.URL)
+		return out
 	}
 	database, url, err := server.StartDatabase(c.Context(), cfg)
-	if !add("PostgreSQL", "it starts and answers", err) {
+	if !out.add("PostgreSQL", "it starts and answers", err) {
 		return out
 	}
-	if database != nil {
-		defer database.Stop()
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if !add("connection", "the database takes connections", err) {
-		return out
-	}
-	defer conn.Close(ctx)
-	settings := ""
-	err = conn.QueryRow(ctx, `SELECT format('PostgreSQL %s, encoding %s, fsync %s, synchronous_commit %s, shared_buffers %s',
-		current_setting('server_version'), current_setting('server_encoding'), current_setting('fsync'),
-		current_setting('synchronous_commit'), current_setting('shared_buffers'))`).Scan(&settings)
-	add("settings", settings, err)
-	var durable bool
-	err = conn.QueryRow(ctx, `SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'`).Scan(&durable)
-	if err == nil && !durable {
-		err = fmt.Errorf("fsync or full_page_writes is off: a power failure can destroy the data")
-	}
-	add("durability", "what is acknowledged survives a crash", err)
-	plan, err := store.Plan(ctx, url)
-	good := "up to date"
-	if len(plan) > 0 {
-		good = fmt.Sprintf("%d migrations will be applied at the next start", len(plan))
-	}
-	add("schema", good, err)
+	defer database.Stop()
+	out.checkDatabase(c.Context(), url)
 	return out
 }
 
-// reachable reports why no server answers at address.
-func reachable(address string) error {
-	conn, err := net.DialTimeout("tcp", address, time.Second)
-	if err != nil {
-		return fmt.Errorf("the port can neither be taken nor reached: %w", err)
-	}
-	return conn.Close()
+// checkSurroundings looks at what is around a server: its address and the
+// terminology server.
+func (f *findings) checkSurroundings(c *cobra.Command, cfg server.Config) {
+	f.add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen(cfg.Server.Listen, cfg.Auth.Enabled))
+	f.checkPort(c.Context(), cfg.Server.Listen)
+	f.checkTerminology(c.Context(), cfg.Terminology)
 }

@@ -24,7 +24,8 @@ func path() *cobra.Command {
 	{"resource":{"resourceType":"Patient","name":[{"given":["Jim"]}]},"expr":"name.given","env":{}}
 and answers each with a line such as
 	{"result":[{"type":"string","value":"Jim"}],"error":null}`,
-		Args: cobra.NoArgs,
+		Example: `  echo '{"resource":{"resourceType":"Patient","active":true},"expr":"active"}' | kiln fhirpath`,
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return evaluateLines(c.InOrStdin(), c.OutOrStdout(), r4.Model)
 		},

@@ -22,6 +22,8 @@ func install() *cobra.Command {
 SearchParameters, profiles, value sets and what else has a canonical URL. What is
 there with that URL is updated where it differs. Nothing is generated: add the
 package with "kiln package add" to compile it in.`,
+		Example: `  kiln package install hl7.fhir.uv.ips-2.0.0.tgz --dry-run
+  kiln package install ips.tgz --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			archive, err := os.ReadFile(args[0])
@@ -43,6 +45,7 @@ package with "kiln package add" to compile it in.`,
 		},
 	}
 	r.flags(c)
+	configFlag(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
 	c.Flags().StringVar(&integrity, "integrity", "", `digest that the file must have, "sha512-…" as npm writes it`)
 	return c

@@ -14,10 +14,15 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
+	cut := ctx.Err() != nil
 	stop()
 	var told told
 	switch {
 	case err == nil:
+	case cut && errors.Is(err, context.Canceled), cut && errors.Is(err, errNotReady):
+		// What was under way when the signal came fails in words of its own.
+		fmt.Fprintln(os.Stderr, "kiln: interrupted")
+		os.Exit(1)
 	case errors.As(err, &told):
 		os.Exit(1)
 	default:
@@ -25,6 +30,9 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// errNotReady is a start that did not come to its end.
+var errNotReady = errors.New("the server was not ready yet")
 
 // told is a failure that the user has read of already.
 type told struct{ error }

@@ -13,12 +13,15 @@ import (
 
 // migrate is `kiln migrate`.
 func migrate() *cobra.Command {
-	c := &cobra.Command{Use: "migrate", Short: "Bring the database's schema up to date, or show how far it is"}
+	c := &cobra.Command{Use: "migrate", Short: "Bring the database's schema up to date, or show how far it is",
+		Example: `  kiln migrate status
+  kiln migrate up --database-url postgres://kiln@db/kiln`}
 	c.AddCommand(
 		&cobra.Command{
-			Use:   "up",
-			Short: "Apply every migration that is missing; serve does so too",
-			Args:  cobra.NoArgs,
+			Use:     "up",
+			Short:   "Apply every migration that is missing; serve does so too",
+			Example: "  kiln migrate up",
+			Args:    cobra.NoArgs,
 			RunE: onDatabase(func(c *cobra.Command, url string) error {
 				plan, err := store.Plan(c.Context(), url)
 				if err != nil {
@@ -34,9 +37,10 @@ func migrate() *cobra.Command {
 			}),
 		},
 		&cobra.Command{
-			Use:   "status",
-			Short: "List every migration and when it was applied",
-			Args:  cobra.NoArgs,
+			Use:     "status",
+			Short:   "List every migration and when it was applied",
+			Example: "  kiln migrate status --json",
+			Args:    cobra.NoArgs,
 			RunE: onDatabase(func(c *cobra.Command, url string) error {
 				all, err := store.Status(c.Context(), url)
 				if err != nil {
@@ -46,9 +50,10 @@ func migrate() *cobra.Command {
 			}),
 		},
 		&cobra.Command{
-			Use:   "plan",
-			Short: "List what `migrate up` would apply",
-			Args:  cobra.NoArgs,
+			Use:     "plan",
+			Short:   "List what `migrate up` would apply",
+			Example: "  kiln migrate plan",
+			Args:    cobra.NoArgs,
 			RunE: onDatabase(func(c *cobra.Command, url string) error {
 				plan, err := store.Plan(c.Context(), url)
 				if err != nil {
@@ -78,6 +83,13 @@ func onDatabase(run func(c *cobra.Command, url string) error) func(*cobra.Comman
 		}
 		if database != nil {
 			defer database.Stop()
+		}
+		conn, err := server.Connect(c.Context(), url)
+		if err != nil {
+			return err
+		}
+		if err := conn.Close(c.Context()); err != nil {
+			return err
 		}
 		return run(c, url)
 	}

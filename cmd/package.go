@@ -20,6 +20,8 @@ func pack() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "package",
 		Short: "Add, list and remove FHIR packages that the server is compiled from",
+		Example: `  kiln package list
+  kiln package add hl7.fhir.uv.ips@2.0.0 && make generate build`,
 		Long: `FHIR packages (R4 itself, implementation guides) are kept condensed in
 definitions/. After a change, generate and build again:
 
@@ -33,7 +35,9 @@ definitions/. After a change, generate and build again:
 		&cobra.Command{
 			Use:   "add NAME@VERSION|FILE.tgz",
 			Short: "Fetch a package, check its digest and put it into the source tree",
-			Args:  cobra.ExactArgs(1),
+			Example: `  kiln package add hl7.fhir.uv.ips@2.0.0
+  kiln package add ips.tgz`,
+			Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error {
 				if err := inTree(dir); err != nil {
 					return err
@@ -50,9 +54,10 @@ definitions/. After a change, generate and build again:
 			},
 		},
 		&cobra.Command{
-			Use:   "list",
-			Short: "List the packages of the source tree, or of this program where there is none",
-			Args:  cobra.NoArgs,
+			Use:     "list",
+			Short:   "List the packages of the source tree, or of this program where there is none",
+			Example: "  kiln package list --json",
+			Args:    cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				var from fs.FS = definitions.FS
 				if inTree(dir) == nil {
@@ -72,9 +77,10 @@ definitions/. After a change, generate and build again:
 			},
 		},
 		&cobra.Command{
-			Use:   "remove NAME[@VERSION]",
-			Short: "Take a package out of the source tree",
-			Args:  cobra.ExactArgs(1),
+			Use:     "remove NAME[@VERSION]",
+			Short:   "Take a package out of the source tree",
+			Example: "  kiln package remove hl7.fhir.uv.ips@2.0.0",
+			Args:    cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error {
 				if err := inTree(dir); err != nil {
 					return err

@@ -20,21 +20,57 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	f := c.PersistentFlags()
-	f.String("config", "", "configuration file (default kiln.yaml where there is one)")
-	f.String("listen", "", "address to listen on (server.listen)")
-	f.String("base-url", "", "base of all links (server.base_url)")
-	f.String("database-url", "", "PostgreSQL to use (database.url)")
-	f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
-	f.Bool("json", false, "answer in JSON where that makes sense")
 	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		addShared(sub)
 		if sub.HasSubCommands() {
 			// What is no subcommand is an error; nothing is a question.
 			sub.Args, sub.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
 	}
+	addExamples(c)
 	return c
+}
+
+// addShared gives a command of the top level, and those below it, the flags that it
+// shares with others: only those that it uses.
+func addShared(c *cobra.Command) {
+	file, address, database, asJSON := true, false, true, true
+	switch c.Name() {
+	case "serve":
+		address, asJSON = true, false
+	case "config", "doctor":
+		address = true
+	case "load":
+		database = false
+	case "package", "version":
+		file, database = false, false
+	case "fhirpath":
+		file, database, asJSON = false, false, false
+	}
+	f := c.PersistentFlags()
+	if file {
+		configFlag(c)
+	}
+	if address {
+		f.String("listen", "", "address to listen on (server.listen)")
+		f.String("base-url", "", "base of all links (server.base_url)")
+	}
+	if database {
+		f.String("database-url", "", "PostgreSQL to use (database.url)")
+		f.String("data-dir", "", "folder of the private PostgreSQL (database.data_dir)")
+	}
+	if asJSON {
+		f.Bool("json", false, "answer in JSON")
+	}
+}
+
+// configFlag adds --config.
+func configFlag(c *cobra.Command) {
+	c.PersistentFlags().String("config", "", "configuration file (default kiln.yaml where there is one)")
 }
 
 // configured reads the configuration that a command runs with.

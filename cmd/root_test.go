@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"kiln/queries"
 )
 
@@ -23,9 +25,46 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
+// A command has only the flags that it uses, and its help shows how to use it.
+func TestHelp(t *testing.T) {
+	for _, tt := range []struct{ command, has, hasNot string }{
+		{"serve", "config listen base-url database-url data-dir pprof", "json server token"},
+		{"migrate up", "config database-url data-dir json", "listen base-url"},
+		{"load", "config json server token parallel state errors quiet", "listen base-url database-url data-dir"},
+		{"package add", "json dir registry", "config listen base-url database-url data-dir"},
+		{"package install", "json config server token", "listen database-url"},
+		{"config print", "config listen base-url database-url data-dir json", "server"},
+		{"doctor", "config listen base-url database-url data-dir json", "server"},
+		{"fhirpath", "", "config listen base-url database-url data-dir json"},
+		{"version", "json", "config listen base-url database-url data-dir"},
+	} {
+		c := command(t, strings.Fields(tt.command)...)
+		for _, name := range strings.Fields(tt.has) {
+			if c.Flag(name) == nil {
+				t.Errorf("kiln %s has no --%s", tt.command, name)
+			}
+		}
+		for _, name := range strings.Fields(tt.hasNot) {
+			if c.Flag(name) != nil {
+				t.Errorf("kiln %s has --%s, which it does not use", tt.command, name)
+			}
+		}
+	}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Runnable() && c.HasParent() && !c.HasSubCommands() && c.Example == "" && !c.Hidden {
+			t.Errorf("%s --help has no example", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root())
+}
+
 // Names in JSON are lower case, and what is still to do is null.
 func TestMigrationsAsJSON(t *testing.T) {
-	c := root()
+	c := command(t, "migrate", "status")
 	var out strings.Builder
 	c.SetOut(&out)
 	if err := c.ParseFlags([]string{"--json"}); err != nil {

@@ -23,6 +23,10 @@ func serve() *cobra.Command {
 With nothing configured it listens on 127.0.0.1:8080 and keeps its data in a
 PostgreSQL of its own under .kiln/, which it starts from the system's binaries
 and stops when it ends.`,
+		Example: `  kiln serve
+  kiln serve --listen 127.0.0.1:9090 --data-dir /var/lib/kiln
+  kiln serve --database-url postgres://kiln@db/kiln --base-url https://fhir.example.org/fhir
+  KILN_SERVER__LISTEN=127.0.0.1:9090 kiln serve`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := configured(c)
@@ -45,7 +49,13 @@ and stops when it ends.`,
 				}
 				o.Ready = func(*server.Server) { d.banner(c.ErrOrStderr()) }
 			}
-			return server.Run(c.Context(), cfg, o)
+			ready, show := false, o.Ready
+			o.Ready = func(s *server.Server) { ready = true; show(s) }
+			err = server.Run(c.Context(), cfg, o)
+			if err != nil && !ready && c.Context().Err() != nil {
+				return errNotReady
+			}
+			return err
 		},
 	}
 	c.Flags().Bool("demo", false, "on an empty database: authorization, made-up patients, users and apps, and a launch simulator at /launch")

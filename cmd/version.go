@@ -14,9 +14,10 @@ var release string
 // version is `kiln version`.
 func version() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  kiln version --json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if wantsJSON(c) {
 				return printJSON(c.OutOrStdout(), map[string]string{"version": softwareVersion(), "fhirVersion": "4.0.1", "go": runtime.Version()})

@@ -5,6 +5,13 @@ import (
 	"database/sql"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver that goose runs on
@@ -26,6 +33,9 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 		return nil, err
 	}
 	defer p.Close()
+	if err := laterSchema(ctx, p); err != nil {
+		return nil, err
+	}
 	results, err := p.Up(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
@@ -41,6 +51,102 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	}
 	return done, nil
 }
+
+// LaterSchemaError says that a later build has migrated the database: this one does
+// not know its tables.
+type LaterSchemaError struct{ Database, Build int64 }
+
+func (e LaterSchemaError) Error() string {
+	return fmt.Sprintf("the database has schema %04d, and this build knows %04d at most: a later build has migrated it; run that build, or restore a backup from before", e.Database, e.Build)
+}
+
+// laterSchema fails with LaterSchemaError.
+func laterSchema(ctx context.Context, p *goose.Provider) error {
+	have, err := p.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("schema version: %w", err)
+	}
+	known := p.ListSources()
+	if latest := known[len(known)-1].Version; have > latest {
+		return LaterSchemaError{have, latest}
+	}
+	return nil
+}
+
+// Check says what is wrong with the schema of a database that was migrated: a later
+// build's (LaterSchemaError), or tables that are missing.
+func Check(ctx context.Context, url string) error {
+	p, db, err := provider(url)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if err := laterSchema(ctx, p); err != nil {
+		return err
+	}
+	have, err := p.GetDBVersion(ctx)
+	if err != nil || have == 0 {
+		return err // nothing is migrated yet
+	}
+	var missing []string
+	for _, table := range tablesAt(have) {
+		var there bool
+		if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&there); err != nil {
+			return fmt.Errorf("look for tables: %w", err)
+		}
+		if !there {
+			missing = append(missing, table)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the schema is %04d and the table %s is missing: restore the database from a backup", have, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// tableStatement finds what creates, drops and renames tables in a migration.
+var tableStatement = regexp.MustCompile(`(?im)^\s*(?:(CREATE)\s+(?:UNLOGGED\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?([a-z0-9_]+)|(DROP)\s+TABLE\s+(?:IF\s+EXISTS\s+)?([a-z0-9_, ]+)|ALTER\s+TABLE\s+([a-z0-9_]+)\s+RENAME\s+TO\s+([a-z0-9_]+))`)
+
+// tablesAt are the tables of a schema version, sorted.
+func tablesAt(version int64) []string {
+	tables := make(map[string]bool)
+	files, _ := fs.Glob(FS, "schema/*.sql") // the pattern is good
+	for _, name := range files {            // in order
+		if n, _, _ := strings.Cut(path.Base(name), "_"); atoi(n) > version {
+			continue
+		}
+		text, err := FS.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		for _, m := range tableStatement.FindAllStringSubmatch(up, -1) {
+			switch {
+			case m[1] != "":
+				tables[m[2]] = true
+			case m[3] != "":
+				for t := range strings.SplitSeq(m[4], ",") {
+					delete(tables, strings.TrimSpace(t))
+				}
+			default:
+				delete(tables, m[5])
+				tables[m[6]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(tables))
+}
+
+func atoi(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Tables are the tables that this build keeps its data in, sorted.
+func Tables() []string { return tablesAt(math.MaxInt64) }
 
 // Status returns every migration, oldest first.
 func Status(ctx context.Context, url string) ([]Migration, error) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -42,6 +43,7 @@ type DatabaseConfig struct {
 	DataDir        string `koanf:"data_dir" doc:"folder of the private PostgreSQL"`
 	MaxConnections int    `koanf:"max_connections" doc:"connections of this server; 0 is 4 for each CPU, at least 8"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"longest that a request waits for a database that does not answer"`
+	WaitSeconds    int    `koanf:"wait_seconds" doc:"longest that a start waits for a database that is not up yet"`
 }
 
 // FHIRConfig is about the interactions.
@@ -91,7 +93,7 @@ type LogConfig struct {
 func Default() Config {
 	return Config{
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
-		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10},
+		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60},
 		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
 		Validation:  ValidationConfig{Mode: "full"},
@@ -103,84 +105,48 @@ func Default() Config {
 	}
 }
 
-// Check refuses values that no server can run with. It names the key, what was
-// expected and what came.
+// Check refuses values that no server can run with. The error has a line for each
+// wrong key, with the value that it has and what was expected.
 func (c Config) Check() error {
-	oneOf := func(key, value string, allowed ...string) error {
-		for _, a := range allowed {
-			if value == a {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s is %q: expected %s", key, value, strings.Join(allowed, ", "))
-	}
-	if err := oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"); err != nil {
-		return err
-	}
-	if err := oneOf("log.format", c.Log.Format, "text", "json"); err != nil {
-		return err
-	}
-	if err := oneOf("log.access", c.Log.Access, "all", "errors", "off"); err != nil {
-		return err
-	}
-	if err := oneOf("validation.mode", c.Validation.Mode, "off", "structure", "full"); err != nil {
-		return err
-	}
-	if err := oneOf("fhir.version", c.FHIR.Version, "R4", "4.0", "4.0.1"); err != nil {
-		return err
-	}
+	var p problems
+	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	p.oneOf("log.format", c.Log.Format, "text", "json")
+	p.oneOf("log.access", c.Log.Access, "all", "errors", "off")
+	p.oneOf("validation.mode", c.Validation.Mode, "off", "structure", "full")
+	p.oneOf("fhir.version", c.FHIR.Version, "R4", "4.0", "4.0.1")
 	if s := c.FHIR.VersionConflictStatus; s != 409 && s != 412 {
-		return fmt.Errorf("fhir.version_conflict_status is %d: expected 409 or 412", s)
+		p.add("fhir.version_conflict_status is %d: expected 409 or 412", s)
 	}
-	for _, n := range []struct {
-		key   string
-		value int64
-		least int64
-	}{
-		{"server.max_body_bytes", c.Server.MaxBodyBytes, 1024},
-		{"server.drain_seconds", int64(c.Server.DrainSeconds), 0},
-		{"database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1},
-		{"database.max_connections", int64(c.Database.MaxConnections), 0},
-		{"search.default_count", int64(c.Search.DefaultCount), 1},
-		{"search.max_count", int64(c.Search.MaxCount), 1},
-		{"search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1},
-		{"terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1},
-		{"terminology.timeout_seconds", int64(c.Terminology.TimeoutSeconds), 1},
-	} {
-		if n.value < n.least {
-			return fmt.Errorf("%s is %d: expected %d or more", n.key, n.value, n.least)
-		}
-	}
+	p.atLeast("server.max_body_bytes", c.Server.MaxBodyBytes, 1024)
+	p.atLeast("server.drain_seconds", int64(c.Server.DrainSeconds), 0)
+	p.atLeast("database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1)
+	p.atLeast("database.wait_seconds", int64(c.Database.WaitSeconds), 0)
+	p.atLeast("database.max_connections", int64(c.Database.MaxConnections), 0)
+	p.atLeast("search.default_count", int64(c.Search.DefaultCount), 1)
+	p.atLeast("search.max_count", int64(c.Search.MaxCount), 1)
+	p.atLeast("search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1)
+	p.atLeast("terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1)
+	p.atLeast("terminology.timeout_seconds", int64(c.Terminology.TimeoutSeconds), 1)
 	if c.Search.DefaultCount > c.Search.MaxCount {
-		return fmt.Errorf("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)
+		p.add("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)
 	}
-	if u := c.Server.BaseURL; u != "" && !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
-		return fmt.Errorf("server.base_url is %q: expected a URL that starts with http:// or https://", u)
-	}
-	if u := c.Terminology.ServerURL; u != "" && !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
-		return fmt.Errorf("terminology.server_url is %q: expected a URL that starts with http:// or https://", u)
-	}
+	p.webURL("server.base_url", c.Server.BaseURL)
+	p.webURL("terminology.server_url", c.Terminology.ServerURL)
+	p.databaseURL("database.url", c.Database.URL)
 	if c.Database.URL == "" && c.Database.DataDir == "" {
-		return fmt.Errorf("database.url and database.data_dir are both empty: one of them says where the data is")
+		p.add("database.url and database.data_dir are both empty: one of them says where the data is")
 	}
 	if _, err := c.trustedProxies(); err != nil {
-		return err
+		p.add("%v", err)
 	}
-	if err := c.Notifications.check(); err != nil {
-		return err
-	}
-	return c.Auth.Check()
+	p.join(c.Notifications.check())
+	p.join(c.Auth.Check())
+	return p.err()
 }
 
 // CheckServe is Check, and refuses what would leave a server open to everyone.
 func (c Config) CheckServe() error {
-	if err := c.Check(); err != nil {
-		return err
-	}
-	if err := c.checkAuth(); err != nil {
-		return err
-	}
-	return access.CheckListen(c.Server.Listen, c.Auth.Enabled)
+	return errors.Join(c.Check(), c.checkAuth(), access.CheckListen(c.Server.Listen, c.Auth.Enabled))
 }
 
 // trustedProxies reads addresses and networks.

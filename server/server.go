@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -202,6 +204,11 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 			}
 		})
 	}
+	if database == nil {
+		if err := waitForDatabase(ctx, url, time.Duration(c.WaitSeconds)*time.Second, s.Logger); err != nil {
+			return nil, err
+		}
+	}
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
@@ -302,6 +309,19 @@ func (s *Server) fhir() *rest.Handler {
 	}
 }
 
+// listenError says what to do where the address cannot be taken.
+func listenError(address string, err error) error {
+	reason := err
+	var op *net.OpError
+	if errors.As(err, &op) {
+		reason = op.Err
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("server.listen is %s, and another program listens there: choose another port, such as --listen 127.0.0.1:0 for a free one", address)
+	}
+	return fmt.Errorf("server.listen is %s, which cannot be listened on (%w): choose another address with --listen", address, reason)
+}
+
 // StartDatabase returns the URL of the configured database, after starting it
 // when it is a private one; database is nil otherwise.
 func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, url string, err error) {
@@ -342,7 +362,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	}
 	listener, err := net.Listen("tcp", c.Server.Listen)
 	if err != nil {
-		return fmt.Errorf("server.listen: %w", err)
+		return listenError(c.Server.Listen, err)
 	}
 	var handler atomic.Pointer[http.Handler]
 	starting := admin.Starting()

@@ -3,8 +3,6 @@ package fhirpath
 import (
 	"math"
 	"strings"
-
-	"kiln/server/ucum"
 )
 
 // conversionFunctions are toX() and convertsToX(). What cannot be converted is
@@ -153,7 +151,7 @@ func toTime(v Value) (Value, bool) {
 }
 
 // toQuantity reads a number with an optional unit: a UCUM code in quotes or a
-// calendar duration. Spec: https://hl7.org/fhirpath/N1/#toquantityunit-string-quantity.
+// calendar duration.
 func toQuantity(v Value) (Value, bool) {
 	switch v.kind {
 	case QuantityKind:
@@ -177,9 +175,6 @@ func toQuantity(v Value) (Value, bool) {
 		case end < 0:
 		case len(unit) > 2 && unit[0] == '\'' && unit[len(unit)-1] == '\'':
 			q.text = unit[1 : len(unit)-1]
-			if _, err := ucum.Parse(q.text); err != nil {
-				return v, false
-			}
 		case calendarUnit(unit):
 			q.text, q.prec = unit, uint8(calendarUnitKind)
 		default:

@@ -2,6 +2,7 @@ package fhirpath
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"kiln/server/fhir"
@@ -151,10 +152,9 @@ func equivalentNumbers(x, y Value) bool {
 	return okx && oky && compareNumbers(x, y) == 0
 }
 
-// normal folds case, and makes every white space character a blank.
-// Spec: https://hl7.org/fhirpath/N1/#equivalent, #whitespace.
+// normal folds case and white space.
 func normal(s string) string {
-	return strings.NewReplacer("\t", " ", "\n", " ", "\r", " ").Replace(strings.ToLower(s))
+	return strings.Join(strings.FieldsFunc(strings.ToLower(s), unicode.IsSpace), " ")
 }
 
 func (m *machine) equivalentNodes(a, b fhir.Node) bool {

@@ -49,3 +49,6 @@ func distance(a, b string, limit int) int {
 	}
 	return min(row[len(b)], limit)
 }
+
+// Within reports whether a and b differ by at most n letters.
+func Within(n int, a, b string) bool { return distance(a, b, n+1) <= n }

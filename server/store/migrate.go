@@ -18,6 +18,10 @@ func Status(ctx context.Context, url string) ([]queries.Migration, error) {
 	return queries.Status(ctx, url)
 }
 
+// CheckSchema says what is wrong with the schema of a database: one of a later build,
+// or missing tables.
+func CheckSchema(ctx context.Context, url string) error { return queries.Check(ctx, url) }
+
 // Plan returns the migrations that Migrate would apply.
 func Plan(ctx context.Context, url string) ([]queries.Migration, error) {
 	all, err := queries.Status(ctx, url)

@@ -26,15 +26,8 @@ func offsetOf(object []byte, path []segment) int {
 	at := s.i
 	for i, step := range path {
 		// A primitive has its id and extensions in a property of their own.
-		primitive := step.typ != nil && step.typ.Kind.Primitive()
-		extra := i+1 < len(path) && primitive
-		from := s.i
-		found := s.member(step, extra)
-		if !found && primitive && !extra {
-			s.i = from // it has no value
-			found = s.member(step, true)
-		}
-		if !found {
+		extra := i+1 < len(path) && step.typ != nil && step.typ.Kind.Primitive()
+		if !s.member(step, extra) {
 			return at
 		}
 		at = s.i

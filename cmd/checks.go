@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/server"
+	"kiln/server/store"
+)
+
+// finding is one thing that doctor or config check looked at.
+type finding struct {
+	What string `json:"what"`
+	OK   bool   `json:"ok"`
+	Says string `json:"says"`
+}
+
+// findings are collected in the order in which they are shown.
+type findings []finding
+
+// add notes what was looked at, and returns whether it is well: good is said then,
+// else the error.
+func (f *findings) add(what, good string, err error) bool {
+	says := good
+	if err != nil {
+		says = err.Error()
+	}
+	*f = append(*f, finding{what, err == nil, says})
+	return err == nil
+}
+
+// err is every finding that is not well, a line each; nil when all are.
+func (f findings) err() error {
+	var list []error
+	for _, one := range f {
+		if !one.OK {
+			list = append(list, errors.New(one.What+": "+one.Says))
+		}
+	}
+	return errors.Join(list...)
+}
+
+// print shows a line for each finding.
+func (f findings) print(w io.Writer) {
+	for _, one := range f {
+		mark := "ok  "
+		if !one.OK {
+			mark = "FAIL"
+		}
+		fmt.Fprintf(w, "%s  %-16s %s\n", mark, one.What, strings.ReplaceAll(one.Says, "\n", "\n                        "))
+	}
+}
+
+// checkTime bounds each look at something that may not answer.
+const checkTime = 5 * time.Second
+
+// checkPort looks whether the address can be listened on, or has a Kiln already.
+func (f *findings) checkPort(ctx context.Context, address string) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		l.Close()
+		f.add("port", address+" is free", nil)
+		return
+	}
+	conn, dialErr := net.DialTimeout("tcp", address, time.Second)
+	if dialErr != nil {
+		f.add("port", "", fmt.Errorf("%s can neither be taken nor reached (%w): choose another address with --listen", address, err))
+		return
+	}
+	conn.Close()
+	if isKiln(ctx, "http://"+address) {
+		f.add("port", "a Kiln listens on "+address+" already", nil)
+		return
+	}
+	f.add("port", "", fmt.Errorf("another program listens on %s: stop it, or choose another port with --listen", address))
+}
+
+// isKiln reports whether a Kiln answers at a base URL, be it one that starts.
+func isKiln(ctx context.Context, base string) bool {
+	var statement struct {
+		Software struct{ Name string } `json:"software"`
+	}
+	if status, err := getJSON(ctx, base+"/metadata", "", &statement); err == nil && status == http.StatusOK {
+		return statement.Software.Name == "Kiln"
+	}
+	var health struct {
+		Status string `json:"status"`
+	}
+	status, err := getJSON(ctx, base+"/health/live", "", &health)
+	return err == nil && status == http.StatusOK && health.Status == "ok"
+}
+
+// getJSON reads a small JSON document.
+func getJSON(ctx context.Context, url, authorization string, out any) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Accept", "application/fhir+json")
+	if authorization != "" {
+		req.Header.Set("Authorization", authorization)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, json.Unmarshal(body, out)
+}
+
+// checkTerminology asks the external terminology server what it is.
+func (f *findings) checkTerminology(ctx context.Context, c server.TerminologyConfig) {
+	if c.ServerURL == "" || !c.Enabled {
+		return
+	}
+	authorization := ""
+	if c.Token != "" {
+		authorization = "Bearer " + c.Token
+	}
+	var statement struct {
+		ResourceType string `json:"resourceType"`
+		FHIRVersion  string `json:"fhirVersion"`
+	}
+	status, err := getJSON(ctx, strings.TrimRight(c.ServerURL, "/")+"/metadata", authorization, &statement)
+	switch {
+	case status != 0 && status != http.StatusOK:
+		err = fmt.Errorf("terminology.server_url: %s answers %d %s to /metadata: it has to be the base of a FHIR terminology server", c.ServerURL, status, http.StatusText(status))
+	case status == 0 && err != nil:
+		err = fmt.Errorf("terminology.server_url: %s cannot be reached: %s", c.ServerURL, reasonOf(err))
+	case err != nil || statement.ResourceType != "CapabilityStatement":
+		err = fmt.Errorf("terminology.server_url: %s does not answer /metadata with a CapabilityStatement: it has to be the base of a FHIR terminology server", c.ServerURL)
+	}
+	f.add("terminology", c.ServerURL+" answers, FHIR "+statement.FHIRVersion, err)
+}
+
+// checkDatabase looks at the database behind a URL.
+func (f *findings) checkDatabase(ctx context.Context, url string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*checkTime)
+	defer cancel()
+	conn, err := server.Connect(ctx, url)
+	if !f.add("connection", "the database takes connections", err) {
+		return
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	f.checkSettings(ctx, conn)
+	f.checkWritable(ctx, conn)
+	if err := store.CheckSchema(ctx, url); err != nil {
+		f.add("schema", "", err)
+		return
+	}
+	plan, err := store.Plan(ctx, url)
+	good := "up to date, every table is there"
+	if len(plan) > 0 {
+		good = fmt.Sprintf("%d migrations will be applied at the next start", len(plan))
+	}
+	f.add("schema", good, err)
+}
+
+// checkSettings looks whether what is acknowledged survives a crash.
+func (f *findings) checkSettings(ctx context.Context, conn *pgx.Conn) {
+	settings := make(map[string]string)
+	for _, name := range []string{"server_version", "server_encoding", "shared_buffers", "fsync", "full_page_writes", "synchronous_commit"} {
+		var value string
+		if err := conn.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value); err != nil {
+			f.add("settings", "", err)
+			return
+		}
+		settings[name] = value
+	}
+	f.add("settings", fmt.Sprintf("PostgreSQL %s, encoding %s, shared_buffers %s", settings["server_version"], settings["server_encoding"], settings["shared_buffers"]), nil)
+	var wrong []error
+	if settings["server_encoding"] != "UTF8" {
+		wrong = append(wrong, fmt.Errorf("the encoding is %s: the database has to be made with UTF8", settings["server_encoding"]))
+	}
+	if settings["fsync"] != "on" || settings["full_page_writes"] != "on" {
+		wrong = append(wrong, fmt.Errorf("fsync is %s and full_page_writes is %s: a power failure can destroy the data", settings["fsync"], settings["full_page_writes"]))
+	}
+	if settings["synchronous_commit"] == "off" {
+		wrong = append(wrong, errors.New("synchronous_commit is off: what was acknowledged is lost in a crash"))
+	}
+	f.add("durability", "what is acknowledged survives a crash", errors.Join(wrong...))
+}
+
+// checkWritable looks whether the server could store anything.
+func (f *findings) checkWritable(ctx context.Context, conn *pgx.Conn) {
+	var recovering, readOnly, create bool
+	err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
+		has_schema_privilege(current_user, current_schema(), 'CREATE')`).Scan(&recovering, &readOnly, &create)
+	switch {
+	case err != nil:
+	case recovering:
+		err = errors.New("the database is read-only: it is a standby, which follows another one")
+	case readOnly:
+		err = errors.New("the database is read-only: default_transaction_read_only is on for this user or database")
+	case !create:
+		err = errors.New("the user may not create tables in the database's schema")
+	}
+	f.add("writes", "the user may write and create tables", err)
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// problems are what is wrong with a configuration, a line each: key, value, and what
+// was expected.
+type problems []error
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+
+// join adds what another check has found; nil is nothing.
+func (p *problems) join(err error) {
+	if err != nil {
+		*p = append(*p, err)
+	}
+}
+
+// err is all problems, nil when there are none.
+func (p problems) err() error { return errors.Join(p...) }
+
+func (p *problems) oneOf(key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		p.add("%s is %q: expected %s", key, value, strings.Join(allowed, ", "))
+	}
+}
+
+func (p *problems) atLeast(key string, value, least int64) {
+	if value < least {
+		p.add("%s is %d: expected %d or more", key, value, least)
+	}
+}
+
+// webURL accepts "" and absolute http and https URLs.
+func (p *problems) webURL(key, value string) {
+	if value == "" {
+		return
+	}
+	if u, err := url.Parse(value); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		p.add("%s is %q: expected a URL that starts with http:// or https://", key, masked(value))
+	}
+}
+
+// databaseURL accepts "" and what pgx connects by: a URL, or keywords and values.
+func (p *problems) databaseURL(key, value string) {
+	if value == "" {
+		return
+	}
+	scheme, _, isURL := strings.Cut(value, "://")
+	switch {
+	case isURL && scheme != "postgres" && scheme != "postgresql", !isURL && !strings.Contains(value, "="):
+		p.add("%s is %q: expected a URL that starts with postgres:// or postgresql://", key, masked(value))
+	default:
+		if _, err := pgx.ParseConfig(value); err != nil {
+			p.add("%s is %q: expected a PostgreSQL URL such as postgres://user@host:5432/database", key, masked(value))
+		}
+	}
+}
+
+// masked is a URL without its password, and nothing of one that cannot be read.
+func masked(value string) string {
+	u, err := url.Parse(value)
+	if err != nil {
+		scheme, _, _ := strings.Cut(value, "://")
+		return scheme + "://…"
+	}
+	return u.Redacted()
+}
