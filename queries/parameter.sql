@@ -208,6 +208,11 @@ SELECT x.rid, x.key, x.unit, trim_scale(x.low)::text AS low, coalesce(trim_scale
 FROM index_quantity x
 WHERE x.rid = ANY (@rids::bigint[]);
 
+-- name: IndexedNarratives :many
+SELECT x.rid, x.hash
+FROM index_narrative x
+WHERE x.rid = ANY (@rids::bigint[]);
+
 -- name: IndexedStrings :many
 SELECT x.rid, x.key, x.text
 FROM index_string x

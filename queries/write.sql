@@ -67,6 +67,8 @@ WITH dates AS (
     DELETE FROM index_number x WHERE x.rid = ANY (@rids::bigint[])
 ), quantities AS (
     DELETE FROM index_quantity x WHERE x.rid = ANY (@rids::bigint[])
+), narratives AS (
+    DELETE FROM index_narrative x WHERE x.rid = ANY (@rids::bigint[])
 )
 DELETE FROM index_string x WHERE x.rid = ANY (@rids::bigint[]);
 
@@ -85,6 +87,11 @@ SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@units::bigint[]
 -- name: InsertStrings :exec
 INSERT INTO index_string (key, rid, text)
 SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@texts::text[]);
+
+-- name: InsertNarratives :exec
+INSERT INTO index_narrative (rid, hash, words)
+SELECT u.rid, u.hash, to_tsvector('simple', u.text)
+FROM (SELECT unnest(@rids::bigint[]) AS rid, unnest(@hashes::bigint[]) AS hash, unnest(@texts::text[]) AS text) u;
 
 -- name: InsertChanges :exec
 INSERT INTO change (shard, rids, refs, versions, methods)

@@ -132,10 +132,9 @@ func searchType(d *definition.SearchParameter) fhir.SearchType {
 // columns, and those that cannot be searched, with the reason.
 var special = map[string]string{
 	"_id": "", "_lastUpdated": "",
-	"_text":    "full-text search is not supported",
-	"_content": "full-text search is not supported",
-	"_query":   "there are no named queries",
-	"near":     "", // fhir.Index.Finish leaves its entries
+	"_text": "", "_content": "", // words, which PostgreSQL's text search has
+	"_query": "there are no named queries",
+	"near":   "", // fhir.Index.Finish leaves its entries
 }
 
 // parameter adds what a definition means for one resource type.
@@ -168,7 +167,10 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	}
 	if reason, ok := special[d.Code]; ok && (reason == "" || d.Expression == nil || p.Type == fhir.SearchSpecial) {
 		if reason == "" {
-			p.Expression, p.Single = t.Name+"."+strings.TrimPrefix(text(d.Expression), "Resource."), true
+			p.Single = true
+			if d.Expression != nil {
+				p.Expression = t.Name + "." + strings.TrimPrefix(*d.Expression, "Resource.")
+			}
 			x.Parameters = append(x.Parameters, p)
 			return nil
 		}

@@ -53,6 +53,12 @@ type IndexFingerprint struct {
 	Fingerprint  int64
 }
 
+type IndexNarrative struct {
+	Rid   int64
+	Hash  int64
+	Words interface{}
+}
+
 type IndexNumber struct {
 	Key  int64
 	Rid  int64

@@ -250,6 +250,37 @@ func (q *Queries) IndexedDates(ctx context.Context, rids []int64) ([]IndexedDate
 	return items, nil
 }
 
+const IndexedNarratives = `-- name: IndexedNarratives :many
+SELECT x.rid, x.hash
+FROM index_narrative x
+WHERE x.rid = ANY ($1::bigint[])
+`
+
+type IndexedNarrativesRow struct {
+	Rid  int64
+	Hash int64
+}
+
+func (q *Queries) IndexedNarratives(ctx context.Context, rids []int64) ([]IndexedNarrativesRow, error) {
+	rows, err := q.db.Query(ctx, IndexedNarratives, rids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IndexedNarrativesRow
+	for rows.Next() {
+		var i IndexedNarrativesRow
+		if err := rows.Scan(&i.Rid, &i.Hash); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const IndexedNumbers = `-- name: IndexedNumbers :many
 SELECT x.rid, x.key, trim_scale(x.low)::text AS low, coalesce(trim_scale(x.high)::text, '')::text AS high
 FROM index_number x

@@ -20,6 +20,8 @@ WITH dates AS (
     DELETE FROM index_number x WHERE x.rid = ANY ($1::bigint[])
 ), quantities AS (
     DELETE FROM index_quantity x WHERE x.rid = ANY ($1::bigint[])
+), narratives AS (
+    DELETE FROM index_narrative x WHERE x.rid = ANY ($1::bigint[])
 )
 DELETE FROM index_string x WHERE x.rid = ANY ($1::bigint[])
 `
@@ -110,6 +112,23 @@ func (q *Queries) InsertDeletions(ctx context.Context, arg InsertDeletionsParams
 		arg.Versions,
 		arg.Ids,
 	)
+	return err
+}
+
+const InsertNarratives = `-- name: InsertNarratives :exec
+INSERT INTO index_narrative (rid, hash, words)
+SELECT u.rid, u.hash, to_tsvector('simple', u.text)
+FROM (SELECT unnest($1::bigint[]) AS rid, unnest($2::bigint[]) AS hash, unnest($3::text[]) AS text) u
+`
+
+type InsertNarrativesParams struct {
+	Rids   []int64
+	Hashes []int64
+	Texts  []string
+}
+
+func (q *Queries) InsertNarratives(ctx context.Context, arg InsertNarrativesParams) error {
+	_, err := q.db.Exec(ctx, InsertNarratives, arg.Rids, arg.Hashes, arg.Texts)
 	return err
 }
 

@@ -35,7 +35,7 @@ func account(x *fhir.Index, r *r4.Account) {
 }
 
 var parametersAccount = []fhir.Parameter{
-	{Code: "_content", Base: "Account", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Account", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Account", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Account", Type: fhir.SearchToken, Single: true, Expression: "Account.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Account", Type: fhir.SearchDate, Single: true, Expression: "Account.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -44,7 +44,7 @@ var parametersAccount = []fhir.Parameter{
 	{Code: "_security", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x55f80e9f05c9f928}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Account", Type: fhir.SearchURI, Keys: []fhir.Key{0x68d44f7518d9f5bf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0xba6a34c32f3ccab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Account", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Account", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x591e7a9d45c4b6e8}, Expression: "Account.identifier", URL: "http://hl7.org/fhir/SearchParameter/Account-identifier", Description: "Account number"},
 	{Code: "name", Base: "Account", Type: fhir.SearchString, Keys: []fhir.Key{0x800e31e236995e8e}, Single: true, Expression: "Account.name", URL: "http://hl7.org/fhir/SearchParameter/Account-name", Description: "Human-readable label"},
 	{Code: "owner", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0x41868fc7093bc90e}, Targets: []string{"Organization"}, Single: true, Expression: "Account.owner", URL: "http://hl7.org/fhir/SearchParameter/Account-owner", Description: "Entity managing the Account"},

@@ -31,7 +31,7 @@ func app(x *fhir.Index, r *r4.App) {
 }
 
 var parametersApp = []fhir.Parameter{
-	{Code: "_content", Base: "App", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "App", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "App", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "App", Type: fhir.SearchToken, Single: true, Expression: "App.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "App", Type: fhir.SearchDate, Single: true, Expression: "App.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -40,7 +40,7 @@ var parametersApp = []fhir.Parameter{
 	{Code: "_security", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x0734c3296d0f7a80}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "App", Type: fhir.SearchURI, Keys: []fhir.Key{0x8c33156ac6a5781a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f174cb163f00558}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "App", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "App", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "name", Base: "App", Type: fhir.SearchString, Keys: []fhir.Key{0xb8c5271fe8ca8ec7}, Single: true, Expression: "App.name", URL: "http://kiln/fhir/SearchParameter/App-name", Description: "Name of the application"},
 	{Code: "operation", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x29c86e810a1eb220}, Expression: "App.operations.name", URL: "http://kiln/fhir/SearchParameter/App-operation", Description: "Name of an operation of the application"},
 	{Code: "status", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x48b5fe0465d186fd}, Single: true, Systems: []string{"http://kiln/fhir/CodeSystem/app-status"}, Expression: "App.status", URL: "http://kiln/fhir/SearchParameter/App-status", Description: "Status of the application"},

@@ -57,7 +57,7 @@ func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 }
 
 var parametersAuditEvent = []fhir.Parameter{
-	{Code: "_content", Base: "AuditEvent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "AuditEvent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "AuditEvent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "AuditEvent", Type: fhir.SearchToken, Single: true, Expression: "AuditEvent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "AuditEvent", Type: fhir.SearchDate, Single: true, Expression: "AuditEvent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -66,7 +66,7 @@ var parametersAuditEvent = []fhir.Parameter{
 	{Code: "_security", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x10c35903e3919946}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x8da6aebeef3822ee}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x080d0d21a71d0050}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "AuditEvent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "AuditEvent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "action", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x255ab376f036ce84}, Single: true, Systems: []string{"http://hl7.org/fhir/audit-event-action"}, Expression: "AuditEvent.action", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-action", Description: "Type of action performed during the event"},
 	{Code: "address", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0xb51a3cd0866c9a4c}, Expression: "AuditEvent.agent.network.address", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-address", Description: "Identifier for the network access point of the user device"},
 	{Code: "agent", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x23940c1a4a03c80d}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "AuditEvent.agent.who", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent", Description: "Identifier of who"},

@@ -31,7 +31,7 @@ func basic(x *fhir.Index, r *r4.Basic) {
 }
 
 var parametersBasic = []fhir.Parameter{
-	{Code: "_content", Base: "Basic", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Basic", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Basic", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Basic", Type: fhir.SearchToken, Single: true, Expression: "Basic.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Basic", Type: fhir.SearchDate, Single: true, Expression: "Basic.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -40,7 +40,7 @@ var parametersBasic = []fhir.Parameter{
 	{Code: "_security", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x6457c463ce6ed262}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Basic", Type: fhir.SearchURI, Keys: []fhir.Key{0xb3f28ef93b69e0a6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x7dba9e92056e3101}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Basic", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Basic", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0xe1e9c5f880496e4b}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Basic.author", URL: "http://hl7.org/fhir/SearchParameter/Basic-author", Description: "Who created"},
 	{Code: "code", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0xf0889a29387a3193}, Expression: "Basic.code", URL: "http://hl7.org/fhir/SearchParameter/Basic-code", Description: "Kind of Resource"},
 	{Code: "created", Base: "Basic", Type: fhir.SearchDate, Keys: []fhir.Key{0x8e79ce7cc7cf5a3d}, Single: true, Expression: "Basic.created", URL: "http://hl7.org/fhir/SearchParameter/Basic-created", Description: "When created"},

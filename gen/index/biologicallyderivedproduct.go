@@ -24,7 +24,7 @@ func biologicallyDerivedProduct(x *fhir.Index, r *r4.BiologicallyDerivedProduct)
 }
 
 var parametersBiologicallyDerivedProduct = []fhir.Parameter{
-	{Code: "_content", Base: "BiologicallyDerivedProduct", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "BiologicallyDerivedProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "BiologicallyDerivedProduct", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Single: true, Expression: "BiologicallyDerivedProduct.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "BiologicallyDerivedProduct", Type: fhir.SearchDate, Single: true, Expression: "BiologicallyDerivedProduct.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersBiologicallyDerivedProduct = []fhir.Parameter{
 	{Code: "_security", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d6386c65a57235a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "BiologicallyDerivedProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x4c183a466dd68a55}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e3e8473931a6200}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "BiologicallyDerivedProduct", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "BiologicallyDerivedProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

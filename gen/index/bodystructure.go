@@ -30,7 +30,7 @@ func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 }
 
 var parametersBodyStructure = []fhir.Parameter{
-	{Code: "_content", Base: "BodyStructure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "BodyStructure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "BodyStructure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "BodyStructure", Type: fhir.SearchToken, Single: true, Expression: "BodyStructure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "BodyStructure", Type: fhir.SearchDate, Single: true, Expression: "BodyStructure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -39,7 +39,7 @@ var parametersBodyStructure = []fhir.Parameter{
 	{Code: "_security", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x63c93275d3008c6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "BodyStructure", Type: fhir.SearchURI, Keys: []fhir.Key{0x2bd953b278663926}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x813dcdea5f30038b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "BodyStructure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "BodyStructure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cfa96aa5f90e5a7}, Expression: "BodyStructure.identifier", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-identifier", Description: "Bodystructure identifier"},
 	{Code: "location", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x969967c48ecaa50a}, Expression: "BodyStructure.location", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-location", Description: "Body site"},
 	{Code: "morphology", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x076076f46adfce1a}, Expression: "BodyStructure.morphology", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-morphology", Description: "Kind of Structure"},

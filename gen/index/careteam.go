@@ -38,7 +38,7 @@ func careTeam(x *fhir.Index, r *r4.CareTeam) {
 }
 
 var parametersCareTeam = []fhir.Parameter{
-	{Code: "_content", Base: "CareTeam", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "CareTeam", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "CareTeam", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CareTeam", Type: fhir.SearchToken, Single: true, Expression: "CareTeam.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CareTeam", Type: fhir.SearchDate, Single: true, Expression: "CareTeam.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -47,7 +47,7 @@ var parametersCareTeam = []fhir.Parameter{
 	{Code: "_security", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0xdeae9a8e24c87e02}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "CareTeam", Type: fhir.SearchURI, Keys: []fhir.Key{0x9eb4beaf93e7787e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c83ecc94a5f0714}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "CareTeam", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "CareTeam", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "category", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x77be08e371879106}, Expression: "CareTeam.category", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-category", Description: "Type of team"},
 	{Code: "date", Base: "CareTeam", Type: fhir.SearchDate, Keys: []fhir.Key{0xcfa188bea78a53ff}, Single: true, Expression: "CareTeam.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Time period team covers"},
 	{Code: "encounter", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xcc97998e3f8de9c0}, Targets: []string{"Encounter"}, Single: true, Expression: "CareTeam.encounter", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-encounter", Description: "Encounter created as part of"},

@@ -24,7 +24,7 @@ func catalogEntry(x *fhir.Index, r *r4.CatalogEntry) {
 }
 
 var parametersCatalogEntry = []fhir.Parameter{
-	{Code: "_content", Base: "CatalogEntry", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "CatalogEntry", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "CatalogEntry", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CatalogEntry", Type: fhir.SearchToken, Single: true, Expression: "CatalogEntry.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CatalogEntry", Type: fhir.SearchDate, Single: true, Expression: "CatalogEntry.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersCatalogEntry = []fhir.Parameter{
 	{Code: "_security", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0xb874f54ae50ba55b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "CatalogEntry", Type: fhir.SearchURI, Keys: []fhir.Key{0xff3137097713db0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b5df4cbf85d8cb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "CatalogEntry", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "CatalogEntry", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

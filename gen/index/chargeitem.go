@@ -49,7 +49,7 @@ func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 }
 
 var parametersChargeItem = []fhir.Parameter{
-	{Code: "_content", Base: "ChargeItem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ChargeItem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ChargeItem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ChargeItem", Type: fhir.SearchToken, Single: true, Expression: "ChargeItem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ChargeItem", Type: fhir.SearchDate, Single: true, Expression: "ChargeItem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -58,7 +58,7 @@ var parametersChargeItem = []fhir.Parameter{
 	{Code: "_security", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x364f94bcb0093ea1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ChargeItem", Type: fhir.SearchURI, Keys: []fhir.Key{0x7cf974bb303b9fdd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x36e0c8ef1fe88ea1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ChargeItem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ChargeItem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "account", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x2433f0f9f6175aa1}, Targets: []string{"Account"}, Expression: "ChargeItem.account", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-account", Description: "Account to place this charge"},
 	{Code: "code", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0xfba1012e5d15cd40}, Expression: "ChargeItem.code", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-code", Description: "A code that identifies the charge, like a billing code"},
 	{Code: "context", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xdaf9cf835d525756}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "ChargeItem.context", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-context", Description: "Encounter / Episode associated with event"},

@@ -70,7 +70,7 @@ func claim(x *fhir.Index, r *r4.Claim) {
 }
 
 var parametersClaim = []fhir.Parameter{
-	{Code: "_content", Base: "Claim", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Claim", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Claim", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Claim", Type: fhir.SearchToken, Single: true, Expression: "Claim.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Claim", Type: fhir.SearchDate, Single: true, Expression: "Claim.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -79,7 +79,7 @@ var parametersClaim = []fhir.Parameter{
 	{Code: "_security", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x51fa76842f445437}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Claim", Type: fhir.SearchURI, Keys: []fhir.Key{0x9f6a73333601dc96}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xc6023e59b6b36329}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Claim", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Claim", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "care-team", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xcff0c35b20d66334}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Claim.careTeam.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-care-team", Description: "Member of the CareTeam"},
 	{Code: "created", Base: "Claim", Type: fhir.SearchDate, Keys: []fhir.Key{0x1e6b55214917a2b9}, Single: true, Expression: "Claim.created", URL: "http://hl7.org/fhir/SearchParameter/Claim-created", Description: "The creation date for the Claim"},
 	{Code: "detail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2d79c5c722c776e}, Targets: []string{"Device"}, Expression: "Claim.item.detail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-detail-udi", Description: "UDI associated with a line item, detail product or service"},

@@ -39,7 +39,7 @@ func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
 }
 
 var parametersClaimResponse = []fhir.Parameter{
-	{Code: "_content", Base: "ClaimResponse", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ClaimResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ClaimResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ClaimResponse", Type: fhir.SearchToken, Single: true, Expression: "ClaimResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ClaimResponse", Type: fhir.SearchDate, Single: true, Expression: "ClaimResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -48,7 +48,7 @@ var parametersClaimResponse = []fhir.Parameter{
 	{Code: "_security", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x06b0223d5eb1bd4d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ClaimResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xd88b629cec0f8153}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xe11797a6a98df6e5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ClaimResponse", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ClaimResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "ClaimResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0x0e932b7d5f16ed0c}, Single: true, Expression: "ClaimResponse.created", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-created", Description: "The creation date"},
 	{Code: "disposition", Base: "ClaimResponse", Type: fhir.SearchString, Keys: []fhir.Key{0xeb777db8341db6c7}, Single: true, Expression: "ClaimResponse.disposition", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-disposition", Description: "The contents of the disposition message"},
 	{Code: "identifier", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6253c34161d1c0d1}, Expression: "ClaimResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-identifier", Description: "The identity of the ClaimResponse"},

@@ -78,7 +78,7 @@ func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 }
 
 var parametersCodeSystem = []fhir.Parameter{
-	{Code: "_content", Base: "CodeSystem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "CodeSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "CodeSystem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CodeSystem", Type: fhir.SearchToken, Single: true, Expression: "CodeSystem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CodeSystem", Type: fhir.SearchDate, Single: true, Expression: "CodeSystem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -87,7 +87,7 @@ var parametersCodeSystem = []fhir.Parameter{
 	{Code: "_security", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xec87a3bd0c63278b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x678cd5e006604916}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x90313a60f9c07166}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "CodeSystem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "CodeSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x30784ef2a37a9399}, Expression: "CodeSystem.concept.code", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-code", Description: "A code defined in the code system"},
 	{Code: "content-mode", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a2372339876664c}, Single: true, Systems: []string{"http://hl7.org/fhir/codesystem-content-mode"}, Expression: "CodeSystem.content", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-content-mode", Description: "not-present | example | fragment | complete | supplement"},
 	{Code: "context", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5f2be4dbc058906}, Expression: "CodeSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the code system"},

@@ -54,7 +54,7 @@ func communication(x *fhir.Index, r *r4.Communication) {
 }
 
 var parametersCommunication = []fhir.Parameter{
-	{Code: "_content", Base: "Communication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Communication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Communication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Communication", Type: fhir.SearchToken, Single: true, Expression: "Communication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Communication", Type: fhir.SearchDate, Single: true, Expression: "Communication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -63,7 +63,7 @@ var parametersCommunication = []fhir.Parameter{
 	{Code: "_security", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xee580d0bea133327}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0xc9c279d499827257}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x3929eed8eed99386}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Communication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Communication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "based-on", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x6f9d90c2bda8e331}, Targets: anyType, Expression: "Communication.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Communication-based-on", Description: "Request fulfilled by this communication"},
 	{Code: "category", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xc2141127ca2ae9df}, Expression: "Communication.category", URL: "http://hl7.org/fhir/SearchParameter/Communication-category", Description: "Message category"},
 	{Code: "encounter", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x7f88aa303e119302}, Targets: []string{"Encounter"}, Single: true, Expression: "Communication.encounter", URL: "http://hl7.org/fhir/SearchParameter/Communication-encounter", Description: "Encounter created as part of"},

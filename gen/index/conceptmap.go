@@ -102,7 +102,7 @@ func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 }
 
 var parametersConceptMap = []fhir.Parameter{
-	{Code: "_content", Base: "ConceptMap", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ConceptMap", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ConceptMap", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ConceptMap", Type: fhir.SearchToken, Single: true, Expression: "ConceptMap.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ConceptMap", Type: fhir.SearchDate, Single: true, Expression: "ConceptMap.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -111,7 +111,7 @@ var parametersConceptMap = []fhir.Parameter{
 	{Code: "_security", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xc98927fd565ed949}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x786c42fc1526ac69}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xbf00001a21ece94c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ConceptMap", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ConceptMap", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "context", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xbb89c017a752720a}, Expression: "ConceptMap.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the concept map"},
 	{Code: "context-quantity", Base: "ConceptMap", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9eefb46b8cee505f, 0x0b07e551d69f7c99}, Expression: "ConceptMap.useContext.value as Quantity | ConceptMap.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the concept map"},
 	{Code: "context-type", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x6750f59bbfb807b9}, Expression: "ConceptMap.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the concept map"},

@@ -78,7 +78,7 @@ func condition(x *fhir.Index, r *r4.Condition) {
 }
 
 var parametersCondition = []fhir.Parameter{
-	{Code: "_content", Base: "Condition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Condition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Condition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Condition", Type: fhir.SearchToken, Single: true, Expression: "Condition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Condition", Type: fhir.SearchDate, Single: true, Expression: "Condition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -87,7 +87,7 @@ var parametersCondition = []fhir.Parameter{
 	{Code: "_security", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd8ad9fd4477f138}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Condition", Type: fhir.SearchURI, Keys: []fhir.Key{0x2a984c58d75781dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6134807283036671}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Condition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Condition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "abatement-age", Base: "Condition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x1b31178f7e55b855, 0x902b7acb2c5d9258}, Single: true, Expression: "Condition.abatement.as(Age) | Condition.abatement.as(Range)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-age", Description: "Abatement as age or age range"},
 	{Code: "abatement-date", Base: "Condition", Type: fhir.SearchDate, Keys: []fhir.Key{0xf19a7fdc4bf9f2d3, 0x039ec4af19ca6628}, Single: true, Expression: "Condition.abatement.as(dateTime) | Condition.abatement.as(Period)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-date", Description: "Date-related abatements (dateTime and period)"},
 	{Code: "abatement-string", Base: "Condition", Type: fhir.SearchString, Keys: []fhir.Key{0x5d32830d49972024}, Single: true, Expression: "Condition.abatement.as(string)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-string", Description: "Abatement as a string"},

@@ -61,7 +61,7 @@ func consent(x *fhir.Index, r *r4.Consent) {
 }
 
 var parametersConsent = []fhir.Parameter{
-	{Code: "_content", Base: "Consent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Consent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Consent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Consent", Type: fhir.SearchToken, Single: true, Expression: "Consent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Consent", Type: fhir.SearchDate, Single: true, Expression: "Consent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -70,7 +70,7 @@ var parametersConsent = []fhir.Parameter{
 	{Code: "_security", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x23c04ae2c5ccc8ff}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0x931e5d3b81094686}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4621c5b6acb24a1f}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Consent", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Consent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "action", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x1430f7cb1377c619}, Expression: "Consent.provision.action", URL: "http://hl7.org/fhir/SearchParameter/Consent-action", Description: "Actions controlled by this rule"},
 	{Code: "actor", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x5dddc78e4a839840}, Targets: []string{"CareTeam", "Device", "Group", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Consent.provision.actor.reference", URL: "http://hl7.org/fhir/SearchParameter/Consent-actor", Description: "Resource for the actor (or group, by role)"},
 	{Code: "category", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e9bdae1be23a2de}, Expression: "Consent.category", URL: "http://hl7.org/fhir/SearchParameter/Consent-category", Description: "Classification of the consent statement - for indexing/retrieval"},

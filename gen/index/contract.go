@@ -44,7 +44,7 @@ func contract(x *fhir.Index, r *r4.Contract) {
 }
 
 var parametersContract = []fhir.Parameter{
-	{Code: "_content", Base: "Contract", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Contract", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Contract", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Contract", Type: fhir.SearchToken, Single: true, Expression: "Contract.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Contract", Type: fhir.SearchDate, Single: true, Expression: "Contract.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -53,7 +53,7 @@ var parametersContract = []fhir.Parameter{
 	{Code: "_security", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xceffefb2a89ad8eb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x5cab9d2376912352}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x1581420979ff2eff}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Contract", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Contract", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authority", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x46206b04881e4af5}, Targets: []string{"Organization"}, Expression: "Contract.authority", URL: "http://hl7.org/fhir/SearchParameter/Contract-authority", Description: "The authority of the contract"},
 	{Code: "domain", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x654018a7b876a41b}, Targets: []string{"Location"}, Expression: "Contract.domain", URL: "http://hl7.org/fhir/SearchParameter/Contract-domain", Description: "The domain of the contract"},
 	{Code: "identifier", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x40a983886c08f908}, Expression: "Contract.identifier", URL: "http://hl7.org/fhir/SearchParameter/Contract-identifier", Description: "The identity of the contract"},

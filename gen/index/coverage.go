@@ -41,7 +41,7 @@ func coverage(x *fhir.Index, r *r4.Coverage) {
 }
 
 var parametersCoverage = []fhir.Parameter{
-	{Code: "_content", Base: "Coverage", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Coverage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Coverage", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Coverage", Type: fhir.SearchToken, Single: true, Expression: "Coverage.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Coverage", Type: fhir.SearchDate, Single: true, Expression: "Coverage.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -50,7 +50,7 @@ var parametersCoverage = []fhir.Parameter{
 	{Code: "_security", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0e43d651ea5682b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Coverage", Type: fhir.SearchURI, Keys: []fhir.Key{0x3407a2ac9d0b1195}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x22741c27159b9348}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Coverage", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Coverage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "beneficiary", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58c3d5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-beneficiary", Description: "Covered party"},
 	{Code: "class-type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0xa349e310c3d627cf}, Expression: "Coverage.class.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-class-type", Description: "Coverage class (eg. plan, group)"},
 	{Code: "class-value", Base: "Coverage", Type: fhir.SearchString, Keys: []fhir.Key{0x6d54e5d46d74f273}, Expression: "Coverage.class.value", URL: "http://hl7.org/fhir/SearchParameter/Coverage-class-value", Description: "Value of the class (eg. Plan number, group number)"},

@@ -34,7 +34,7 @@ func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
 }
 
 var parametersDetectedIssue = []fhir.Parameter{
-	{Code: "_content", Base: "DetectedIssue", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "DetectedIssue", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "DetectedIssue", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DetectedIssue", Type: fhir.SearchToken, Single: true, Expression: "DetectedIssue.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DetectedIssue", Type: fhir.SearchDate, Single: true, Expression: "DetectedIssue.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -43,7 +43,7 @@ var parametersDetectedIssue = []fhir.Parameter{
 	{Code: "_security", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x77348d067c890dfb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "DetectedIssue", Type: fhir.SearchURI, Keys: []fhir.Key{0xf74afd9ab2129a03}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0xbe193b442abf594b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "DetectedIssue", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "DetectedIssue", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0xbf0204c3bb7adaf3}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DetectedIssue.author", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-author", Description: "The provider or device that identified the issue"},
 	{Code: "code", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x90a06ff8a27331fe}, Expression: "DetectedIssue.code", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-code", Description: "Issue Category, e.g. drug-drug, duplicate therapy, etc."},
 	{Code: "identified", Base: "DetectedIssue", Type: fhir.SearchDate, Keys: []fhir.Key{0xac9b6a3ccc7811e4}, Single: true, Expression: "DetectedIssue.identified", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-identified", Description: "When identified"},

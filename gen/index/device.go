@@ -56,7 +56,7 @@ func device(x *fhir.Index, r *r4.Device) {
 }
 
 var parametersDevice = []fhir.Parameter{
-	{Code: "_content", Base: "Device", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Device", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Device", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Device", Type: fhir.SearchToken, Single: true, Expression: "Device.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Device", Type: fhir.SearchDate, Single: true, Expression: "Device.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -65,7 +65,7 @@ var parametersDevice = []fhir.Parameter{
 	{Code: "_security", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ce162c1e0f2af67}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0x9beefe193dfb3271}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x419226ef572d1258}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Device", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Device", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "device-name", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x43aadea283081533, 0xde80644c6ca90ece, 0xd479152523658fe3}, Expression: "Device.deviceName.name | Device.type.coding.display | Device.type.text", URL: "http://hl7.org/fhir/SearchParameter/Device-device-name", Description: "A server defined search that may match any of the string fields in Device.deviceName or Device.type."},
 	{Code: "din", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xea7d17eda6aa0852}, Expression: "Device.extension('http://hl7.org/fhir/SearchParameter/device-extensions-Device-din')", URL: "http://hl7.org/fhir/SearchParameter/device-extensions-Device-din", Description: "The donation identification number (DIN)"},
 	{Code: "identifier", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f43bdf76e6caf74}, Expression: "Device.identifier", URL: "http://hl7.org/fhir/SearchParameter/Device-identifier", Description: "Instance id from manufacturer, owner, and others"},

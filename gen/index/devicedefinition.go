@@ -29,7 +29,7 @@ func deviceDefinition(x *fhir.Index, r *r4.DeviceDefinition) {
 }
 
 var parametersDeviceDefinition = []fhir.Parameter{
-	{Code: "_content", Base: "DeviceDefinition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "DeviceDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "DeviceDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceDefinition", Type: fhir.SearchToken, Single: true, Expression: "DeviceDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceDefinition", Type: fhir.SearchDate, Single: true, Expression: "DeviceDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -38,7 +38,7 @@ var parametersDeviceDefinition = []fhir.Parameter{
 	{Code: "_security", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xacbef44c40a50e86}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "DeviceDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x1630686d6fb7ba54}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x14738633920f5ce0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "DeviceDefinition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "DeviceDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5b810ac3991d349b}, Expression: "DeviceDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-identifier", Description: "The identifier of the component"},
 	{Code: "parent", Base: "DeviceDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc5f9b9adc4e223d8}, Targets: []string{"DeviceDefinition"}, Single: true, Expression: "DeviceDefinition.parentDevice", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-parent", Description: "The parent DeviceDefinition resource"},
 	{Code: "type", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x397494fe70a6539c}, Expression: "DeviceDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-type", Description: "The device component type"},

@@ -31,7 +31,7 @@ func deviceMetric(x *fhir.Index, r *r4.DeviceMetric) {
 }
 
 var parametersDeviceMetric = []fhir.Parameter{
-	{Code: "_content", Base: "DeviceMetric", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "DeviceMetric", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "DeviceMetric", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceMetric", Type: fhir.SearchToken, Single: true, Expression: "DeviceMetric.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceMetric", Type: fhir.SearchDate, Single: true, Expression: "DeviceMetric.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -40,7 +40,7 @@ var parametersDeviceMetric = []fhir.Parameter{
 	{Code: "_security", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xabd011c144c4ee6a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0x16690644794a7da7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x62a46ce89bcc8ed2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "DeviceMetric", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "DeviceMetric", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "category", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26d7c07d996271e}, Single: true, Systems: []string{"http://hl7.org/fhir/metric-category"}, Expression: "DeviceMetric.category", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-category", Description: "The category of the metric"},
 	{Code: "identifier", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x5aea79e3ae360409}, Expression: "DeviceMetric.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-identifier", Description: "The identifier of the metric"},
 	{Code: "parent", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0x6cf360b2ffdbc158}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.parent", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-parent", Description: "The parent DeviceMetric resource"},

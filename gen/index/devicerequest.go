@@ -62,7 +62,7 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 }
 
 var parametersDeviceRequest = []fhir.Parameter{
-	{Code: "_content", Base: "DeviceRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "DeviceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "DeviceRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceRequest", Type: fhir.SearchToken, Single: true, Expression: "DeviceRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceRequest", Type: fhir.SearchDate, Single: true, Expression: "DeviceRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -71,7 +71,7 @@ var parametersDeviceRequest = []fhir.Parameter{
 	{Code: "_security", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7406bb09f49a2f0e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x27c818dc823fc58e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc8476fb45300aeb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "DeviceRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "DeviceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored-on", Base: "DeviceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x2a23716b8700fd8f}, Single: true, Expression: "DeviceRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-authored-on", Description: "When the request transitioned to being actionable"},
 	{Code: "based-on", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58cd25bb8f957be}, Targets: anyType, Expression: "DeviceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-based-on", Description: "Plan/proposal/order fulfilled by this request"},
 	{Code: "code", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x75ea2acac09c3ce6}, Expression: "DeviceRequest.code as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code for what is being requested/ordered"},

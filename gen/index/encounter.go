@@ -76,7 +76,7 @@ func encounter(x *fhir.Index, r *r4.Encounter) {
 }
 
 var parametersEncounter = []fhir.Parameter{
-	{Code: "_content", Base: "Encounter", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Encounter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Encounter", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Encounter", Type: fhir.SearchToken, Single: true, Expression: "Encounter.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Encounter", Type: fhir.SearchDate, Single: true, Expression: "Encounter.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -85,7 +85,7 @@ var parametersEncounter = []fhir.Parameter{
 	{Code: "_security", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x1317af423d847845}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Encounter", Type: fhir.SearchURI, Keys: []fhir.Key{0x35bae5a19a37dddf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd9385decd1c0203}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Encounter", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Encounter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "account", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xc52e986ae917fc0d}, Targets: []string{"Account"}, Expression: "Encounter.account", URL: "http://hl7.org/fhir/SearchParameter/Encounter-account", Description: "The set of accounts that may be used for billing for this Encounter"},
 	{Code: "appointment", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xf611fa6ae88c9e91}, Targets: []string{"Appointment"}, Expression: "Encounter.appointment", URL: "http://hl7.org/fhir/SearchParameter/Encounter-appointment", Description: "The appointment that scheduled this encounter"},
 	{Code: "based-on", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xd8a8f5d879921467}, Targets: []string{"ServiceRequest"}, Expression: "Encounter.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Encounter-based-on", Description: "The ServiceRequest that initiated this encounter"},

@@ -34,7 +34,7 @@ func endpoint(x *fhir.Index, r *r4.Endpoint) {
 }
 
 var parametersEndpoint = []fhir.Parameter{
-	{Code: "_content", Base: "Endpoint", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Endpoint", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Endpoint", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Endpoint", Type: fhir.SearchToken, Single: true, Expression: "Endpoint.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Endpoint", Type: fhir.SearchDate, Single: true, Expression: "Endpoint.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -43,7 +43,7 @@ var parametersEndpoint = []fhir.Parameter{
 	{Code: "_security", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc800ac962c35790}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Endpoint", Type: fhir.SearchURI, Keys: []fhir.Key{0x41f0cdf92f92d927}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fe2b05ecf4d73f4}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Endpoint", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Endpoint", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "connection-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd7ebfcb8490be2b}, Single: true, Expression: "Endpoint.connectionType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-connection-type", Description: "Protocol/Profile/Standard to be used with this endpoint connection"},
 	{Code: "identifier", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b451e42f70b85e9}, Expression: "Endpoint.identifier", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-identifier", Description: "Identifies this endpoint across multiple systems"},
 	{Code: "name", Base: "Endpoint", Type: fhir.SearchString, Keys: []fhir.Key{0xc0f4fe47def24914}, Single: true, Expression: "Endpoint.name", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-name", Description: "A name that this endpoint can be identified by"},

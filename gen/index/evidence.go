@@ -90,7 +90,7 @@ func evidence(x *fhir.Index, r *r4.Evidence) {
 }
 
 var parametersEvidence = []fhir.Parameter{
-	{Code: "_content", Base: "Evidence", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Evidence", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Evidence", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Evidence", Type: fhir.SearchToken, Single: true, Expression: "Evidence.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Evidence", Type: fhir.SearchDate, Single: true, Expression: "Evidence.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -99,7 +99,7 @@ var parametersEvidence = []fhir.Parameter{
 	{Code: "_security", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xa2b48f57be5a627d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x4f050eec14052f9d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d52f36e74321506}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Evidence", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Evidence", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "composed-of", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0xca2b1d2a76de9995}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-composed-of", Description: "What resource is being referenced"},
 	{Code: "context", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x5566432ffcf4b2f9}, Expression: "Evidence.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context", Description: "A use context assigned to the evidence"},
 	{Code: "context-quantity", Base: "Evidence", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x2bba8e4cb13a5df0, 0xe325b95d349a9170}, Expression: "Evidence.useContext.value as Quantity | Evidence.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-quantity", Description: "A quantity- or range-valued use context assigned to the evidence"},

@@ -42,7 +42,7 @@ func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 }
 
 var parametersFamilyMemberHistory = []fhir.Parameter{
-	{Code: "_content", Base: "FamilyMemberHistory", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "FamilyMemberHistory", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "FamilyMemberHistory", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Single: true, Expression: "FamilyMemberHistory.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "FamilyMemberHistory", Type: fhir.SearchDate, Single: true, Expression: "FamilyMemberHistory.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -51,7 +51,7 @@ var parametersFamilyMemberHistory = []fhir.Parameter{
 	{Code: "_security", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xf396dc6f4ad6013c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0x2433061b27398141}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xe51b70db12d7b431}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "FamilyMemberHistory", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "FamilyMemberHistory", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2e9c6462bdfbde5}, Expression: "FamilyMemberHistory.condition.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A search by a condition code"},
 	{Code: "date", Base: "FamilyMemberHistory", Type: fhir.SearchDate, Keys: []fhir.Key{0xc9fe78d64d1c75e8}, Single: true, Expression: "FamilyMemberHistory.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When history was recorded or last updated"},
 	{Code: "identifier", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb81a18824b7b4ac}, Expression: "FamilyMemberHistory.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A search by a record identifier"},

@@ -31,7 +31,7 @@ func flag(x *fhir.Index, r *r4.Flag) {
 }
 
 var parametersFlag = []fhir.Parameter{
-	{Code: "_content", Base: "Flag", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Flag", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Flag", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Flag", Type: fhir.SearchToken, Single: true, Expression: "Flag.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Flag", Type: fhir.SearchDate, Single: true, Expression: "Flag.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -40,7 +40,7 @@ var parametersFlag = []fhir.Parameter{
 	{Code: "_security", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0xb17417496e9e52de}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Flag", Type: fhir.SearchURI, Keys: []fhir.Key{0x3a4defb7ee3ac593}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0x52a15344a4eb4072}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Flag", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Flag", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xf07f41330581289c}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Flag.author", URL: "http://hl7.org/fhir/SearchParameter/Flag-author", Description: "Flag creator"},
 	{Code: "date", Base: "Flag", Type: fhir.SearchDate, Keys: []fhir.Key{0xb23cb497df5f3d2a}, Single: true, Expression: "Flag.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Time period when flag is active"},
 	{Code: "encounter", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xb5d439d90a1c8dc6}, Targets: []string{"Encounter"}, Single: true, Expression: "Flag.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Alert relevant during encounter"},

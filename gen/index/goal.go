@@ -44,7 +44,7 @@ func goal(x *fhir.Index, r *r4.Goal) {
 }
 
 var parametersGoal = []fhir.Parameter{
-	{Code: "_content", Base: "Goal", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Goal", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Goal", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Goal", Type: fhir.SearchToken, Single: true, Expression: "Goal.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Goal", Type: fhir.SearchDate, Single: true, Expression: "Goal.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -53,7 +53,7 @@ var parametersGoal = []fhir.Parameter{
 	{Code: "_security", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x812ac26609754de9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Goal", Type: fhir.SearchURI, Keys: []fhir.Key{0x5720c48de6de9d36}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xeeae36112c8f9212}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Goal", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Goal", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "achievement-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xf49b3feb4e732041}, Expression: "Goal.achievementStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-achievement-status", Description: "in-progress | improving | worsening | no-change | achieved | sustaining | not-achieved | no-progress | not-attainable"},
 	{Code: "category", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x1af820510454480d}, Expression: "Goal.category", URL: "http://hl7.org/fhir/SearchParameter/Goal-category", Description: "E.g. Treatment, dietary, behavioral, etc."},
 	{Code: "identifier", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x0d2a3e33991399e6}, Expression: "Goal.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this goal"},

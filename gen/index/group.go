@@ -51,7 +51,7 @@ func group(x *fhir.Index, r *r4.Group) {
 }
 
 var parametersGroup = []fhir.Parameter{
-	{Code: "_content", Base: "Group", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Group", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Group", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Group", Type: fhir.SearchToken, Single: true, Expression: "Group.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Group", Type: fhir.SearchDate, Single: true, Expression: "Group.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -60,7 +60,7 @@ var parametersGroup = []fhir.Parameter{
 	{Code: "_security", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b50f269ba15bfcb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Group", Type: fhir.SearchURI, Keys: []fhir.Key{0xddd5a1ffa4694707}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x79c483593a896e1c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Group", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Group", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "actual", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ed6c6e883b719c5}, Single: true, Expression: "Group.actual", URL: "http://hl7.org/fhir/SearchParameter/Group-actual", Description: "Descriptive or actual"},
 	{Code: "characteristic", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x3c318c98ac822f41}, Expression: "Group.characteristic.code", URL: "http://hl7.org/fhir/SearchParameter/Group-characteristic", Description: "Kind of characteristic"},
 	{Code: "characteristic-value", Base: "Group", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xd6988958c31806b9, Parts: []fhir.Part{{Code: "characteristic", Type: fhir.SearchToken}, {Code: "value", Type: fhir.SearchToken}}}}, Expression: "Group.characteristic", URL: "http://hl7.org/fhir/SearchParameter/Group-characteristic-value", Description: "A composite of both characteristic and value"},

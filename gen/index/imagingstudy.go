@@ -62,7 +62,7 @@ func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 }
 
 var parametersImagingStudy = []fhir.Parameter{
-	{Code: "_content", Base: "ImagingStudy", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ImagingStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ImagingStudy", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ImagingStudy", Type: fhir.SearchToken, Single: true, Expression: "ImagingStudy.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ImagingStudy", Type: fhir.SearchDate, Single: true, Expression: "ImagingStudy.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -71,7 +71,7 @@ var parametersImagingStudy = []fhir.Parameter{
 	{Code: "_security", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x26bd72bbf6338ce7}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ImagingStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x2673ae9eae650978}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x4773830db7eddb86}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ImagingStudy", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ImagingStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "basedon", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xee498770a48b03c6}, Targets: []string{"Appointment", "AppointmentResponse", "CarePlan", "ServiceRequest", "Task"}, Expression: "ImagingStudy.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-basedon", Description: "The order for the image"},
 	{Code: "bodysite", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x66a4c16376c6d90d}, Expression: "ImagingStudy.series.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-bodysite", Description: "The body site studied"},
 	{Code: "dicom-class", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ff3b85070b8c855}, Expression: "ImagingStudy.series.instance.sopClass", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-dicom-class", Description: "The type of the instance"},

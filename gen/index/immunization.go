@@ -57,7 +57,7 @@ func immunization(x *fhir.Index, r *r4.Immunization) {
 }
 
 var parametersImmunization = []fhir.Parameter{
-	{Code: "_content", Base: "Immunization", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Immunization", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Immunization", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Immunization", Type: fhir.SearchToken, Single: true, Expression: "Immunization.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Immunization", Type: fhir.SearchDate, Single: true, Expression: "Immunization.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -66,7 +66,7 @@ var parametersImmunization = []fhir.Parameter{
 	{Code: "_security", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbbbccd4ac039d08}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Immunization", Type: fhir.SearchURI, Keys: []fhir.Key{0x8e016506e2314c05}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cd44aea7de411db}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Immunization", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Immunization", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "Immunization", Type: fhir.SearchDate, Keys: []fhir.Key{0xd29c03784f5c50b9}, Single: true, Expression: "Immunization.occurrence", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Vaccination (non)-Administration Date"},
 	{Code: "identifier", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x25522489a8156949}, Expression: "Immunization.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier"},
 	{Code: "location", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x80d7ea30b84f5602}, Targets: []string{"Location"}, Single: true, Expression: "Immunization.location", URL: "http://hl7.org/fhir/SearchParameter/Immunization-location", Description: "The service delivery location or facility in which the vaccine was / was to be administered"},

@@ -41,7 +41,7 @@ func invoice(x *fhir.Index, r *r4.Invoice) {
 }
 
 var parametersInvoice = []fhir.Parameter{
-	{Code: "_content", Base: "Invoice", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Invoice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Invoice", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Invoice", Type: fhir.SearchToken, Single: true, Expression: "Invoice.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Invoice", Type: fhir.SearchDate, Single: true, Expression: "Invoice.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -50,7 +50,7 @@ var parametersInvoice = []fhir.Parameter{
 	{Code: "_security", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbbb3403a25657a5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Invoice", Type: fhir.SearchURI, Keys: []fhir.Key{0x8de5123bfdb1abfb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x5c5fb6b6ad753701}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Invoice", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Invoice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "account", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xbb4339093d543876}, Targets: []string{"Account"}, Single: true, Expression: "Invoice.account", URL: "http://hl7.org/fhir/SearchParameter/Invoice-account", Description: "Account that is being balanced"},
 	{Code: "date", Base: "Invoice", Type: fhir.SearchDate, Keys: []fhir.Key{0x1601f9be3ff5fb95}, Single: true, Expression: "Invoice.date", URL: "http://hl7.org/fhir/SearchParameter/Invoice-date", Description: "Invoice date / posting date"},
 	{Code: "identifier", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xbad48113e552483c}, Expression: "Invoice.identifier", URL: "http://hl7.org/fhir/SearchParameter/Invoice-identifier", Description: "Business Identifier for item"},

@@ -95,7 +95,7 @@ func library(x *fhir.Index, r *r4.Library) {
 }
 
 var parametersLibrary = []fhir.Parameter{
-	{Code: "_content", Base: "Library", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Library", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Library", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Library", Type: fhir.SearchToken, Single: true, Expression: "Library.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Library", Type: fhir.SearchDate, Single: true, Expression: "Library.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -104,7 +104,7 @@ var parametersLibrary = []fhir.Parameter{
 	{Code: "_security", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d0c4ea867d14ac0}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0x4a73151d1ed9ac3c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xe244dc724c5dec6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Library", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Library", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "composed-of", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x392fa351db02611e}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-composed-of", Description: "What resource is being referenced"},
 	{Code: "content-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5681baef2d64950}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Library.content.contentType", URL: "http://hl7.org/fhir/SearchParameter/Library-content-type", Description: "The type of content in the library (e.g. text/cql)"},
 	{Code: "context", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd712bd3fbbe1761}, Expression: "Library.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Library-context", Description: "A use context assigned to the library"},

@@ -29,7 +29,7 @@ func linkage(x *fhir.Index, r *r4.Linkage) {
 }
 
 var parametersLinkage = []fhir.Parameter{
-	{Code: "_content", Base: "Linkage", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Linkage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Linkage", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Linkage", Type: fhir.SearchToken, Single: true, Expression: "Linkage.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Linkage", Type: fhir.SearchDate, Single: true, Expression: "Linkage.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -38,7 +38,7 @@ var parametersLinkage = []fhir.Parameter{
 	{Code: "_security", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0xea59441a9833e68d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Linkage", Type: fhir.SearchURI, Keys: []fhir.Key{0xe68ec617a77399d5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0x9e03ce6ac46d9aa7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Linkage", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Linkage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x17190cfdcc39fc11}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Linkage.author", URL: "http://hl7.org/fhir/SearchParameter/Linkage-author", Description: "Author of the Linkage"},
 	{Code: "item", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x460dd5f3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-item", Description: "Matches on any item in the Linkage"},
 	{Code: "source", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x460dd5f3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-source", Description: "Matches on any item in the Linkage with a type of 'source'"},

@@ -43,7 +43,7 @@ func list(x *fhir.Index, r *r4.List) {
 }
 
 var parametersList = []fhir.Parameter{
-	{Code: "_content", Base: "List", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "List", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "List", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "List", Type: fhir.SearchToken, Single: true, Expression: "List.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "List", Type: fhir.SearchDate, Single: true, Expression: "List.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -52,7 +52,7 @@ var parametersList = []fhir.Parameter{
 	{Code: "_security", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x3f64de3300f96c98}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "List", Type: fhir.SearchURI, Keys: []fhir.Key{0xe64538ee81893258}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x31b4a4b73577a047}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "List", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "List", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f91e7beb09460db}, Expression: "List.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "What the purpose of this list is"},
 	{Code: "date", Base: "List", Type: fhir.SearchDate, Keys: []fhir.Key{0x0b82d2985cdb605a}, Single: true, Expression: "List.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the list was prepared"},
 	{Code: "empty-reason", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xba292fde261e90b4}, Expression: "List.emptyReason", URL: "http://hl7.org/fhir/SearchParameter/List-empty-reason", Description: "Why list is empty"},

@@ -49,7 +49,7 @@ func location(x *fhir.Index, r *r4.Location) {
 }
 
 var parametersLocation = []fhir.Parameter{
-	{Code: "_content", Base: "Location", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Location", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Location", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Location", Type: fhir.SearchToken, Single: true, Expression: "Location.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Location", Type: fhir.SearchDate, Single: true, Expression: "Location.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -58,7 +58,7 @@ var parametersLocation = []fhir.Parameter{
 	{Code: "_security", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x1cf0897238886907}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0xeafa8e8883b00dcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8617fa21dc598d3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Location", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Location", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "address", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x3760c1ab0074f643, 0x8c61928610ee15e0, 0xa2c3844dc315c747, 0x87a250fb22da38ff, 0x15c45660be29bf09}, PartOf: []fhir.Key{0, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643}, Expression: "Location.address", URL: "http://hl7.org/fhir/SearchParameter/Location-address", Description: "A (part of the) address of the location"},
 	{Code: "address-city", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x8c61928610ee15e0}, Single: true, Expression: "Location.address.city", URL: "http://hl7.org/fhir/SearchParameter/Location-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0xa2c3844dc315c747}, Single: true, Expression: "Location.address.country", URL: "http://hl7.org/fhir/SearchParameter/Location-address-country", Description: "A country specified in an address"},

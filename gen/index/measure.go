@@ -93,7 +93,7 @@ func measure(x *fhir.Index, r *r4.Measure) {
 }
 
 var parametersMeasure = []fhir.Parameter{
-	{Code: "_content", Base: "Measure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Measure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Measure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Measure", Type: fhir.SearchToken, Single: true, Expression: "Measure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Measure", Type: fhir.SearchDate, Single: true, Expression: "Measure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -102,7 +102,7 @@ var parametersMeasure = []fhir.Parameter{
 	{Code: "_security", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e4c5cab30e436e5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0xbdb1a460560dde75}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x06d570a9510dae09}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Measure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Measure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "composed-of", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x8641df9e0a4efc59}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-composed-of", Description: "What resource is being referenced"},
 	{Code: "context", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xb02665b90f4cb4e3}, Expression: "Measure.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Measure-context", Description: "A use context assigned to the measure"},
 	{Code: "context-quantity", Base: "Measure", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xf2c7ccef81d4b941, 0xdba089a66707b968}, Expression: "Measure.useContext.value as Quantity | Measure.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-quantity", Description: "A quantity- or range-valued use context assigned to the measure"},

@@ -36,7 +36,7 @@ func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 }
 
 var parametersMeasureReport = []fhir.Parameter{
-	{Code: "_content", Base: "MeasureReport", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MeasureReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MeasureReport", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MeasureReport", Type: fhir.SearchToken, Single: true, Expression: "MeasureReport.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MeasureReport", Type: fhir.SearchDate, Single: true, Expression: "MeasureReport.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -45,7 +45,7 @@ var parametersMeasureReport = []fhir.Parameter{
 	{Code: "_security", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x5136d7a622b0b2c5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MeasureReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x140f6f203183a77a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d9d659ec5473514}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MeasureReport", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MeasureReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "MeasureReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x9a215fdb285780b3}, Single: true, Expression: "MeasureReport.date", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-date", Description: "The date of the measure report"},
 	{Code: "evaluated-resource", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x9b0fc759f5070bfc}, Targets: anyType, Expression: "MeasureReport.evaluatedResource", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-evaluated-resource", Description: "An evaluated resource referenced by the measure report"},
 	{Code: "identifier", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe71e6fc926f7ca3a}, Expression: "MeasureReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-identifier", Description: "External identifier of the measure report to be returned"},

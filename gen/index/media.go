@@ -40,7 +40,7 @@ func media(x *fhir.Index, r *r4.Media) {
 }
 
 var parametersMedia = []fhir.Parameter{
-	{Code: "_content", Base: "Media", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Media", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Media", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Media", Type: fhir.SearchToken, Single: true, Expression: "Media.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Media", Type: fhir.SearchDate, Single: true, Expression: "Media.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -49,7 +49,7 @@ var parametersMedia = []fhir.Parameter{
 	{Code: "_security", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x576f65729b7a6141}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0xd251db11aa97cf5b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xb67b0e3d4b626cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Media", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Media", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "based-on", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xbd5966d31fac7784}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Media.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Media-based-on", Description: "Procedure that caused this media to be created"},
 	{Code: "created", Base: "Media", Type: fhir.SearchDate, Keys: []fhir.Key{0x11b5904c8b21b875}, Single: true, Expression: "Media.created", URL: "http://hl7.org/fhir/SearchParameter/Media-created", Description: "When Media was collected"},
 	{Code: "device", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xded03079af6150fe}, Targets: []string{"Device", "DeviceMetric"}, Single: true, Expression: "Media.device", URL: "http://hl7.org/fhir/SearchParameter/Media-device", Description: "Observing Device"},

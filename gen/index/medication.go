@@ -44,7 +44,7 @@ func medication(x *fhir.Index, r *r4.Medication) {
 }
 
 var parametersMedication = []fhir.Parameter{
-	{Code: "_content", Base: "Medication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Medication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Medication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Medication", Type: fhir.SearchToken, Single: true, Expression: "Medication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Medication", Type: fhir.SearchDate, Single: true, Expression: "Medication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -53,7 +53,7 @@ var parametersMedication = []fhir.Parameter{
 	{Code: "_security", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x69ba0124e06d9660}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Medication", Type: fhir.SearchURI, Keys: []fhir.Key{0xdedf249f0967bc56}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x92efa634ca9c31ed}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Medication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Medication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x55c736df7e779f08}, Expression: "Medication.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Returns medications for a specific code"},
 	{Code: "expiration-date", Base: "Medication", Type: fhir.SearchDate, Keys: []fhir.Key{0x9738ae4605f1930e}, Single: true, Expression: "Medication.batch.expirationDate", URL: "http://hl7.org/fhir/SearchParameter/Medication-expiration-date", Description: "Returns medications in a batch with this expiration date"},
 	{Code: "form", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x3187a8d5e35cf023}, Expression: "Medication.form", URL: "http://hl7.org/fhir/SearchParameter/Medication-form", Description: "Returns medications for a specific dose form"},

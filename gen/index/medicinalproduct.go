@@ -35,7 +35,7 @@ func medicinalProduct(x *fhir.Index, r *r4.MedicinalProduct) {
 }
 
 var parametersMedicinalProduct = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProduct", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProduct", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProduct", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProduct.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProduct", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProduct.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -44,7 +44,7 @@ var parametersMedicinalProduct = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x85c4735f602661d6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x531fa0e849ac398a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xd38c99c88cdaed84}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProduct", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7e4445b7cf8d3e1}, Expression: "MedicinalProduct.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-identifier", Description: "Business identifier for this product. Could be an MPID"},
 	{Code: "name", Base: "MedicinalProduct", Type: fhir.SearchString, Keys: []fhir.Key{0x530d30ee9fe7c32e}, Expression: "MedicinalProduct.name.productName", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-name", Description: "The full product name"},
 	{Code: "name-language", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ce0b3b30daf2584}, Expression: "MedicinalProduct.name.countryLanguage.language", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-name-language", Description: "Language code for this name"},

@@ -27,7 +27,7 @@ func medicinalProductContraindication(x *fhir.Index, r *r4.MedicinalProductContr
 }
 
 var parametersMedicinalProductContraindication = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductContraindication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductContraindication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductContraindication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductContraindication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductContraindication", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductContraindication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -36,6 +36,6 @@ var parametersMedicinalProductContraindication = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0x103045263e28d62c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductContraindication", Type: fhir.SearchURI, Keys: []fhir.Key{0x90c2a6458e5f3b06}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0x10b559f43696719b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductContraindication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductContraindication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "subject", Base: "MedicinalProductContraindication", Type: fhir.SearchReference, Keys: []fhir.Key{0xa29b834fbf2e49c9}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductContraindication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductContraindication-subject", Description: "The medication for which this is an contraindication"},
 }

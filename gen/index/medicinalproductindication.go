@@ -27,7 +27,7 @@ func medicinalProductIndication(x *fhir.Index, r *r4.MedicinalProductIndication)
 }
 
 var parametersMedicinalProductIndication = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductIndication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductIndication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductIndication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductIndication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductIndication", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductIndication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -36,6 +36,6 @@ var parametersMedicinalProductIndication = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ed4c489276f396a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductIndication", Type: fhir.SearchURI, Keys: []fhir.Key{0xcea2a3b61888d416}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5dcfc381ad4738b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductIndication", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductIndication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "subject", Base: "MedicinalProductIndication", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a609b064d61de70}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductIndication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductIndication-subject", Description: "The medication for which this is an indication"},
 }

@@ -27,7 +27,7 @@ func medicinalProductInteraction(x *fhir.Index, r *r4.MedicinalProductInteractio
 }
 
 var parametersMedicinalProductInteraction = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductInteraction", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductInteraction", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductInteraction", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductInteraction.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductInteraction", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductInteraction.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -36,6 +36,6 @@ var parametersMedicinalProductInteraction = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x54556599b20d8c15}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductInteraction", Type: fhir.SearchURI, Keys: []fhir.Key{0xce7a18a12ee64587}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x759910771abad548}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductInteraction", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductInteraction", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "subject", Base: "MedicinalProductInteraction", Type: fhir.SearchReference, Keys: []fhir.Key{0xf199aba2cf73cca4}, Targets: []string{"Medication", "MedicinalProduct", "Substance"}, Expression: "MedicinalProductInteraction.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductInteraction-subject", Description: "The medication for which this is an interaction"},
 }

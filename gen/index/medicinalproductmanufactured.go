@@ -24,7 +24,7 @@ func medicinalProductManufactured(x *fhir.Index, r *r4.MedicinalProductManufactu
 }
 
 var parametersMedicinalProductManufactured = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductManufactured", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductManufactured", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductManufactured", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductManufactured.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductManufactured", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductManufactured.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersMedicinalProductManufactured = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0x51fa9242cf302236}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductManufactured", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb0ea302887e3cd2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0xdf1faa62ee320eb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductManufactured", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductManufactured", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

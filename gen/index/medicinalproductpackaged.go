@@ -30,7 +30,7 @@ func medicinalProductPackaged(x *fhir.Index, r *r4.MedicinalProductPackaged) {
 }
 
 var parametersMedicinalProductPackaged = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductPackaged", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductPackaged", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductPackaged", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductPackaged.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductPackaged", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductPackaged.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -39,7 +39,7 @@ var parametersMedicinalProductPackaged = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0x1810bfaeb1fdff73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductPackaged", Type: fhir.SearchURI, Keys: []fhir.Key{0xd801dff1a51f90d9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0x6952def57d167b78}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductPackaged", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductPackaged", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0xf4db7b833e7bb33d}, Expression: "MedicinalProductPackaged.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-identifier", Description: "Unique identifier"},
 	{Code: "subject", Base: "MedicinalProductPackaged", Type: fhir.SearchReference, Keys: []fhir.Key{0x77b46750de0afbc9}, Targets: []string{"MedicinalProduct"}, Expression: "MedicinalProductPackaged.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-subject", Description: "The product with this is a pack for"},
 }

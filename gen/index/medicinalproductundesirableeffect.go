@@ -27,7 +27,7 @@ func medicinalProductUndesirableEffect(x *fhir.Index, r *r4.MedicinalProductUnde
 }
 
 var parametersMedicinalProductUndesirableEffect = []fhir.Parameter{
-	{Code: "_content", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductUndesirableEffect.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductUndesirableEffect.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -36,6 +36,6 @@ var parametersMedicinalProductUndesirableEffect = []fhir.Parameter{
 	{Code: "_security", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0xd83cc7ce68c21f2b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchURI, Keys: []fhir.Key{0x393aa66d37cb6990}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0x98752501395f9bb2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "subject", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc7762526d7815e6}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductUndesirableEffect.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductUndesirableEffect-subject", Description: "The medication for which this is an undesirable effect"},
 }

@@ -47,7 +47,7 @@ func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
 }
 
 var parametersMessageHeader = []fhir.Parameter{
-	{Code: "_content", Base: "MessageHeader", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "MessageHeader", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "MessageHeader", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MessageHeader", Type: fhir.SearchToken, Single: true, Expression: "MessageHeader.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MessageHeader", Type: fhir.SearchDate, Single: true, Expression: "MessageHeader.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -56,7 +56,7 @@ var parametersMessageHeader = []fhir.Parameter{
 	{Code: "_security", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d49e03e95440015}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x831c7eb2239ffa62}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdda58922eea6cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "MessageHeader", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "MessageHeader", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xd679081a8ebf5683}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.author", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-author", Description: "The source of the decision"},
 	{Code: "code", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9325bbde5b21bd8}, Single: true, Systems: []string{"http://hl7.org/fhir/response-code"}, Expression: "MessageHeader.response.code", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-code", Description: "ok | transient-error | fatal-error"},
 	{Code: "destination", Base: "MessageHeader", Type: fhir.SearchString, Keys: []fhir.Key{0x7f84c6fe762676ff}, Expression: "MessageHeader.destination.name", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination", Description: "Name of system"},

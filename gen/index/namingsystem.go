@@ -78,7 +78,7 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 }
 
 var parametersNamingSystem = []fhir.Parameter{
-	{Code: "_content", Base: "NamingSystem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "NamingSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "NamingSystem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "NamingSystem", Type: fhir.SearchToken, Single: true, Expression: "NamingSystem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "NamingSystem", Type: fhir.SearchDate, Single: true, Expression: "NamingSystem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -87,7 +87,7 @@ var parametersNamingSystem = []fhir.Parameter{
 	{Code: "_security", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xb054c776d0ace6c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "NamingSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x3ad1c808488bd2dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd8770862dbdd4e6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "NamingSystem", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "NamingSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "contact", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xbe3c385f070f7808}, Expression: "NamingSystem.contact.name", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-contact", Description: "Name of an individual to contact"},
 	{Code: "context", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x60d816473bed1534}, Expression: "NamingSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the naming system"},
 	{Code: "context-quantity", Base: "NamingSystem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xf61dc1dad7ae9a61, 0xd8b33b13e8c87759}, Expression: "NamingSystem.useContext.value as Quantity | NamingSystem.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the naming system"},

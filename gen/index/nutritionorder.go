@@ -51,7 +51,7 @@ func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
 }
 
 var parametersNutritionOrder = []fhir.Parameter{
-	{Code: "_content", Base: "NutritionOrder", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "NutritionOrder", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "NutritionOrder", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "NutritionOrder", Type: fhir.SearchToken, Single: true, Expression: "NutritionOrder.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "NutritionOrder", Type: fhir.SearchDate, Single: true, Expression: "NutritionOrder.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -60,7 +60,7 @@ var parametersNutritionOrder = []fhir.Parameter{
 	{Code: "_security", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x788b94287a6df68c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d0bf02131f9fdc9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5022b41a2b5b71e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "NutritionOrder", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "NutritionOrder", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "additive", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xbeaf1505e4645fec}, Expression: "NutritionOrder.enteralFormula.additiveType", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-additive", Description: "Type of module component to add to the feeding"},
 	{Code: "datetime", Base: "NutritionOrder", Type: fhir.SearchDate, Keys: []fhir.Key{0x48cca1e8e41ea43d}, Single: true, Expression: "NutritionOrder.dateTime", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-datetime", Description: "Return nutrition orders requested on this date"},
 	{Code: "encounter", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xde52c5b9a8f996a2}, Targets: []string{"Encounter"}, Single: true, Expression: "NutritionOrder.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Return nutrition orders with this encounter identifier"},

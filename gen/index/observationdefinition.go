@@ -24,7 +24,7 @@ func observationDefinition(x *fhir.Index, r *r4.ObservationDefinition) {
 }
 
 var parametersObservationDefinition = []fhir.Parameter{
-	{Code: "_content", Base: "ObservationDefinition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ObservationDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ObservationDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ObservationDefinition", Type: fhir.SearchToken, Single: true, Expression: "ObservationDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ObservationDefinition", Type: fhir.SearchDate, Single: true, Expression: "ObservationDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersObservationDefinition = []fhir.Parameter{
 	{Code: "_security", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf44cedd351f8d464}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ObservationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa052110f6f42399b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5306ba41573fb079}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ObservationDefinition", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ObservationDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

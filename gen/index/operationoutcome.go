@@ -24,7 +24,7 @@ func operationOutcome(x *fhir.Index, r *r4.OperationOutcome) {
 }
 
 var parametersOperationOutcome = []fhir.Parameter{
-	{Code: "_content", Base: "OperationOutcome", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "OperationOutcome", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "OperationOutcome", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "OperationOutcome", Type: fhir.SearchToken, Single: true, Expression: "OperationOutcome.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "OperationOutcome", Type: fhir.SearchDate, Single: true, Expression: "OperationOutcome.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersOperationOutcome = []fhir.Parameter{
 	{Code: "_security", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0x3191deaa3696e7c6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "OperationOutcome", Type: fhir.SearchURI, Keys: []fhir.Key{0x91ff7863612150ae}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0x7671b4ed7f6fda51}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "OperationOutcome", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "OperationOutcome", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -33,7 +33,7 @@ func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 }
 
 var parametersPaymentNotice = []fhir.Parameter{
-	{Code: "_content", Base: "PaymentNotice", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "PaymentNotice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "PaymentNotice", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PaymentNotice", Type: fhir.SearchToken, Single: true, Expression: "PaymentNotice.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PaymentNotice", Type: fhir.SearchDate, Single: true, Expression: "PaymentNotice.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -42,7 +42,7 @@ var parametersPaymentNotice = []fhir.Parameter{
 	{Code: "_security", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x976cd6e32c766db9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x0350273c36a86bf3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xd27d4e766ecdf60a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "PaymentNotice", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "PaymentNotice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "PaymentNotice", Type: fhir.SearchDate, Keys: []fhir.Key{0xaebc3a2fa7ba30c3}, Single: true, Expression: "PaymentNotice.created", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-created", Description: "Creation date fro the notice"},
 	{Code: "identifier", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x3be2f3c39b305975}, Expression: "PaymentNotice.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-identifier", Description: "The business identifier of the notice"},
 	{Code: "payment-status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xc118a3960833caef}, Expression: "PaymentNotice.paymentStatus", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-payment-status", Description: "The type of payment notice"},

@@ -56,7 +56,7 @@ func procedure(x *fhir.Index, r *r4.Procedure) {
 }
 
 var parametersProcedure = []fhir.Parameter{
-	{Code: "_content", Base: "Procedure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Procedure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Procedure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Procedure", Type: fhir.SearchToken, Single: true, Expression: "Procedure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Procedure", Type: fhir.SearchDate, Single: true, Expression: "Procedure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -65,7 +65,7 @@ var parametersProcedure = []fhir.Parameter{
 	{Code: "_security", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x6c8685df65ee17d1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0xa0bad3057c59acd1}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xaad947e7e61fa565}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Procedure", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Procedure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "based-on", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x8a87c348bc3fb18f}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Procedure.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Procedure-based-on", Description: "A request for this procedure"},
 	{Code: "category", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x5469ccba55eab9b8}, Expression: "Procedure.category", URL: "http://hl7.org/fhir/SearchParameter/Procedure-category", Description: "Classification of the procedure"},
 	{Code: "code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xd6808125b803a049}, Expression: "Procedure.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A code to identify a procedure"},

@@ -51,7 +51,7 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 }
 
 var parametersProvenance = []fhir.Parameter{
-	{Code: "_content", Base: "Provenance", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Provenance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Provenance", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Provenance", Type: fhir.SearchToken, Single: true, Expression: "Provenance.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Provenance", Type: fhir.SearchDate, Single: true, Expression: "Provenance.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -60,7 +60,7 @@ var parametersProvenance = []fhir.Parameter{
 	{Code: "_security", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe4d30da50213079}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Provenance", Type: fhir.SearchURI, Keys: []fhir.Key{0x2258c07c178ddc22}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf139c687e3191435}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Provenance", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Provenance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "agent", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x20ae5b607113c008}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Provenance.agent.who", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent", Description: "Who participated"},
 	{Code: "agent-role", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x79cb74d91f4b2d2d}, Expression: "Provenance.agent.role", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-role", Description: "What the agents role was"},
 	{Code: "agent-type", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a7af6a1281b87df}, Expression: "Provenance.agent.type", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-type", Description: "How the agent participated"},

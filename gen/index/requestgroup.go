@@ -48,7 +48,7 @@ func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 }
 
 var parametersRequestGroup = []fhir.Parameter{
-	{Code: "_content", Base: "RequestGroup", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "RequestGroup", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "RequestGroup", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RequestGroup", Type: fhir.SearchToken, Single: true, Expression: "RequestGroup.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RequestGroup", Type: fhir.SearchDate, Single: true, Expression: "RequestGroup.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -57,7 +57,7 @@ var parametersRequestGroup = []fhir.Parameter{
 	{Code: "_security", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9b804ff2ced35c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x753527793c36cca5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x08653744d60150c9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "RequestGroup", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "RequestGroup", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "author", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd2a64eacd061b9e}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "RequestGroup.author", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-author", Description: "The author of the request group"},
 	{Code: "authored", Base: "RequestGroup", Type: fhir.SearchDate, Keys: []fhir.Key{0xca547614a54ebbf2}, Single: true, Expression: "RequestGroup.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-authored", Description: "The date the request group was authored"},
 	{Code: "code", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x509e95cde2b643fd}, Expression: "RequestGroup.code", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-code", Description: "The code of the request group"},

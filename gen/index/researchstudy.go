@@ -53,7 +53,7 @@ func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 }
 
 var parametersResearchStudy = []fhir.Parameter{
-	{Code: "_content", Base: "ResearchStudy", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ResearchStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ResearchStudy", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchStudy", Type: fhir.SearchToken, Single: true, Expression: "ResearchStudy.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchStudy", Type: fhir.SearchDate, Single: true, Expression: "ResearchStudy.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -62,7 +62,7 @@ var parametersResearchStudy = []fhir.Parameter{
 	{Code: "_security", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x6457e020cda9f8d9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ResearchStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x047b75060068bc3d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xc98a55f395681c1e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ResearchStudy", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ResearchStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "category", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x4552ec7fad2fc32a}, Expression: "ResearchStudy.category", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-category", Description: "Classifications for the study"},
 	{Code: "date", Base: "ResearchStudy", Type: fhir.SearchDate, Keys: []fhir.Key{0xd780b3ca568e7c6d}, Single: true, Expression: "ResearchStudy.period", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-date", Description: "When the study began and ended"},
 	{Code: "focus", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x047acf1ac567c647}, Expression: "ResearchStudy.focus", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-focus", Description: "Drugs, devices, etc. under study"},

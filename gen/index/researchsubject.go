@@ -31,7 +31,7 @@ func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 }
 
 var parametersResearchSubject = []fhir.Parameter{
-	{Code: "_content", Base: "ResearchSubject", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ResearchSubject", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ResearchSubject", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchSubject", Type: fhir.SearchToken, Single: true, Expression: "ResearchSubject.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchSubject", Type: fhir.SearchDate, Single: true, Expression: "ResearchSubject.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -40,7 +40,7 @@ var parametersResearchSubject = []fhir.Parameter{
 	{Code: "_security", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2f2f3101c2f90fa}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ResearchSubject", Type: fhir.SearchURI, Keys: []fhir.Key{0x98060bc8b94725a8}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0xfb9c5f6f213b00bd}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ResearchSubject", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ResearchSubject", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "ResearchSubject", Type: fhir.SearchDate, Keys: []fhir.Key{0x268f4f04fc1b0e30}, Single: true, Expression: "ResearchSubject.period", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-date", Description: "Start and end of participation"},
 	{Code: "identifier", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x1bc2ee556b1f7400}, Expression: "ResearchSubject.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-identifier", Description: "Business Identifier for research subject in a study"},
 	{Code: "individual", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6529cbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-individual", Description: "Who is part of study"},

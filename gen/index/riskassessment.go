@@ -41,7 +41,7 @@ func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
 }
 
 var parametersRiskAssessment = []fhir.Parameter{
-	{Code: "_content", Base: "RiskAssessment", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "RiskAssessment", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "RiskAssessment", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RiskAssessment", Type: fhir.SearchToken, Single: true, Expression: "RiskAssessment.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RiskAssessment", Type: fhir.SearchDate, Single: true, Expression: "RiskAssessment.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -50,7 +50,7 @@ var parametersRiskAssessment = []fhir.Parameter{
 	{Code: "_security", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0xd83252502c9409b2}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "RiskAssessment", Type: fhir.SearchURI, Keys: []fhir.Key{0x20605dd9c9d91d7b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x4690d4712ad95b90}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "RiskAssessment", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "RiskAssessment", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "condition", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xed0df59cdf55fb31}, Targets: []string{"Condition"}, Single: true, Expression: "RiskAssessment.condition", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-condition", Description: "Condition assessed"},
 	{Code: "date", Base: "RiskAssessment", Type: fhir.SearchDate, Keys: []fhir.Key{0x57a09d9fbeab7277}, Single: true, Expression: "RiskAssessment.occurrence as dateTime", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When was assessment made?"},
 	{Code: "encounter", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6dc9c63efdbcbfb8}, Targets: []string{"Encounter"}, Single: true, Expression: "RiskAssessment.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Where was assessment performed?"},

@@ -41,7 +41,7 @@ func schedule(x *fhir.Index, r *r4.Schedule) {
 }
 
 var parametersSchedule = []fhir.Parameter{
-	{Code: "_content", Base: "Schedule", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Schedule", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Schedule", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Schedule", Type: fhir.SearchToken, Single: true, Expression: "Schedule.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Schedule", Type: fhir.SearchDate, Single: true, Expression: "Schedule.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -50,7 +50,7 @@ var parametersSchedule = []fhir.Parameter{
 	{Code: "_security", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xe44fa5f5516c602a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Schedule", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3f8199c557d21a9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc0920d0abaafe07}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Schedule", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Schedule", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "active", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xecc385b9883fa343}, Single: true, Expression: "Schedule.active", URL: "http://hl7.org/fhir/SearchParameter/Schedule-active", Description: "Is the schedule in active use"},
 	{Code: "actor", Base: "Schedule", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c8e3ed3f8ee5f48}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Schedule.actor", URL: "http://hl7.org/fhir/SearchParameter/Schedule-actor", Description: "The individual(HealthcareService, Practitioner, Location, ...) to find a Schedule for"},
 	{Code: "date", Base: "Schedule", Type: fhir.SearchDate, Keys: []fhir.Key{0x35127d7cc75f4ba6}, Single: true, Expression: "Schedule.planningHorizon", URL: "http://hl7.org/fhir/SearchParameter/Schedule-date", Description: "Search for Schedule resources that have a period that contains this date specified"},

@@ -77,7 +77,7 @@ func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 }
 
 var parametersSearchParameter = []fhir.Parameter{
-	{Code: "_content", Base: "SearchParameter", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SearchParameter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SearchParameter", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SearchParameter", Type: fhir.SearchToken, Single: true, Expression: "SearchParameter.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SearchParameter", Type: fhir.SearchDate, Single: true, Expression: "SearchParameter.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -86,7 +86,7 @@ var parametersSearchParameter = []fhir.Parameter{
 	{Code: "_security", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x81bb85c7721dd92b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xb9399959185d842f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x864efe1b2f594c5d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SearchParameter", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SearchParameter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "base", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6681cc9b72b17207}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.base", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-base", Description: "The resource type(s) this search parameter applies to"},
 	{Code: "code", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x94c406eeab543863}, Single: true, Expression: "SearchParameter.code", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-code", Description: "Code used in URL"},
 	{Code: "component", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0x887a87023b41afed}, Targets: []string{"SearchParameter"}, Expression: "SearchParameter.component.definition", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-component", Description: "Defines how the part works"},

@@ -62,7 +62,7 @@ func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 }
 
 var parametersServiceRequest = []fhir.Parameter{
-	{Code: "_content", Base: "ServiceRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "ServiceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "ServiceRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ServiceRequest", Type: fhir.SearchToken, Single: true, Expression: "ServiceRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ServiceRequest", Type: fhir.SearchDate, Single: true, Expression: "ServiceRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -71,7 +71,7 @@ var parametersServiceRequest = []fhir.Parameter{
 	{Code: "_security", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc49100a524b38250}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x54cd02d51805e513}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x801a5632ffb68cbf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "ServiceRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "ServiceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored", Base: "ServiceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x5beb3a25dac1b646}, Single: true, Expression: "ServiceRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-authored", Description: "Date request signed"},
 	{Code: "based-on", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xfec980e6d22c6f02}, Targets: []string{"CarePlan", "MedicationRequest", "ServiceRequest"}, Expression: "ServiceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-based-on", Description: "What request fulfills"},
 	{Code: "body-site", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9fbdeabcda3c35a}, Expression: "ServiceRequest.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-body-site", Description: "Where procedure is going to be done"},

@@ -40,7 +40,7 @@ func slot(x *fhir.Index, r *r4.Slot) {
 }
 
 var parametersSlot = []fhir.Parameter{
-	{Code: "_content", Base: "Slot", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Slot", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Slot", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Slot", Type: fhir.SearchToken, Single: true, Expression: "Slot.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Slot", Type: fhir.SearchDate, Single: true, Expression: "Slot.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -49,7 +49,7 @@ var parametersSlot = []fhir.Parameter{
 	{Code: "_security", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x85265c1ba8f22a1c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Slot", Type: fhir.SearchURI, Keys: []fhir.Key{0xe5d653312b8b6d0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8906ee269a9f27e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Slot", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Slot", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "appointment-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x7797b3278bb59ebc}, Expression: "Slot.appointmentType", URL: "http://hl7.org/fhir/SearchParameter/Slot-appointment-type", Description: "The style of appointment or patient that may be booked in the slot (not service type)"},
 	{Code: "identifier", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x9112fbbd0e08583d}, Expression: "Slot.identifier", URL: "http://hl7.org/fhir/SearchParameter/Slot-identifier", Description: "A Slot Identifier"},
 	{Code: "schedule", Base: "Slot", Type: fhir.SearchReference, Keys: []fhir.Key{0x5049f33153984259}, Targets: []string{"Schedule"}, Single: true, Expression: "Slot.schedule", URL: "http://hl7.org/fhir/SearchParameter/Slot-schedule", Description: "The Schedule Resource that we are seeking a slot within"},

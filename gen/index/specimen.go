@@ -46,7 +46,7 @@ func specimen(x *fhir.Index, r *r4.Specimen) {
 }
 
 var parametersSpecimen = []fhir.Parameter{
-	{Code: "_content", Base: "Specimen", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Specimen", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Specimen", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Specimen", Type: fhir.SearchToken, Single: true, Expression: "Specimen.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Specimen", Type: fhir.SearchDate, Single: true, Expression: "Specimen.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -55,7 +55,7 @@ var parametersSpecimen = []fhir.Parameter{
 	{Code: "_security", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x61804661736389f3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Specimen", Type: fhir.SearchURI, Keys: []fhir.Key{0x54d307bd9b02b0dc}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x9478ac65caf920b9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Specimen", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Specimen", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "accession", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ea5fffb72a99495}, Single: true, Expression: "Specimen.accessionIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-accession", Description: "The accession number associated with the specimen"},
 	{Code: "bodysite", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x13c52068a16e2cf9}, Expression: "Specimen.collection.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Specimen-bodysite", Description: "The code for the body site from where the specimen originated"},
 	{Code: "collected", Base: "Specimen", Type: fhir.SearchDate, Keys: []fhir.Key{0x7ae8f1a331694749}, Single: true, Expression: "Specimen.collection.collected", URL: "http://hl7.org/fhir/SearchParameter/Specimen-collected", Description: "The date the specimen was collected"},

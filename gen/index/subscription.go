@@ -35,7 +35,7 @@ func subscription(x *fhir.Index, r *r4.Subscription) {
 }
 
 var parametersSubscription = []fhir.Parameter{
-	{Code: "_content", Base: "Subscription", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Subscription", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Subscription", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Subscription", Type: fhir.SearchToken, Single: true, Expression: "Subscription.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Subscription", Type: fhir.SearchDate, Single: true, Expression: "Subscription.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -44,7 +44,7 @@ var parametersSubscription = []fhir.Parameter{
 	{Code: "_security", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xa59d669a33239326}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xb65695875f6253f6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x88d76ed9af4e6f23}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Subscription", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Subscription", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "contact", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ab5fe47a2ffe562}, Expression: "Subscription.contact", URL: "http://hl7.org/fhir/SearchParameter/Subscription-contact", Description: "Contact details for the subscription"},
 	{Code: "criteria", Base: "Subscription", Type: fhir.SearchString, Keys: []fhir.Key{0x57a5895b730e5b6e}, Single: true, Expression: "Subscription.criteria", URL: "http://hl7.org/fhir/SearchParameter/Subscription-criteria", Description: "The search rules used to determine when to send a notification"},
 	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x17e000058592e07c}, Single: true, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},

@@ -26,7 +26,7 @@ func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 }
 
 var parametersSubscriptionStatus = []fhir.Parameter{
-	{Code: "_content", Base: "SubscriptionStatus", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubscriptionStatus", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubscriptionStatus", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubscriptionStatus", Type: fhir.SearchToken, Single: true, Expression: "SubscriptionStatus.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubscriptionStatus", Type: fhir.SearchDate, Single: true, Expression: "SubscriptionStatus.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -35,7 +35,7 @@ var parametersSubscriptionStatus = []fhir.Parameter{
 	{Code: "_security", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x73f87bdb7fa7c7fe}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0x2152cd09f8d85152}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x496745f922ad3655}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubscriptionStatus", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubscriptionStatus", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "status", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7203fad931bb2cc}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "SubscriptionStatus.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-status", Description: "Status of the Subscription"},
 	{Code: "type", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x429e0d0cca8dfe3e}, Single: true, Expression: "SubscriptionStatus.type", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-type", Description: "Type of the message"},
 }

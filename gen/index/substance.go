@@ -47,7 +47,7 @@ func substance(x *fhir.Index, r *r4.Substance) {
 }
 
 var parametersSubstance = []fhir.Parameter{
-	{Code: "_content", Base: "Substance", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Substance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Substance", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Substance", Type: fhir.SearchToken, Single: true, Expression: "Substance.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Substance", Type: fhir.SearchDate, Single: true, Expression: "Substance.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -56,7 +56,7 @@ var parametersSubstance = []fhir.Parameter{
 	{Code: "_security", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xd520c19eac845f6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Substance", Type: fhir.SearchURI, Keys: []fhir.Key{0xf40e133d72aec81c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc49f8de97133bcf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Substance", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Substance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "category", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x2bdff6783110e767}, Expression: "Substance.category", URL: "http://hl7.org/fhir/SearchParameter/Substance-category", Description: "The category of the substance"},
 	{Code: "code", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5bf6fd345c5a997, 0xcf544c95e517e62e}, Expression: "Substance.code | Substance.ingredient.substance as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Substance-code", Description: "The code of the substance or ingredient"},
 	{Code: "container-identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xba787cb2382fb2a3}, Expression: "Substance.instance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-container-identifier", Description: "Identifier of the package/container"},

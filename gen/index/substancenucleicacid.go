@@ -24,7 +24,7 @@ func substanceNucleicAcid(x *fhir.Index, r *r4.SubstanceNucleicAcid) {
 }
 
 var parametersSubstanceNucleicAcid = []fhir.Parameter{
-	{Code: "_content", Base: "SubstanceNucleicAcid", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstanceNucleicAcid", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstanceNucleicAcid", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Single: true, Expression: "SubstanceNucleicAcid.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceNucleicAcid", Type: fhir.SearchDate, Single: true, Expression: "SubstanceNucleicAcid.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersSubstanceNucleicAcid = []fhir.Parameter{
 	{Code: "_security", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0x4bdb82c51c1cfb5d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstanceNucleicAcid", Type: fhir.SearchURI, Keys: []fhir.Key{0x87d7954ea16def4f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0xa4ff0932b06ea32a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstanceNucleicAcid", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstanceNucleicAcid", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

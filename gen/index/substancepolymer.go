@@ -24,7 +24,7 @@ func substancePolymer(x *fhir.Index, r *r4.SubstancePolymer) {
 }
 
 var parametersSubstancePolymer = []fhir.Parameter{
-	{Code: "_content", Base: "SubstancePolymer", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstancePolymer", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstancePolymer", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstancePolymer", Type: fhir.SearchToken, Single: true, Expression: "SubstancePolymer.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstancePolymer", Type: fhir.SearchDate, Single: true, Expression: "SubstancePolymer.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersSubstancePolymer = []fhir.Parameter{
 	{Code: "_security", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0xb97cff097d9ceb83}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstancePolymer", Type: fhir.SearchURI, Keys: []fhir.Key{0x9c44e536eac3ee2e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0x071b994b13ea8eb9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstancePolymer", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstancePolymer", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -24,7 +24,7 @@ func substanceProtein(x *fhir.Index, r *r4.SubstanceProtein) {
 }
 
 var parametersSubstanceProtein = []fhir.Parameter{
-	{Code: "_content", Base: "SubstanceProtein", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstanceProtein", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstanceProtein", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceProtein", Type: fhir.SearchToken, Single: true, Expression: "SubstanceProtein.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceProtein", Type: fhir.SearchDate, Single: true, Expression: "SubstanceProtein.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersSubstanceProtein = []fhir.Parameter{
 	{Code: "_security", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0xcf817492b796ce1a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstanceProtein", Type: fhir.SearchURI, Keys: []fhir.Key{0x4e810469feb21848}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0xaecdf847e1ae5cfe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstanceProtein", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstanceProtein", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -24,7 +24,7 @@ func substanceReferenceInformation(x *fhir.Index, r *r4.SubstanceReferenceInform
 }
 
 var parametersSubstanceReferenceInformation = []fhir.Parameter{
-	{Code: "_content", Base: "SubstanceReferenceInformation", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstanceReferenceInformation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstanceReferenceInformation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Single: true, Expression: "SubstanceReferenceInformation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceReferenceInformation", Type: fhir.SearchDate, Single: true, Expression: "SubstanceReferenceInformation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersSubstanceReferenceInformation = []fhir.Parameter{
 	{Code: "_security", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xc63560ee0d91f58f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstanceReferenceInformation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3744c83273e2b58}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4012da56d5c0f97}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstanceReferenceInformation", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstanceReferenceInformation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

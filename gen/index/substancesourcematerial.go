@@ -24,7 +24,7 @@ func substanceSourceMaterial(x *fhir.Index, r *r4.SubstanceSourceMaterial) {
 }
 
 var parametersSubstanceSourceMaterial = []fhir.Parameter{
-	{Code: "_content", Base: "SubstanceSourceMaterial", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstanceSourceMaterial", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstanceSourceMaterial", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Single: true, Expression: "SubstanceSourceMaterial.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceSourceMaterial", Type: fhir.SearchDate, Single: true, Expression: "SubstanceSourceMaterial.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -33,5 +33,5 @@ var parametersSubstanceSourceMaterial = []fhir.Parameter{
 	{Code: "_security", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0xa304a5f5ff9b185d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstanceSourceMaterial", Type: fhir.SearchURI, Keys: []fhir.Key{0x4bf92fe900a04b7c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6c57243418f960d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstanceSourceMaterial", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstanceSourceMaterial", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

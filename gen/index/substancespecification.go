@@ -28,7 +28,7 @@ func substanceSpecification(x *fhir.Index, r *r4.SubstanceSpecification) {
 }
 
 var parametersSubstanceSpecification = []fhir.Parameter{
-	{Code: "_content", Base: "SubstanceSpecification", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SubstanceSpecification", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SubstanceSpecification", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceSpecification", Type: fhir.SearchToken, Single: true, Expression: "SubstanceSpecification.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceSpecification", Type: fhir.SearchDate, Single: true, Expression: "SubstanceSpecification.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -37,6 +37,6 @@ var parametersSubstanceSpecification = []fhir.Parameter{
 	{Code: "_security", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0xb58ed6be31781547}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SubstanceSpecification", Type: fhir.SearchURI, Keys: []fhir.Key{0xbe7d93aec16c2e74}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f15d0466d35893e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SubstanceSpecification", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SubstanceSpecification", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0xd61fcb930d3c2c88}, Expression: "SubstanceSpecification.code.code", URL: "http://hl7.org/fhir/SearchParameter/SubstanceSpecification-code", Description: "The specific code"},
 }

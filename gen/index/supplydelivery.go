@@ -33,7 +33,7 @@ func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 }
 
 var parametersSupplyDelivery = []fhir.Parameter{
-	{Code: "_content", Base: "SupplyDelivery", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SupplyDelivery", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SupplyDelivery", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SupplyDelivery", Type: fhir.SearchToken, Single: true, Expression: "SupplyDelivery.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SupplyDelivery", Type: fhir.SearchDate, Single: true, Expression: "SupplyDelivery.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -42,7 +42,7 @@ var parametersSupplyDelivery = []fhir.Parameter{
 	{Code: "_security", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb88a088ec6eb2ee}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SupplyDelivery", Type: fhir.SearchURI, Keys: []fhir.Key{0xcb2af34dead37452}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xa9c3ad1505e3f443}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SupplyDelivery", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SupplyDelivery", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xca6332ddb11d4ebe}, Expression: "SupplyDelivery.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External identifier"},
 	{Code: "patient", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d9c9f8838b12c44}, Targets: []string{"Patient"}, Single: true, Expression: "SupplyDelivery.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient for whom the item is supplied"},
 	{Code: "receiver", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x44a160c3b4dc2216}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "SupplyDelivery.receiver", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-receiver", Description: "Who collected the Supply"},

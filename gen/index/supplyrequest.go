@@ -35,7 +35,7 @@ func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
 }
 
 var parametersSupplyRequest = []fhir.Parameter{
-	{Code: "_content", Base: "SupplyRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "SupplyRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "SupplyRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SupplyRequest", Type: fhir.SearchToken, Single: true, Expression: "SupplyRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SupplyRequest", Type: fhir.SearchDate, Single: true, Expression: "SupplyRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -44,7 +44,7 @@ var parametersSupplyRequest = []fhir.Parameter{
 	{Code: "_security", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7d90ba8eef0eb818}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "SupplyRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xeeff5dff36fd7d42}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a67a16612094d9d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "SupplyRequest", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "SupplyRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "category", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x67f585e5445a0045}, Expression: "SupplyRequest.category", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-category", Description: "The kind of supply (central, non-stock, etc.)"},
 	{Code: "date", Base: "SupplyRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x730c4779a16930d0}, Single: true, Expression: "SupplyRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the request was made"},
 	{Code: "identifier", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8003d600d266ec4}, Expression: "SupplyRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier for SupplyRequest"},

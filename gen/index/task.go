@@ -50,7 +50,7 @@ func task(x *fhir.Index, r *r4.Task) {
 }
 
 var parametersTask = []fhir.Parameter{
-	{Code: "_content", Base: "Task", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "Task", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "Task", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Task", Type: fhir.SearchToken, Single: true, Expression: "Task.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Task", Type: fhir.SearchDate, Single: true, Expression: "Task.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -59,7 +59,7 @@ var parametersTask = []fhir.Parameter{
 	{Code: "_security", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd85cc3915696ab9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0xff4899d0f510e09a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xab5b2bff6a7979ee}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "Task", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "Task", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored-on", Base: "Task", Type: fhir.SearchDate, Keys: []fhir.Key{0xbb754e558c54a6c4}, Single: true, Expression: "Task.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/Task-authored-on", Description: "Search by creation date"},
 	{Code: "based-on", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x12f108ec02925e33}, Targets: anyType, Expression: "Task.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Task-based-on", Description: "Search by requests this task is based on"},
 	{Code: "business-status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xed1af2426649e600}, Expression: "Task.businessStatus", URL: "http://hl7.org/fhir/SearchParameter/Task-business-status", Description: "Search by business status"},

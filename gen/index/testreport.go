@@ -33,7 +33,7 @@ func testReport(x *fhir.Index, r *r4.TestReport) {
 }
 
 var parametersTestReport = []fhir.Parameter{
-	{Code: "_content", Base: "TestReport", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "TestReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "TestReport", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "TestReport", Type: fhir.SearchToken, Single: true, Expression: "TestReport.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "TestReport", Type: fhir.SearchDate, Single: true, Expression: "TestReport.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -42,7 +42,7 @@ var parametersTestReport = []fhir.Parameter{
 	{Code: "_security", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xb741a8a70b08a73d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x6e1c4ac84b7262c9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x60a14ec9de916146}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "TestReport", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "TestReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "identifier", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x03aae9eca2cf88d1}, Single: true, Expression: "TestReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestReport-identifier", Description: "An external identifier for the test report"},
 	{Code: "issued", Base: "TestReport", Type: fhir.SearchDate, Keys: []fhir.Key{0xb9d87462a085eba7}, Single: true, Expression: "TestReport.issued", URL: "http://hl7.org/fhir/SearchParameter/TestReport-issued", Description: "The test report generation date"},
 	{Code: "participant", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x38f0a7df11c92d1a}, Expression: "TestReport.participant.uri", URL: "http://hl7.org/fhir/SearchParameter/TestReport-participant", Description: "The reference to a participant in the test execution"},

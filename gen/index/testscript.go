@@ -72,7 +72,7 @@ func testScript(x *fhir.Index, r *r4.TestScript) {
 }
 
 var parametersTestScript = []fhir.Parameter{
-	{Code: "_content", Base: "TestScript", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "TestScript", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "TestScript", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "TestScript", Type: fhir.SearchToken, Single: true, Expression: "TestScript.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "TestScript", Type: fhir.SearchDate, Single: true, Expression: "TestScript.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -81,7 +81,7 @@ var parametersTestScript = []fhir.Parameter{
 	{Code: "_security", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1fc452900f9fb44}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0xabf8bb23dbdc9cb6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1259d8b6d28fab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "TestScript", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "TestScript", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "context", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x2cafeb676d6b9565}, Expression: "TestScript.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context", Description: "A use context assigned to the test script"},
 	{Code: "context-quantity", Base: "TestScript", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9d90a5b1eb039d08, 0x225020bbd63c8bbb}, Expression: "TestScript.useContext.value as Quantity | TestScript.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-quantity", Description: "A quantity- or range-valued use context assigned to the test script"},
 	{Code: "context-type", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3ab6cdb63b92bdc}, Expression: "TestScript.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-type", Description: "A type of use context assigned to the test script"},

@@ -27,7 +27,7 @@ func verificationResult(x *fhir.Index, r *r4.VerificationResult) {
 }
 
 var parametersVerificationResult = []fhir.Parameter{
-	{Code: "_content", Base: "VerificationResult", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "VerificationResult", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "VerificationResult", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "VerificationResult", Type: fhir.SearchToken, Single: true, Expression: "VerificationResult.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "VerificationResult", Type: fhir.SearchDate, Single: true, Expression: "VerificationResult.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -36,6 +36,6 @@ var parametersVerificationResult = []fhir.Parameter{
 	{Code: "_security", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d0e43d9d8062c24}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "VerificationResult", Type: fhir.SearchURI, Keys: []fhir.Key{0xefedbb424ab98bd4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0x9324310cf6fa1353}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "VerificationResult", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "VerificationResult", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "target", Base: "VerificationResult", Type: fhir.SearchReference, Keys: []fhir.Key{0xf1367c8f67760eae}, Targets: anyType, Expression: "VerificationResult.target", URL: "http://hl7.org/fhir/SearchParameter/VerificationResult-target", Description: "A resource that was validated"},
 }

@@ -44,8 +44,6 @@ func TestSearchCommonParameters(t *testing.T) {
 		{"#list: no List of the name", "_list=nothing", ""},
 		{"#list: functional lists", "_list=$current-allergies", "400 _list"},
 		{"#combining: two of them", "_tag=green&_security=R", "tagged"},
-		{"#text", "_text=x", "400 _text"},
-		{"#content", "_content=x", "400 _content"},
 		{"#query", "_query=x", "400 _query"},
 		{"#contained", "_contained=true", "400 _contained"},
 		{"#errors: unknown, with an underscore", "_nothing=x", "400 _nothing"},
@@ -69,12 +67,12 @@ func TestSearchCommonParameters(t *testing.T) {
 				}
 			}
 		}
-		for _, name := range []string{"_id", "_lastUpdated", "_tag", "_profile", "_security", "_source", "_list", "_has", "family", "birthdate"} {
+		for _, name := range []string{"_id", "_lastUpdated", "_tag", "_profile", "_security", "_source", "_list", "_has", "_text", "_content", "family", "birthdate"} {
 			if !offered[name] {
 				t.Errorf("%s is served and not in /metadata", name)
 			}
 		}
-		for _, name := range []string{"_text", "_content", "_query", "_contained"} {
+		for _, name := range []string{"_query", "_contained"} {
 			if offered[name] {
 				t.Errorf("%s is in /metadata and not served", name)
 			}

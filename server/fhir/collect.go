@@ -50,7 +50,7 @@ func (p *partValues) reset() {
 // string: they are parts of a request's body, which an index that waits for reuse
 // would keep alive as a whole.
 func (x *Index) Reset() {
-	x.ResourceType, x.Resource, x.Sorters = "", nil, nil
+	x.ResourceType, x.Resource, x.Sorters, x.Narrative = "", nil, nil, ""
 	x.Terms, x.Targets, x.Dates = x.Terms[:0], x.Targets[:0], x.Dates[:0]
 	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
 	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
@@ -79,6 +79,13 @@ func (x *Index) Finish() {
 				return ""
 			}
 			x.Position(PositionKey, text("latitude"), text("longitude"))
+		}
+	}
+	if x.Resource != nil {
+		for _, n := range NodeOf(x.Resource).AppendChild(nil, "text") {
+			for _, div := range n.AppendChild(nil, "div") {
+				x.Narrative = narrativeText(div.Text())
+			}
 		}
 	}
 	slices.Sort(x.Terms)

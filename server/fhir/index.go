@@ -132,6 +132,7 @@ type Index struct {
 	Quantities []QuantityEntry
 	Strings    []StringEntry
 	Texts      []TextEntry
+	Narrative  string // the text of the narrative, folded: _text
 
 	// BaseURLs are this server's own base URLs, without a trailing slash: an
 	// absolute reference below one of them is a local one.

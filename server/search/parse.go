@@ -57,7 +57,7 @@ type parser struct {
 
 // commonNames are the parameters of every resource type that are no entries of
 // the index.
-var commonNames = []string{"_id", "_lastUpdated", "_list", "_has", "_filter"}
+var commonNames = []string{"_id", "_lastUpdated", "_list", "_has", "_filter", "_text", "_content"}
 
 // resultNames are the parameters that shape the result.
 var resultNames = []string{
@@ -68,8 +68,6 @@ var resultNames = []string{
 // refusedNames are parameters of R4 that this server does not have, with the
 // reason. They are absent from /metadata.
 var refusedNames = map[string]string{
-	"_text":          "full text search is not supported",
-	"_content":       "full text search is not supported",
 	"_query":         "named queries are not supported",
 	"_contained":     "contained resources are not searched on their own, and only false is accepted",
 	"_containedType": "contained resources are not searched on their own",
@@ -184,7 +182,7 @@ func (p *parser) parameter(q *Query, name string, values []string) error {
 	if !p.opt.Guard {
 		// A parameter without a value asks for nothing.
 		if values = slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" }); len(values) == 0 {
-			return nil
+			return p.known(q.Types, name)
 		}
 	}
 	if name == "_contained" && len(values) == 1 && values[0] == "false" {
@@ -208,6 +206,17 @@ func (p *parser) parameter(q *Query, name string, values []string) error {
 	}
 	q.applied[name] = values
 	return nil
+}
+
+// known refuses a name that is no parameter, chained or not, of the types searched.
+func (p *parser) known(types []string, name string) error {
+	head, _, _ := strings.Cut(name, ".")
+	code, _, _ := strings.Cut(head, ":")
+	if slices.Contains(resultNames, code) || slices.Contains(commonNames, code) || code == "_type" {
+		return nil
+	}
+	_, err := p.lookup(types, name, code)
+	return err
 }
 
 // clause reads one parameter with its value, for resources of any of types (nil
@@ -241,6 +250,8 @@ func (p *parser) clause(types []string, name, value string, depth int) (match.Cl
 			return p.list(types, c, modifier)
 		case "_filter":
 			return p.filter(types, c, modifier, depth)
+		case "_text", "_content":
+			return p.fullText(c, code, modifier, depth)
 		}
 	}
 	param, err := p.lookup(types, name, code)
@@ -357,6 +368,9 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
 	if why, ok := refusedNames[code]; ok {
 		return nil, outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
+	}
+	if code == "_text" || code == "_content" { // p.clause has read it where it is a parameter
+		return nil, outcome.NotSupported("parameter %s: %s has no values of its own, it is a parameter only", clip(name), code).WithStatus(400)
 	}
 	if len(types) == 1 {
 		param, ok := p.reg.Lookup(types[0], code)

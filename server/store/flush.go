@@ -79,7 +79,7 @@ func (f *flusher) run(s *Store) {
 		}
 		written += f.pending.Swap(0)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		_, err := s.side.Exec(ctx, "SELECT gin_clean_pending_list('resource_terms'), gin_clean_pending_list('index_string_contains')")
+		_, err := s.side.Exec(ctx, "SELECT gin_clean_pending_list('resource_terms'), gin_clean_pending_list('index_string_contains'), gin_clean_pending_list('index_narrative_words')")
 		if err != nil {
 			s.log.Warn("flush new terms into the index", "error", err)
 		}

@@ -355,7 +355,7 @@ func (st *statement) reset() {
 
 // group is the rows of a transaction, column by column. Groups are reused.
 type group struct {
-	insert, move, update, remove, deletion, unindex, date, number, quantity, text, change, check statement
+	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, check statement
 
 	registries []int64 // versions that the indexes were made by
 
@@ -383,17 +383,18 @@ var groups = sync.Pool{New: func() any {
 			withCopy("index_quantity (key, rid, unit, low, high)"),
 		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText).
 			withCopy("index_string (key, rid, text)"),
-		change: newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
-		check:  newStatement("check", db.CheckRegistry, oidInt8),
+		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
+		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+		check:     newStatement("check", db.CheckRegistry, oidInt8),
 	}
 }}
 
 // statements in the order they are sent: a version moves to history before it
 // is replaced, and the check comes when the transaction has its number.
-func (g *group) statements() [12]*statement {
+func (g *group) statements() [13]*statement {
 	return [...]*statement{
 		&g.insert, &g.move, &g.update, &g.remove, &g.deletion, &g.unindex,
-		&g.date, &g.number, &g.quantity, &g.text, &g.change, &g.check,
+		&g.date, &g.number, &g.quantity, &g.text, &g.narrative, &g.change, &g.check,
 	}
 }
 
@@ -536,6 +537,12 @@ func (g *group) addIndex(rid int64, x *fhir.Index) {
 		c[0].int64(int64(s.Key))
 		c[1].int64(rid)
 		c[2].text(s.Text)
+	}
+	if x.Narrative != "" {
+		c := g.narrative.cols
+		c[0].int64(rid)
+		c[1].int64(fhir.NarrativeHash(x.Narrative))
+		c[2].text(x.Narrative)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // rangesHash is of the rows that an index has beside the terms: in index_date,
-// index_number, index_quantity and index_string. An update that finds the hash of
+// index_number, index_quantity, index_string and index_narrative. An update that finds the hash of
 // its own rows leaves those in the tables alone, which is what most updates do:
 // dates, names and amounts stay when a status changes.
 type rangesHash uint64
@@ -55,6 +55,9 @@ func hashRanges(x *fhir.Index) rangesHash {
 	for _, s := range x.Strings {
 		head('s', s.Key)
 		text(s.Text)
+	}
+	if x.Narrative != "" {
+		head('t', fhir.Key(fhir.NarrativeHash(x.Narrative)))
 	}
 	sum := sha256.Sum256(b)
 	return rangesHash(binary.BigEndian.Uint64(sum[:8]))

@@ -393,6 +393,13 @@ func compareRanges(ctx context.Context, q *db.Queries, all []*stale) error {
 	for _, r := range texts {
 		add(rangeRow{kind: 's', rid: r.Rid, key: r.Key, text: r.Text})
 	}
+	narratives, err := q.IndexedNarratives(ctx, rids)
+	if err != nil {
+		return err
+	}
+	for _, r := range narratives {
+		add(rangeRow{kind: 't', rid: r.Rid, unit: r.Hash})
+	}
 	for _, x := range all {
 		n := 0
 		for _, r := range rangeRows(x.rid, x.index) {
@@ -422,6 +429,9 @@ func rangeRows(rid int64, x *fhir.Index) []rangeRow {
 	}
 	for _, e := range x.Strings {
 		rows = append(rows, rangeRow{kind: 's', rid: rid, key: int64(e.Key), text: e.Text})
+	}
+	if x.Narrative != "" {
+		rows = append(rows, rangeRow{kind: 't', rid: rid, unit: fhir.NarrativeHash(x.Narrative)})
 	}
 	return rows
 }

@@ -90,13 +90,13 @@ func (p *Predicate) ByRefs() bool {
 
 // BySurrogates reports whether the clause drives by surrogates.
 func (p *Predicate) BySurrogates() bool {
-	return !p.Not && !p.ByTerms() && !p.ByRefs() && !p.onlyTypes()
+	return !p.Not && !p.ByTerms() && !p.ByRefs() && !p.onlyTested()
 }
 
-// onlyTypes reports whether the clause asks for nothing but types.
-func (p *Predicate) onlyTypes() bool {
+// onlyTested reports whether the clause is tested, and finds no candidates.
+func (p *Predicate) onlyTested() bool {
 	for _, m := range p.Any {
-		if _, ok := m.(OfTypes); !ok {
+		if t, ok := m.(tested); !ok || !t.tested() {
 			return false
 		}
 	}

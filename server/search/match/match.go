@@ -10,6 +10,7 @@
 //	Quantities quantities.go  a number with a unit
 //	Strings    strings.go     folded text, its start or any part
 //	Texts      texts.go       display texts and uris, by the distinct texts there are
+//	FullText   fulltext.go    words of the narrative, or of the whole resource
 //	Expanded   expanded.go    the codes of a large value set
 //	Chain      chain.go       what a resource refers to
 //	Has        has.go         what refers to a resource
@@ -68,6 +69,8 @@ type (
 		// findTerms writes that SELECT, of one column, term.
 		findTerms(w *Writer)
 	}
+	// tested has no index: rows that others find are tested.
+	tested interface{ tested() bool }
 	// joining has a place of its own in a Conjunction; false where it has none there.
 	joining interface {
 		join(c *Conjunction, not bool) bool

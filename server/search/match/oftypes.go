@@ -6,6 +6,8 @@ import "slices"
 // tested, and finds no candidates.
 type OfTypes struct{ Types []string }
 
+func (m OfTypes) tested() bool { return true }
+
 func (m OfTypes) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
 func (m OfTypes) test(w *Writer, r string) {

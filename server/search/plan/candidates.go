@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strconv"
 
 	"kiln/server/search/match"
@@ -138,7 +139,11 @@ func (p *Plan) driverColumns(driving int) string {
 	if rest.OnlyRanged() && driving < len(p.where.Preds) {
 		return "r.rid"
 	}
-	return "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
+	const columns = "r.rid, r.ref, r.typ, r.last_updated, r.id, r.terms, r.targets"
+	if slices.ContainsFunc(p.clauses, func(c match.Clause) bool { return c.ReadsContent() }) {
+		return columns + ", r.body"
+	}
+	return columns
 }
 
 // chainDriver writes h, the terms or refs that a chain gives, and d, the rows that

@@ -203,6 +203,9 @@ const (
 
 func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (*Result, error) {
 	x := &searching{s: s, conn: conn, connection: l, q: q}
+	if err := x.boundContent(ctx); err != nil {
+		return nil, err
+	}
 	needsUnits := match.NeedUnits(q.Clauses)
 	seen := s.memory.units.Load()
 	if needsUnits && seen == nil {
