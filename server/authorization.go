@@ -25,7 +25,8 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 	if s.Database != nil {
 		database = s.Database.URL
 	}
-	return oauth.New(ctx, oauth.Options{
+	log := newAuditLog(s)
+	a, err := oauth.New(ctx, oauth.Options{
 		Config:  s.Config.Auth,
 		BaseURL: s.Config.Server.BaseURL,
 		Listen:  s.Config.Server.Listen,
@@ -34,7 +35,25 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		Proxies: proxies,
 		Logger:  s.Logger,
 		Explain: s.explain,
+		Audit:   log.add,
 	})
+	if err != nil {
+		log.close()
+		return nil, err
+	}
+	s.onClose(log.close)
+	discovery := a.Discovery()
+	uris := make(map[string]string)
+	for name, field := range map[string]string{
+		"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
+		"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
+	} {
+		if uri, ok := discovery[field].(string); ok {
+			uris[name] = uri
+		}
+	}
+	s.Service.Facts.OAuthURIs = uris
+	return a, nil
 }
 
 // explanation is what access says to a request.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -122,6 +123,29 @@ func each[T any](of func(string) T, list ...string) []T {
 	return out
 }
 
+// security is rest.security of a service with authorization, nil without.
+// Spec: SMART App Launch 1.0, conformance; http://hl7.org/fhir/R4/valueset-restful-security-service.html.
+func (s *Service) security() *r4.CapabilityStatementRestSecurity {
+	if len(s.Facts.OAuthURIs) == 0 {
+		return nil
+	}
+	uris := fhir.Extension{URL: fhir.SystemString{Primitive: text("http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris")}}
+	for _, name := range slices.Sorted(maps.Keys(s.Facts.OAuthURIs)) {
+		uris.Extension = append(uris.Extension, fhir.Extension{
+			URL: fhir.SystemString{Primitive: text(name)}, Value: &fhir.URI{Primitive: text(s.Facts.OAuthURIs[name])},
+		})
+	}
+	return &r4.CapabilityStatementRestSecurity{
+		Extension: []fhir.Extension{uris},
+		Service: []r4.CodeableConcept{{
+			Coding: []r4.Coding{{
+				System: fhir.URI{Primitive: text("http://terminology.hl7.org/CodeSystem/restful-security-service")}, Code: codeOf("SMART-on-FHIR"), Display: stringOf("SMART-on-FHIR"),
+			}},
+			Text: stringOf("OAuth2 using SMART-on-FHIR profile (see http://docs.smarthealthit.org)"),
+		}},
+	}
+}
+
 // capabilityStatement is the statement of the service at base. profiles are those
 // that are stored, by resource type.
 func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, base string) *r4.CapabilityStatement {
@@ -140,6 +164,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 		}},
 	}
 	rest := &c.Rest[0]
+	rest.Security = s.security()
 	rest.SearchParam = []r4.CapabilityStatementRestResourceSearchParam{searchParam(&fhir.Parameter{Code: "_type", Type: fhir.SearchSpecial, Description: "Resource types to search"})}
 	for i := range common {
 		rest.SearchParam = append(rest.SearchParam, searchParam(&common[i]))
