@@ -353,7 +353,7 @@ func aboutRecords(s smart.Scopes) bool {
 		return true
 	}
 	for _, o := range s.Other {
-		if o == "fhirUser" || strings.HasPrefix(o, "launch") || o == "admin" {
+		if strings.HasPrefix(o, "launch") || o == "admin" {
 			return true
 		}
 	}

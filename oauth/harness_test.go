@@ -96,7 +96,7 @@ func startOn(t testing.TB, database, issuer string, change ...func(*oauth.Option
 	c.Signing.Algorithm = "ES384" // made in no time
 	c.AllowPrivateNetworks = true
 	o := oauth.Options{
-		Config: c, Listen: l.Addr().String(), URL: database, MaxConns: 6, Records: records{}, Logger: slog.New(slog.DiscardHandler),
+		Config: c, Listen: l.Addr().String(), URL: database, MaxConns: 6, Records: records{}, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
 		Audit: func(e oauth.Event) { s.events <- e },
 		Now:   func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) },
 	}

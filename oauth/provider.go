@@ -283,7 +283,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 		answer, err = s.provider.NewAccessResponse(ctx, request)
 	}
 	if err != nil {
-		if errors.Is(err, storage.ErrUsed) {
+		if errors.Is(err, storage.ErrUsed) || errors.Is(err, fosite.ErrInvalidatedAuthorizeCode) {
 			// Somebody else used the code or the refresh token at the same moment.
 			if grant == grantCode && request != nil {
 				_ = s.Store.RevokeAccessToken(ctx, request.GetID())

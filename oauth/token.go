@@ -95,7 +95,8 @@ func (t tokens) GenerateAccessToken(ctx context.Context, r fosite.Requester) (st
 	if !ok {
 		return "", "", fmt.Errorf("the session is a %T", r.GetSession())
 	}
-	expires := session.GetExpiresAt(fosite.AccessToken)
+	// fosite reckons by the clock of the machine.
+	expires := t.s.Now().Add(time.Until(session.GetExpiresAt(fosite.AccessToken)).Round(time.Second))
 	c := accessClaims{
 		Subject: session.Subject, Expires: expires.Unix(),
 		ClientID: r.GetClient().GetID(), Scope: strings.Join(r.GetGrantedScopes(), " "),

@@ -92,8 +92,15 @@ func (s *Store) UseAssertion(ctx context.Context, issuer, jti string, expires ti
 	return nil
 }
 
+// byOurClock moves an expiry that fosite has reckoned by the clock of the machine.
+func (s *Store) byOurClock(r fosite.Requester, kind fosite.TokenType) {
+	session := r.GetSession()
+	session.SetExpiresAt(kind, s.Now().Add(time.Until(session.GetExpiresAt(kind))))
+}
+
 // CreateAuthorizeCodeSession stores a code.
 func (s *Store) CreateAuthorizeCodeSession(ctx context.Context, signature string, r fosite.Requester) error {
+	s.byOurClock(r, fosite.AuthorizeCode)
 	body, session, err := encode(r, r.GetGrantedScopes())
 	if err != nil {
 		return err
@@ -215,6 +222,7 @@ func (s *Store) CreateRefreshTokenSession(ctx context.Context, signature, _ stri
 	if len(scopes) == 0 {
 		scopes = r.GetGrantedScopes()
 	}
+	s.byOurClock(r, fosite.RefreshToken)
 	body, session, err := encode(r, scopes)
 	if err != nil {
 		return err
