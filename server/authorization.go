@@ -6,9 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"kiln/gen/r4"
 	"kiln/oauth"
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -58,61 +56,24 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 
 // explanation is what access says to a request.
 type explanation struct {
-	Type       string `json:"type"`
-	Permission string `json:"permission"` // letters of a scope
-	Allowed    bool   `json:"allowed"`
-	Reason     string `json:"reason,omitempty"`
-	// Condition is what must hold of a resource, in the words of a search; "" where
-	// nothing must.
-	Condition string `json:"condition,omitempty"`
+	Allowed bool `json:"allowed"` // all of it, as far as the condition holds
+	// Decisions are those that the request needs: a PUT may update and create.
+	Decisions []access.Decision `json:"decisions"`
 }
 
-// explain says what allows or denies a principal a request.
+// explain says what allows or denies a principal a request, or, without one, what its
+// scopes give.
 func (s *Server) explain(ctx context.Context, p *access.Principal, method, path string) (any, error) {
-	path, _, _ = strings.Cut(strings.TrimPrefix(path, "/fhir"), "?")
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	rights := s.Service.Access.For(access.With(ctx, p), p)
-	e := explanation{Type: parts[0]}
-	if e.Type == "admin" || e.Type == "metrics" {
-		err := rights.MayAdmin()
-		e.Allowed = err == nil
-		if err != nil {
-			e.Reason = err.Error()
-		}
-		return e, nil
-	}
-	if r4.Model.Resources[e.Type] == nil {
-		return nil, outcome.Invalid("path is %q: expected a FHIR path such as /Patient/1", path)
-	}
-	var permission smart.Permissions
-	switch {
-	case (method == "GET" || method == "HEAD") && (len(parts) == 1 || parts[1] == "_history"), method == "POST" && len(parts) == 2 && parts[1] == "_search":
-		permission = smart.Search
-	case method == "GET" || method == "HEAD":
-		permission = smart.Read
-	case method == "POST":
-		permission = smart.Create
-	case method == "PUT" || method == "PATCH":
-		permission = smart.Update
-	case method == "DELETE":
-		permission = smart.Delete
-	default:
-		return nil, outcome.Invalid("method is %q: expected GET, POST, PUT, PATCH or DELETE", method)
-	}
-	e.Permission = permission.String()
-	if err := rights.May(permission, e.Type); err != nil {
-		if _, ok := outcome.From(err); !ok {
-			return nil, err
-		}
-		e.Reason = err.Error()
-		return e, nil
-	}
-	condition, err := rights.Condition(permission, e.Type)
+	list, err := s.Service.Access.For(access.With(ctx, p), p).Explain(method, path)
 	if err != nil {
 		return nil, err
 	}
-	if e.Allowed = !condition.None(); e.Allowed && !condition.Whole() {
-		e.Condition = condition.String()
+	e := explanation{Decisions: list}
+	for i, d := range list {
+		e.Allowed = (i == 0 || e.Allowed) && d.Decision != "deny"
+		if d.Interaction == "create" && i > 0 { // a PUT that may update need not be able to create
+			e.Allowed = list[0].Decision != "deny" || d.Decision != "deny"
+		}
 	}
 	return e, nil
 }

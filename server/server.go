@@ -134,7 +134,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 			return nil, err
 		}
 		s.authorizationServer = authorization
-		mux.Verifier, policies.Verifier = authorization, authorization
+		mux.Verifier = authorization
 		parts = append(parts, authorization)
 	}
 	fhir := s.fhir()

@@ -3,28 +3,10 @@ package access
 import (
 	"net/url"
 	"strings"
-	"time"
 
 	"kiln/oauth/smart"
 	"kiln/server/outcome"
 )
-
-// Explanation says who a token is and what it may do, as POST /admin/token/explain and
-// kiln token explain answer.
-type Explanation struct {
-	Subject   string     `json:"subject"`
-	ClientID  string     `json:"clientId"`
-	Scope     string     `json:"scope"`
-	Patient   string     `json:"patient,omitempty"`
-	Encounter string     `json:"encounter,omitempty"`
-	FHIRUser  string     `json:"fhirUser,omitempty"`
-	Roles     []string   `json:"roles,omitempty"`
-	Admin     bool       `json:"admin"`
-	Expires   *time.Time `json:"expires,omitempty"` // absent: never
-	// Decisions are about the request that was asked about; without one, about each
-	// type that a scope names.
-	Decisions []Decision `json:"decisions"`
-}
 
 // Decision is one answer of access.
 type Decision struct {
@@ -42,21 +24,13 @@ type Decision struct {
 }
 
 // Explain says what r may do: with a method and a path of FHIR, whether such a request
-// may go on, else what each scope gives. It asks nobody and changes nothing, but for
-// the patients of a RelatedPerson.
-func (r *Rights) Explain(method, path string) (Explanation, error) {
-	e := Explanation{
-		Subject: r.Subject, ClientID: r.ClientID, Scope: r.Scopes.String(), Patient: r.Patient, Encounter: r.Encounter,
-		FHIRUser: r.FHIRUser, Roles: r.Roles, Admin: r.Admin, Decisions: []Decision{},
-	}
-	if !r.Expires.IsZero() {
-		e.Expires = &r.Expires
-	}
+// may go on, else what each scope gives. It changes nothing, and asks nobody but for the
+// patients of a RelatedPerson and the policies in force.
+func (r *Rights) Explain(method, path string) ([]Decision, error) {
 	if method != "" || path != "" {
-		list, err := r.explainRequest(strings.ToUpper(method), path)
-		e.Decisions = append(e.Decisions, list...)
-		return e, err
+		return r.explainRequest(strings.ToUpper(method), path)
 	}
+	out := []Decision{}
 	names := map[smart.Permissions]string{smart.Create: "create", smart.Read: "read", smart.Update: "update", smart.Delete: "delete", smart.Search: "search"}
 	seen := make(map[question]bool)
 	for _, scope := range r.Scopes.Resource {
@@ -68,12 +42,12 @@ func (r *Rights) Explain(method, path string) (Explanation, error) {
 			for p := smart.Create; p <= smart.Search; p <<= 1 {
 				if q := (question{p, t}); scope.Permissions&p != 0 && r.d.Registry().Has(t) && !seen[q] {
 					seen[q] = true
-					e.Decisions = append(e.Decisions, r.explain(names[p], p, t))
+					out = append(out, r.explain(names[p], p, t))
 				}
 			}
 		}
 	}
-	return e, nil
+	return out, nil
 }
 
 // explainRequest finds the interaction of a request.

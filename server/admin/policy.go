@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
@@ -16,14 +15,11 @@ import (
 	"kiln/server/web"
 )
 
-// Access serves /admin/policies and /admin/token/explain. Its fields are set before
-// Mount.
+// Access serves /admin/policies. Its fields are set before Mount.
 type Access struct {
 	Decider  *access.Decider
 	Policies *access.PolicySource
 	Store    PolicyWriter
-	// Verifier knows tokens; nil where authorization is off.
-	Verifier access.Verifier
 }
 
 // PolicyWriter changes what is stored of policies.
@@ -51,7 +47,6 @@ func (a *Access) Mount(m *web.Mux) {
 	handle("PUT /admin/policies/{name}", a.replace)
 	handle("PATCH /admin/policies/{name}", a.merge)
 	handle("DELETE /admin/policies/{name}", a.delete)
-	handle("POST /admin/token/explain", a.explain)
 }
 
 // policy is a policy as it is answered; id is its name, by which its path goes.
@@ -224,43 +219,5 @@ func (a *Access) delete(x *web.Exchange, r *http.Request) error {
 		return err
 	}
 	x.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-// explain says what a token may do: {"token": "…", "method": "GET", "path": "Patient/1"}.
-func (a *Access) explain(x *web.Exchange, r *http.Request) error {
-	raw, err := body(r)
-	if err != nil {
-		return err
-	}
-	var in struct{ Token, Method, Path string }
-	if err := json.Unmarshal(raw, &in); err != nil {
-		return outcome.New(outcome.CodeStructure, "the body is no JSON object with token, method and path").Because(err)
-	}
-	if a.Verifier == nil {
-		return outcome.NotSupported("authorization is off (auth.enabled): there are no tokens, and everything is allowed")
-	}
-	if in.Token == "" {
-		return outcome.New(outcome.CodeRequired, "token is missing").At("token")
-	}
-	if (in.Method == "") != (in.Path == "") {
-		return outcome.New(outcome.CodeRequired, "method and path go together")
-	}
-	p, err := a.Verifier.Verify(r.Context(), strings.TrimPrefix(in.Token, "Bearer "))
-	if err != nil {
-		if outcome.Is(err, outcome.CodeLogin) { // the token that is asked about, not the caller's
-			x.SendJSON(r, http.StatusOK, map[string]any{"active": false, "reason": err.Error()})
-			return nil
-		}
-		return err
-	}
-	e, err := a.Decider.For(r.Context(), p).Explain(in.Method, in.Path)
-	if err != nil {
-		return err
-	}
-	x.SendJSON(r, http.StatusOK, struct {
-		Active bool `json:"active"`
-		access.Explanation
-	}{true, e})
 	return nil
 }

@@ -77,7 +77,6 @@ func TestPolicies(t *testing.T) {
 	t.Run("only administrators", func(t *testing.T) {
 		s.atRoot().in(t).get("/admin/policies").want(401)
 		s.atRoot().in(t).as(app).get("/admin/policies").issue(403, "forbidden").has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="admin"`)
-		s.atRoot().in(t).as(app).post("/admin/token/explain", `{"token":"x"}`).want(403)
 	})
 	t.Run("deny a type", func(t *testing.T) {
 		s := s.in(t).as(app)
@@ -198,32 +197,4 @@ func TestPolicyDefaultDeny(t *testing.T) {
 	app.get("/Patient").want(200)
 	app.post("/Patient", `{"resourceType":"Patient"}`).want(201)
 	app.get("/Observation").want(403)
-}
-
-// POST /admin/token/explain: who, which scope or policy, the condition in FHIR's words.
-func TestExplainToken(t *testing.T) {
-	t.Parallel()
-	s := authorized(t)
-	twoPatients(s)
-	admin := s.atRoot().as(systemClient("admin"))
-	explain := func(c claims, method, path string) *answer {
-		t.Helper()
-		return admin.post("/admin/token/explain", `{"token":"`+strings.TrimPrefix(c.token(), "Bearer ")+`","method":"`+method+`","path":"`+path+`"}`).want(200)
-	}
-	a := patientApp("a", "patient/Observation.rs?category=laboratory patient/Practitioner.r")
-	got := explain(a, "GET", "Observation/obs-a")
-	got.equal("active", "true").equal("subject", "user-a").equal("clientId", "app").equal("patient", "a")
-	got.equal("decisions.0.interaction", "read").equal("decisions.0.resourceType", "Observation").equal("decisions.0.decision", "conditional").
-		equal("decisions.0.condition", "Patient/a/Observation and Observation?category=laboratory").
-		equal("decisions.0.by.0", "patient/Observation.rs?category=laboratory")
-	explain(a, "GET", "/fhir/Practitioner/dr").equal("decisions.0.decision", "allow").equal("decisions.0.by.0", "patient/Practitioner.r")
-	explain(a, "DELETE", "Observation/obs-a").equal("decisions.0.decision", "deny").equal("decisions.0.scope", "patient/Observation.d")
-	explain(a, "PUT", "Observation/x").equal("decisions.0.interaction", "update").equal("decisions.1.interaction", "create")
-	explain(a, "GET", "/admin/policies").equal("decisions.0.decision", "deny").equal("decisions.0.scope", "admin")
-	explain(a, "", "").equal("decisions.0.interaction", "read")
-	admin.put("/admin/policies/p", `{"effect":"deny","condition":"Observation?code=x"}`).want(201)
-	explain(systemClient("system/*.rs"), "GET", "/Observation?code=x").equal("decisions.0.interaction", "search").
-		equal("decisions.0.condition", "not Observation?code=x").equal("decisions.0.by.1", "deny by p")
-	admin.post("/admin/token/explain", `{"token":"nonsense"}`).want(200).equal("active", "false")
-	admin.post("/admin/token/explain", `{}`).want(400)
 }

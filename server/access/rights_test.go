@@ -1,0 +1,232 @@
+package access
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/gen/index"
+	"kiln/gen/r4"
+	"kiln/oauth/smart"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
+)
+
+var registry = search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
+
+// decider has R4's search parameters and the policies of JSON documents.
+func decider(t *testing.T, documents ...string) *Decider {
+	t.Helper()
+	d := &Decider{
+		Registry: func() *search.Registry { return registry },
+		Options:  func(context.Context) search.Options { return search.Options{Now: time.Unix(0, 0)} },
+		Patients: func(_ context.Context, id string) ([]string, error) {
+			return map[string][]string{"mother": {"p1", "p2"}}[id], nil
+		},
+	}
+	var list []*Policy
+	for _, text := range documents {
+		p, err := d.ParsePolicy(context.Background(), []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	policies := NewPolicies(list, false)
+	d.Policies = func(context.Context) (*Policies, error) { return policies, nil }
+	return d
+}
+
+func principal(t *testing.T, scope string, change func(p *Principal)) *Principal {
+	t.Helper()
+	scopes, err := smart.Parse(scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Principal{Subject: "jane", ClientID: "app", Scopes: scopes, Admin: scopes.Has("admin")}
+	change(p)
+	return p
+}
+
+func patient(id string) func(p *Principal) { return func(p *Principal) { p.Patient = id } }
+func user(ref string) func(p *Principal)   { return func(p *Principal) { p.FHIRUser = ref } }
+func nobody(*Principal)                    {}
+
+func TestCondition(t *testing.T) {
+	const r, s, c, u = smart.Read, smart.Search, smart.Create, smart.Update
+	for _, tt := range []struct {
+		name, scope string
+		who         func(p *Principal)
+		permission  smart.Permissions
+		typ, want   string
+	}{
+		{"a patient's compartment", "patient/*.rs", patient("1"), r, "Observation", "Patient/1/Observation"},
+		{"the patient", "patient/*.rs", patient("1"), r, "Patient", "Patient/1"},
+		{"a type that the compartment forgets", "patient/*.rs", patient("1"), s, "Device", "Patient/1/Device"},
+		{"a task", "patient/*.rs", patient("1"), s, "Task", "Patient/1/Task"},
+		{"a shared type", "patient/*.rs", patient("1"), s, "Organization", "everything"},
+		{"a shared type is not written", "patient/*.cruds", patient("1"), u, "Organization", "nothing"},
+		{"what may hold anybody's data", "patient/*.cruds", patient("1"), r, "Bundle", "nothing"},
+		{"no patient in the token", "patient/*.rs", nobody, r, "Observation", "nothing"},
+		{"another type", "patient/Condition.rs", patient("1"), r, "Observation", "nothing"},
+		{"another letter", "patient/*.s", patient("1"), r, "Observation", "nothing"},
+		{"a patient as user", "user/*.rs", user("Patient/2"), r, "Observation", "Patient/2/Observation"},
+		{"a related person", "user/*.rs", user("RelatedPerson/mother"), r, "Observation", "Patient/p1/Observation or Patient/p2/Observation"},
+		{"a related person of nobody", "user/*.rs", user("RelatedPerson/other"), r, "Observation", "nothing"},
+		{"a related person has shared types", "user/*.rs", user("RelatedPerson/other"), r, "Location", "everything"},
+		{"a practitioner", "user/*.rs", user("Practitioner/1"), r, "Observation", "everything"},
+		{"a person", "user/*.rs", user("Person/1"), r, "Observation", "everything"},
+		{"system", "system/*.cruds", nobody, c, "Bundle", "everything"},
+		{"granular", "system/Observation.rs?category=laboratory", nobody, r, "Observation", "Observation?category=laboratory"},
+		{"granular in a compartment", "patient/Observation.rs?category=laboratory", patient("1"), r, "Observation", "Patient/1/Observation and Observation?category=laboratory"},
+		{"granular with a chain gives nothing", "system/Observation.rs?subject:Patient.name=x", nobody, r, "Observation", "nothing"},
+		{"granular with an unknown parameter gives nothing", "system/Observation.rs?nonsense=x", nobody, r, "Observation", "nothing"},
+		{"a union", "patient/Observation.rs user/Observation.rs", func(p *Principal) { p.Patient, p.FHIRUser = "1", "Patient/2" }, r, "Observation",
+			"Patient/1/Observation or Patient/2/Observation"},
+		{"a union with everything", "patient/Observation.rs system/*.rs", patient("1"), r, "Observation", "everything"},
+		{"admin alone", "admin", nobody, r, "Patient", "nothing"},
+		{"admin writes search parameters", "admin", nobody, c, "SearchParameter", "everything"},
+		{"nobody else does", "system/*.cruds", nobody, c, "SearchParameter", "nothing"},
+		{"others read them", "system/*.rs", nobody, r, "SearchParameter", "everything"},
+		{"an App is for admin", "system/*.cruds", nobody, r, "App", "nothing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decider(t).For(context.Background(), principal(t, tt.scope, tt.who)).Condition(tt.permission, tt.typ)
+			if err != nil || got.String() != tt.want {
+				t.Errorf("condition %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestPolicyOrder(t *testing.T) {
+	const lab, mine = `"condition":"Observation?category=laboratory"`, `"condition":"Observation?subject=Patient/1"`
+	for _, tt := range []struct {
+		name     string
+		policies []string
+		want     string
+	}{
+		{"none", nil, "everything"},
+		{"deny", []string{`{"name":"a","effect":"deny"}`}, "nothing"},
+		{"not active", []string{`{"name":"a","effect":"deny","active":false}`}, "everything"},
+		{"dry run", []string{`{"name":"a","effect":"deny","dryRun":true}`}, "everything"},
+		{"another type", []string{`{"name":"a","effect":"deny","condition":"Patient?name=x"}`}, "everything"},
+		{"deny some", []string{`{"name":"a","effect":"deny",` + lab + `}`}, "not Observation?category=laboratory"},
+		{"allow some, deny the rest", []string{`{"name":"b","effect":"deny","priority":2}`, `{"name":"a","effect":"allow","priority":1,` + lab + `}`}, "Observation?category=laboratory"},
+		{"deny comes first", []string{`{"name":"b","effect":"deny","priority":0}`, `{"name":"a","effect":"allow","priority":1}`}, "nothing"},
+		{"by name where priorities are the same", []string{`{"name":"b","effect":"deny"}`, `{"name":"a","effect":"allow"}`}, "everything"},
+		{"three", []string{`{"name":"a","effect":"deny","priority":1,` + mine + `}`, `{"name":"b","effect":"allow","priority":2,` + lab + `}`, `{"name":"c","effect":"deny","priority":3}`},
+			"not Observation?subject=Patient/1 and Observation?category=laboratory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decider(t, tt.policies...).For(context.Background(), principal(t, "system/*.rs", nobody)).Condition(smart.Read, "Observation")
+			if err != nil || got.String() != tt.want {
+				t.Errorf("condition %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestExplain(t *testing.T) {
+	d := decider(t, `{"name":"p","effect":"deny","condition":"Condition?code=x"}`)
+	app := principal(t, "patient/Observation.rs?category=laboratory patient/Practitioner.r", patient("1"))
+	backend := principal(t, "system/*.rs", func(p *Principal) { p.Subject = p.ClientID })
+	for _, tt := range []struct {
+		name         string
+		who          *Principal
+		method, path string
+		want         []Decision
+	}{
+		{"conditional", app, "get", "Observation/1", []Decision{{Interaction: "read", ResourceType: "Observation", Decision: "conditional",
+			Condition: "Patient/1/Observation and Observation?category=laboratory", By: []string{"patient/Observation.rs?category=laboratory"}}}},
+		{"allowed", app, "GET", "/fhir/Practitioner/dr", []Decision{{Interaction: "read", ResourceType: "Practitioner", Decision: "allow", By: []string{"patient/Practitioner.r"}}}},
+		{"lacking", app, "DELETE", "/Observation/1", []Decision{{Interaction: "delete", ResourceType: "Observation", Decision: "deny",
+			Scope: "patient/Observation.d", Reason: "the scope patient/Observation.d is lacking"}}},
+		{"update or create", app, "PUT", "Observation/1", []Decision{
+			{Interaction: "update", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.u", Reason: "the scope patient/Observation.u is lacking"},
+			{Interaction: "create", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.c", Reason: "the scope patient/Observation.c is lacking"}}},
+		{"a policy", backend, "GET", "/Condition?code=x", []Decision{{Interaction: "search", ResourceType: "Condition", Decision: "conditional",
+			Condition: "not Condition?code=x", By: []string{"system/*.rs", "deny by p"}}}},
+		{"a compartment", backend, "GET", "/Patient/1/Observation", []Decision{{Interaction: "search", ResourceType: "Observation", Decision: "allow", By: []string{"system/*.rs"}}}},
+		{"administration", backend, "GET", "/admin/policies", []Decision{{Interaction: "GET /admin/policies", Decision: "deny", Scope: "admin", Reason: "the scope admin is lacking"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := d.For(context.Background(), tt.who).Explain(tt.method, tt.path)
+			if err != nil || !slices.EqualFunc(got, tt.want, func(a, b Decision) bool {
+				return slices.Equal(a.By, b.By) && a.Interaction == b.Interaction && a.ResourceType == b.ResourceType && a.Decision == b.Decision &&
+					a.Condition == b.Condition && a.Reason == b.Reason && a.Scope == b.Scope
+			}) {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			}
+		})
+	}
+	if _, err := d.For(context.Background(), app).Explain("GET", "/Patiens/1"); !outcome.Is(err, outcome.CodeNotSupported) {
+		t.Errorf("an unknown type: %v", err)
+	}
+	if list, err := d.For(context.Background(), app).Explain("", ""); err != nil || len(list) != 3 {
+		t.Errorf("without a request: %+v, %v", list, err)
+	}
+}
+
+// The condition of a patient's token is found by the index of terms like any other
+// search, and never by testing every resource of a type.
+func TestPlansOfPatientScopedSearches(t *testing.T) {
+	numbers := make(map[string]int16)
+	for i, typ := range registry.Types() {
+		numbers[typ] = int16(i + 1)
+	}
+	env := &match.Env{
+		Type:    func(typ string) (int16, bool) { n, ok := numbers[typ]; return n, ok },
+		Systems: func(fhir.Key) []string { return nil },
+	}
+	rights := decider(t).For(context.Background(), principal(t, "patient/*.rs", patient("1")))
+	for query, want := range map[string]string{
+		"Observation?":                                   "terms",
+		"Observation?code=x":                             "terms",
+		"Observation?date=gt2020":                        "terms ordered",
+		"Observation?_sort=-date":                        "terms",
+		"Observation?subject:Patient.name=x":             "chain terms",
+		"Condition?_lastUpdated=gt2020":                  "terms ordered",
+		"Device?":                                        "terms",
+		"Patient?name=x":                                 "ordered ordered",
+		"Patient?_id=1":                                  "ids",
+		"Practitioner?name=x":                            "ordered",
+		"Practitioner?_has:Observation:performer:code=x": "chain",
+		"?_type=Observation,Condition":                   "terms",
+		"?_type=Observation,Practitioner":                "ordered",
+	} {
+		typ, rest, _ := strings.Cut(query, "?")
+		values, err := url.ParseQuery(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := search.Parse(registry, typ, values, search.Options{Now: time.Unix(0, 0)})
+		if err != nil {
+			t.Fatal(query, err)
+		}
+		n, err := rights.Narrow(q, smart.Search)
+		if err != nil {
+			t.Fatal(query, err)
+		}
+		p := plan.Compile(n, env)
+		var drivers []string
+		for _, d := range p.Drivers {
+			drivers = append(drivers, d.Name)
+		}
+		if got := strings.Join(drivers, " "); got != want {
+			t.Errorf("%s: candidates by %q, want %q", query, got, want)
+		}
+		if typ == "Practitioner" && !strings.Contains(rest, "_has") && len(n.Clauses) != len(q.Clauses) {
+			t.Errorf("%s: a shared type is narrowed", query)
+		}
+		if len(q.Clauses) > len(n.Clauses) || &q.Clauses == &n.Clauses {
+			t.Errorf("%s: the query that was given is changed", query)
+		}
+	}
+}
