@@ -1,6 +1,11 @@
 package conformance
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"kiln/server"
@@ -45,12 +50,98 @@ func TestValidate(t *testing.T) {
 		s.in(t).post("/Observation/x/$validate", `{"resourceType":"Parameters","parameter":[{"name":"resource","resource":`+bad+`},{"name":"mode","valueCode":"delete"}]}`).
 			want(200).equal("issue.0.severity", "information")
 	})
+	t.Run("mode profile needs a profile, and judges what is stored (resource-operation-validate.html)", func(t *testing.T) {
+		s := s.in(t)
+		s.post("/Patient/$validate?mode=profile", `{"resourceType":"Patient"}`).issue(400, "invalid", "profile")
+		s.post("/Patient/$validate", `{"resourceType":"Parameters","parameter":[{"name":"resource","resource":{"resourceType":"Patient"}},{"name":"mode","valueCode":"profile"}]}`).issue(400, "invalid", "profile")
+		id := s.create(good)
+		s.get("/Observation/"+id+"/$validate?mode=profile&profile=http://hl7.org/fhir/StructureDefinition/bmi").want(200).equal("issue.0.severity", "error")
+		s.get("/Observation/"+id+"/$validate?mode=profile&profile=http://hl7.org/fhir/StructureDefinition/Observation").want(200).equal("issue.0.severity", "information")
+	})
+	t.Run("errors of JSON and of rules are told together", func(t *testing.T) {
+		a := s.in(t).post("/Observation/$validate", `{"resourceType":"Observation","status":"finished","issued":"soon","foo":1,"subject":{"reference":"Device/1","display":5}}`).want(200)
+		for _, want := range []string{"not a valid instant", "unknown element", "found finished", "code is required", "expected a string, found a number"} {
+			if !strings.Contains(string(a.body), want) {
+				t.Errorf("%q is not told: %s", want, a.body)
+			}
+		}
+		// What is there in a wrong form is not missing.
+		if a := s.in(t).post("/Observation/$validate", `{"resourceType":"Observation","status":5,"code":{"text":"x"}}`).want(200); strings.Contains(string(a.body), "status is required") {
+			t.Errorf("told as missing: %s", a.body)
+		}
+	})
+	t.Run("$validate of a SearchParameter compiles its expression", func(t *testing.T) {
+		parameter := func(expression string) string {
+			return `{"resourceType":"SearchParameter","url":"http://x/p","name":"P","status":"active","description":"d","code":"p","base":["Patient"],"type":"string","expression":"` + expression + `"}`
+		}
+		s := s.in(t)
+		s.post("/SearchParameter/$validate", parameter("Patient.name.family")).want(200).equal("issue.0.severity", "information")
+		s.post("/SearchParameter/$validate", parameter("Patient.name.(")).want(200).equal("issue.0.severity", "error").equal("issue.0.expression.0", "SearchParameter.expression")
+		s.post("/SearchParameter/$validate", parameter("Patient.nam")).want(200).equal("issue.0.severity", "error").equal("issue.0.expression.0", "SearchParameter.expression")
+	})
+	t.Run("what is stored is what was sent, though a SearchParameter lacks what R4 requires (contract: SearchParameter)", func(t *testing.T) {
+		s := s.in(t)
+		a := s.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://x/bare","code":"bare","base":["Patient"],"type":"string","expression":"Patient.name.family"}`).want(201)
+		if strings.Contains(string(s.get("/SearchParameter/"+a.str("id")).want(200).body), "Unnamed") {
+			t.Error("a name was made up")
+		}
+	})
+	t.Run("what HL7's validator judges and R4 lets a server store is stored", func(t *testing.T) {
+		s.in(t).post("/Patient", `{"resourceType":"Patient","identifier":[{"system":"mrn","value":"1"}],"modifierExtension":[{"url":"http://nobody.knows/x","valueString":"y"}]}`).want(201)
+	})
+	t.Run("an element id twice is not stored (element-definitions.html#Element.id)", func(t *testing.T) {
+		s.in(t).post("/Patient", `{"resourceType":"Patient","name":[{"id":"a","family":"x"}],"telecom":[{"id":"a","value":"1"}]}`).issue(422, "invalid", "id a")
+	})
+	t.Run("a QuestionnaireResponse keeps to its Questionnaire (questionnaireresponse.html#notes)", func(t *testing.T) {
+		s := s.in(t)
+		s.stores(`{"resourceType":"Questionnaire","id":"q","url":"http://x/q","status":"active","item":[{"linkId":"1","type":"boolean","required":true}]}`)
+		response := func(item string) string {
+			return `{"resourceType":"QuestionnaireResponse","questionnaire":"http://x/q","status":"completed","item":[` + item + `]}`
+		}
+		s.post("/QuestionnaireResponse", response(`{"linkId":"1","answer":[{"valueBoolean":true}]}`)).want(201)
+		s.post("/QuestionnaireResponse", response(`{"linkId":"1","answer":[{"valueString":"yes"}]}`)).issue(422, "invalid", "expected boolean")
+		s.post("/QuestionnaireResponse", response(`{"linkId":"2"}`)).issue(422, "invalid", "no item 2")
+	})
 	t.Run("inside a batch", func(t *testing.T) {
 		s.in(t).post("/", bundle("batch", entry("POST", "Observation/$validate", "", good))).want(200).
 			equal("entry.0.response.status", "200 OK").equal("entry.0.resource.resourceType", "OperationOutcome")
 	})
 	t.Run("X-Skip-Validation is off by default (contract)", func(t *testing.T) {
 		s.in(t).post("/Observation", bad, "X-Skip-Validation", "true").want(422)
+	})
+}
+
+// A required binding to a value set that is not known is never silently valid.
+// https://hl7.org/fhir/R4/terminologies.html#strength
+func TestRequiredBindingElsewhere(t *testing.T) {
+	profile := `{"resourceType":"StructureDefinition","id":"bound","url":"http://x/bound","name":"B","status":"active","kind":"resource","abstract":false,"type":"Observation",
+		"baseDefinition":"http://hl7.org/fhir/StructureDefinition/Observation","derivation":"constraint","differential":{"element":[{"id":"Observation.code","path":"Observation.code","binding":{"strength":"required","valueSet":"http://far/vs"}}]}}`
+	observation := func(code string) string {
+		return `{"resourceType":"Observation","meta":{"profile":["http://x/bound"]},"status":"final","code":{"coding":[{"system":"http://far/cs","code":"` + code + `"}]}}`
+	}
+	t.Run("nobody can tell", func(t *testing.T) {
+		s := start(t)
+		s.stores(profile)
+		s.post("/Observation/$validate", observation("a")).want(200).equal("issue.0.severity", "warning").equal("issue.0.expression.0", "Observation.code")
+		s.post("/Observation", observation("a")).want(201)
+	})
+	t.Run("the terminology server tells", func(t *testing.T) {
+		far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/fhir+json")
+			if strings.HasSuffix(r.URL.Path, "/metadata") {
+				fmt.Fprint(w, `{"resourceType":"CapabilityStatement","fhirVersion":"4.0.1"}`)
+				return
+			}
+			body, _ := io.ReadAll(r.Body)
+			result := strings.Contains(string(body)+r.URL.RawQuery, `"a"`) || strings.Contains(r.URL.RawQuery, "code=a")
+			fmt.Fprintf(w, `{"resourceType":"Parameters","parameter":[{"name":"result","valueBoolean":%v}]}`, result)
+		}))
+		t.Cleanup(far.Close)
+		s := start(t, func(c *server.Config) { c.Terminology.ServerURL = far.URL })
+		s.stores(profile)
+		s.post("/Observation/$validate", observation("a")).want(200).equal("issue.0.severity", "information")
+		s.post("/Observation/$validate", observation("b")).want(200).equal("issue.0.severity", "error").equal("issue.0.expression.0", "Observation.code")
+		s.post("/Observation", observation("b")).issue(422, "invalid", "http://far/vs")
 	})
 }
 

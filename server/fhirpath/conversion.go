@@ -3,6 +3,8 @@ package fhirpath
 import (
 	"math"
 	"strings"
+
+	"kiln/server/ucum"
 )
 
 // conversionFunctions are toX() and convertsToX(). What cannot be converted is
@@ -151,7 +153,7 @@ func toTime(v Value) (Value, bool) {
 }
 
 // toQuantity reads a number with an optional unit: a UCUM code in quotes or a
-// calendar duration.
+// calendar duration. Spec: https://hl7.org/fhirpath/N1/#toquantityunit-string-quantity.
 func toQuantity(v Value) (Value, bool) {
 	switch v.kind {
 	case QuantityKind:
@@ -175,6 +177,9 @@ func toQuantity(v Value) (Value, bool) {
 		case end < 0:
 		case len(unit) > 2 && unit[0] == '\'' && unit[len(unit)-1] == '\'':
 			q.text = unit[1 : len(unit)-1]
+			if _, err := ucum.Parse(q.text); err != nil {
+				return v, false
+			}
 		case calendarUnit(unit):
 			q.text, q.prec = unit, uint8(calendarUnitKind)
 		default:

@@ -2,7 +2,6 @@ package fhirpath
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"kiln/server/fhir"
@@ -152,9 +151,10 @@ func equivalentNumbers(x, y Value) bool {
 	return okx && oky && compareNumbers(x, y) == 0
 }
 
-// normal folds case and white space.
+// normal folds case, and makes every white space character a blank.
+// Spec: https://hl7.org/fhirpath/N1/#equivalent, #whitespace.
 func normal(s string) string {
-	return strings.Join(strings.FieldsFunc(strings.ToLower(s), unicode.IsSpace), " ")
+	return strings.NewReplacer("\t", " ", "\n", " ", "\r", " ").Replace(strings.ToLower(s))
 }
 
 func (m *machine) equivalentNodes(a, b fhir.Node) bool {

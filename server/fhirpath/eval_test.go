@@ -45,6 +45,20 @@ func TestEval(t *testing.T) {
 		{"units of other dimensions give nothing", "(1 'kg' + 5 'm').empty()", "true"},
 		{"a quantity of the model", "value > 16 'kg/m2'", "true"},
 		{"conversion to a unit", "46.2 'kg'.toQuantity('g')", "46200 'g'"},
+		{"a plain number times years", "2 * 1 year", "2 year"},
+		{"an empty length is none", "'abcdef'.substring(2, {})", "cdef"},
+		{"an empty start is empty", "'abcdef'.substring({}).empty()", "true"},
+		{"types of several items", "component.code.type().name", "CodeableConcept,CodeableConcept"},
+		{"the value of several items", "component.code.coding.code.getValue().empty()", "true"},
+		{"the value of one item", "status.getValue() is System.String", "true"},
+		{"a literal is no FHIR primitive", "1.hasValue() or 'a'.hasValue()", "false"},
+		{"a primitive has a value", "status.hasValue()", "true"},
+		{"white space characters are alike", "'a\\tb' ~ 'A b'", "true"},
+		{"white space is not collapsed", "'a  b' ~ 'a b'", "false"},
+		{"white space is not trimmed", "' a' ~ 'a'", "false"},
+		{"surrogate pairs are one character", "'\\uD83D\\uDE00'.length()", "1"},
+		{"a unit that UCUM does not have", "'4 \\'foo\\''.convertsToQuantity() or '4 \\'foo\\''.toQuantity().exists()", "false"},
+		{"a unit that UCUM has", "'4 \\'mg\\''.toQuantity()", "4 'mg'"},
 		{"a calendar year is no 'a'", "(1 year = 1 'a').empty() and 1 year ~ 1 'a'", "true"},
 		{"type of a node", "code.type().name & '/' & code.type().namespace", "CodeableConcept/FHIR"},
 		{"base type", "Observation.type().baseType", "FHIR.DomainResource"},
@@ -117,6 +131,8 @@ func TestErrors(t *testing.T) {
 		wantPos    int
 		wantReason string
 	}{
+		{"half of a surrogate pair", "'\\uD83D'", fhirpath.Syntax, 5, "half of a surrogate pair"},
+		{"two high halves", "'\\uD83D\\uD83D'", fhirpath.Syntax, 5, "half of a surrogate pair"},
 		{"unknown element", "code.codin", fhirpath.Semantic, 5, "FHIR.CodeableConcept has no element 'codin'; did you mean 'coding'?"},
 		{"choice with its type", "valueQuantity.value", fhirpath.Semantic, 0, "has no element 'valueQuantity'; write value.ofType(Quantity)"},
 		{"choice with a primitive type", "effectiveDateTime", fhirpath.Semantic, 0, "write effective.ofType(dateTime)"},
@@ -203,6 +219,33 @@ func TestResolve(t *testing.T) {
 	}
 	if c, err := p.Eval(nil, observation); err != nil || len(c) != 1 || c[0].String() != "p" {
 		t.Errorf("contained: %v, %v; want p", c, err)
+	}
+}
+
+// A string with extensions and without value has no characters.
+func TestStringsWithoutValue(t *testing.T) {
+	r, err := fhir.Decode(r4.Model, []byte(`{"resourceType":"Patient","name":[{"_family":{"extension":[{"url":"http://x","valueCode":"y"}]},"given":["a","b"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := fhir.NodeOf(r)
+	for expr, want := range map[string]string{
+		"name.family.split(',').empty()":            "true",
+		"name.family.toChars().empty()":             "true",
+		"name.family.join(',').empty()":             "true",
+		"(name.family | name.given).join(',')":      "a,b",
+		"name.family.hasValue()":                    "false",
+		"name.family.getValue().empty()":            "true",
+		"name.family.type().name":                   "string",
+		"(name.family | name.given).type().count()": "3",
+	} {
+		p, err := fhirpath.Compile(expr, fhirpath.Options{Model: r4.Model, Input: n.T})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := p.Eval(nil, n); err != nil || len(c) != 1 || c[0].String() != want {
+			t.Errorf("%s = %v, %v; want %s", expr, c, err, want)
+		}
 	}
 }
 

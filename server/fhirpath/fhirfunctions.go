@@ -75,6 +75,9 @@ func environmentFunctions() map[string]function {
 	t["hasValue"] = function{0, 0, func(c *compiler, f *invocation) (expr, static, error) {
 		return &hasValueExpr{f.in}, booleanStatic, nil
 	}}
+	t["getValue"] = function{0, 0, func(c *compiler, f *invocation) (expr, static, error) {
+		return &getValueExpr{f.in}, unknownStatic(false), nil
+	}}
 	t["checkModifiers"] = function{0, -1, func(c *compiler, f *invocation) (expr, static, error) {
 		e := &checkModifiersExpr{in: f.in, at: f.At}
 		for i := range f.Args {
@@ -96,7 +99,8 @@ func (e clockExpr) eval(m *machine) error {
 	return nil
 }
 
-// hasValueExpr is true for one primitive with a value.
+// hasValueExpr is true for one FHIR primitive with a value. A System value is none.
+// Spec: https://hl7.org/fhir/R4/fhirpath.html#functions.
 type hasValueExpr struct{ in expr }
 
 func (e *hasValueExpr) eval(m *machine) error { return m.pushTest(e) }
@@ -108,27 +112,42 @@ func (e *hasValueExpr) test(m *machine) (tri, error) {
 	}
 	list := m.stack[base:]
 	m.stack = m.stack[:base]
-	return triOf(len(list) == 1 && (list[0].kind != NodeKind || list[0].node.Text() != "")), nil
+	return triOf(len(list) == 1 && list[0].primitiveNode() && list[0].node.Text() != ""), nil
+}
+
+// primitiveNode reports whether v is a primitive of the model.
+func (v Value) primitiveNode() bool {
+	return v.kind == NodeKind && v.node.T != nil && v.node.T.Kind.Primitive()
+}
+
+// getValueExpr is the System value of one FHIR primitive that has one, else empty.
+type getValueExpr struct{ in expr }
+
+func (e *getValueExpr) eval(m *machine) error {
+	base := len(m.stack)
+	if err := e.in.eval(m); err != nil {
+		return err
+	}
+	list := m.stack[base:]
+	m.stack = m.stack[:base]
+	if len(list) == 1 && list[0].primitiveNode() {
+		if v, ok := list[0].system(); ok {
+			m.push(v)
+		}
+	}
+	return nil
 }
 
 // fhirFunctions are the scalar functions that FHIR adds, and type().
 // Spec: https://hl7.org/fhir/R4/fhirpath.html#functions.
 func fhirFunctions() map[string]scalarDef {
 	return map[string]scalarDef{
-		"type": {result: []Kind{TypeInfoKind},
+		"type": {each: true, result: []Kind{TypeInfoKind},
 			apply: func(_ *machine, _ *scalar, v Value, _ []Value) (Value, bool, error) {
 				if v.kind == NodeKind {
 					return Value{kind: TypeInfoKind, n: 1, text: nodeTypeName(v.node.T)}, true, nil
 				}
 				return Value{kind: TypeInfoKind, text: v.kind.String()}, true, nil
-			}},
-		"getValue": {
-			apply: func(_ *machine, _ *scalar, v Value, _ []Value) (Value, bool, error) {
-				if v.kind == NodeKind && !v.node.T.Kind.Primitive() {
-					return v, false, nil
-				}
-				s, ok := v.system()
-				return s, ok, nil
 			}},
 		"htmlChecks": {result: booleanKinds,
 			apply: func(_ *machine, _ *scalar, v Value, _ []Value) (Value, bool, error) {

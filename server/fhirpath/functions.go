@@ -328,6 +328,11 @@ type scalarDef struct {
 	result []Kind // empty: the kind of the input
 	// lenient returns empty for an input of another kind, instead of failing.
 	lenient bool
+	// each applies the function to every item of the input.
+	each bool
+	// optional are the arguments from this one on that may be empty: they are absent
+	// then. 0 means none.
+	optional int
 	// apply computes the result; ok is false for an empty one. An absent
 	// optional argument has kind NodeKind.
 	apply func(m *machine, e *scalar, v Value, args []Value) (result Value, ok bool, err error)
@@ -366,22 +371,46 @@ func defineScalar(name string, d scalarDef) function {
 			}
 			e.data = data
 		}
-		st := static{}
+		st := static{many: d.each && f.st.many}
 		for _, k := range d.result {
 			st.kinds |= 1 << k
 		}
 		if len(d.result) == 0 {
-			st = unknownStatic(false)
+			st = unknownStatic(d.each && f.st.many)
 		}
 		return e, st, nil
 	}}
 }
 
 func (e *scalar) eval(m *machine) error {
+	if e.def.each {
+		return e.evalEach(m)
+	}
 	v, ok, err := m.one(e.in, e.at, e.what)
 	if err != nil || !ok {
 		return err
 	}
+	return e.evalOne(m, v)
+}
+
+// evalEach applies a function of one item to every item of the input.
+func (e *scalar) evalEach(m *machine) error {
+	base := len(m.stack)
+	if err := e.in.eval(m); err != nil {
+		return err
+	}
+	end := len(m.stack)
+	for i := base; i < end; i++ {
+		if err := e.evalOne(m, m.stack[i]); err != nil {
+			return err
+		}
+	}
+	m.slide(base, end)
+	return nil
+}
+
+// evalOne pushes what the function gives for one item.
+func (e *scalar) evalOne(m *machine, v Value) error {
 	if len(e.def.input) > 0 {
 		in, fits := convertTo(v, e.def.input)
 		if !fits {
@@ -396,8 +425,14 @@ func (e *scalar) eval(m *machine) error {
 	args := buf[:0]
 	for i, a := range e.args {
 		x, ok, err := m.one(a, e.at, "an argument of "+e.what)
-		if err != nil || !ok {
+		if err != nil {
 			return err
+		}
+		if !ok {
+			if e.def.optional > 0 && i >= e.def.optional {
+				break
+			}
+			return nil
 		}
 		if i < len(e.def.args) && len(e.def.args[i]) > 0 {
 			in, fits := convertTo(x, e.def.args[i])

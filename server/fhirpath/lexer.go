@@ -3,6 +3,7 @@ package fhirpath
 import (
 	"fmt"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -204,21 +205,44 @@ func (l *lexer) escape(b *strings.Builder) error {
 	case 't':
 		b.WriteByte('\t')
 	case 'u':
-		var r rune
-		for i := 2; i < 6; i++ {
-			d := strings.IndexByte("0123456789abcdef", l.at(i)|0x20)
-			if l.at(i) == 0 || d < 0 {
-				return l.fail(l.pos, `\u is not followed by four hexadecimal digits`)
+		r, err := l.codeUnit(2)
+		if err != nil {
+			return err
+		}
+		l.pos += 4
+		if utf16.IsSurrogate(r) {
+			// A character beyond the first 65,536 is two code units, as in JSON.
+			if l.at(2) != '\\' || l.at(3) != 'u' {
+				return l.fail(l.pos, `\u with half of a surrogate pair`)
 			}
-			r = r<<4 | rune(d)
+			low, err := l.codeUnit(4)
+			if err != nil {
+				return err
+			}
+			if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+				return l.fail(l.pos, `\u with half of a surrogate pair`)
+			}
+			l.pos += 6
 		}
 		b.WriteRune(r)
-		l.pos += 4
 	default:
 		return l.fail(l.pos, `\ is not followed by one of ' " %s \ / f n r t u`, "`")
 	}
 	l.pos += 2
 	return nil
+}
+
+// codeUnit reads four hexadecimal digits, i bytes behind the position.
+func (l *lexer) codeUnit(i int) (rune, error) {
+	var r rune
+	for end := i + 4; i < end; i++ {
+		d := strings.IndexByte("0123456789abcdef", l.at(i)|0x20)
+		if l.at(i) == 0 || d < 0 {
+			return 0, l.fail(l.pos, `\u is not followed by four hexadecimal digits`)
+		}
+		r = r<<4 | rune(d)
+	}
+	return r, nil
 }
 
 // temporal reads @date, @dateTime or @Ttime. Whether the date exists is checked

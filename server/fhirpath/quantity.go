@@ -288,8 +288,8 @@ func quantities(op string, a, b Value) (v Value, found, ok bool) {
 		ua, oka := a.ucumCode()
 		ub, okb := b.ucumCode()
 		if !oka || !okb || unitKind(a.prec) == foreignUnitKind || unitKind(b.prec) == foreignUnitKind {
-			// Years times a plain number are years.
-			if ub != "1" {
+			// Years times a plain number are years, and so is a plain number times years.
+			if ub != "1" && (ua != "1" || op != "*") {
 				return v, false, true
 			}
 		}

@@ -95,7 +95,8 @@ func stringFunctions() map[string]scalarDef {
 		apply: func(_ *machine, _ *scalar, v Value, _ []Value) (Value, bool, error) {
 			return Value{kind: IntegerKind, n: int64(utf8.RuneCountInString(v.text))}, true, nil
 		}}
-	t["substring"] = scalarDef{min: 1, max: 2, input: stringKinds, args: [][]Kind{integerKinds, integerKinds}, result: stringKinds,
+	// An empty length is none: https://hl7.org/fhirpath/N1/#substringstart-integer-length-integer-string.
+	t["substring"] = scalarDef{min: 1, max: 2, optional: 1, input: stringKinds, args: [][]Kind{integerKinds, integerKinds}, result: stringKinds,
 		apply: func(_ *machine, _ *scalar, v Value, args []Value) (Value, bool, error) {
 			start := characters(v.text, args[0].n)
 			if args[0].n < 0 || start < 0 || start >= len(v.text) {
@@ -261,6 +262,9 @@ func (e *splitExpr) eval(m *machine) error {
 	}
 	s, ok := v.stringText()
 	if !ok {
+		if v.valueless() {
+			return nil
+		}
 		return m.fail(Execution, e.at, "split() needs a String, found %s", v.describe())
 	}
 	sep, err := m.text(e.sep, e.at, "split()")
@@ -287,6 +291,9 @@ func (e *toCharsExpr) eval(m *machine) error {
 	}
 	s, ok := v.stringText()
 	if !ok {
+		if v.valueless() {
+			return nil
+		}
 		return m.fail(Execution, e.at, "toChars() needs a String, found %s", v.describe())
 	}
 	for i, r := range s {
@@ -314,20 +321,24 @@ func (e *joinExpr) eval(m *machine) error {
 		return err
 	}
 	var b strings.Builder
-	for i, v := range m.stack[base:] {
+	n := 0
+	for _, v := range m.stack[base:] {
 		s, ok := v.stringText()
 		if !ok {
+			if v.valueless() {
+				continue
+			}
 			return m.fail(Execution, e.at, "join() needs Strings, found %s", v.describe())
 		}
-		if i > 0 {
+		if n > 0 {
 			b.WriteString(sep)
 		}
+		n++
 		b.WriteString(s)
 		if err := m.spend(1+(len(s)+len(sep))/64, e.at); err != nil {
 			return err
 		}
 	}
-	n := len(m.stack) - base
 	m.stack = m.stack[:base]
 	if n > 0 {
 		m.push(String(b.String()))

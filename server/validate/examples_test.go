@@ -89,3 +89,45 @@ func TestExamples(t *testing.T) {
 		t.Errorf("invariants that do not compile: %s", strings.Join(list, "; "))
 	}
 }
+
+// strictlyFaulty are what HL7's examples break of the rules that Options.Strict makes
+// errors of, with the reason that the example is wrong.
+var strictlyFaulty = map[string]string{
+	"modifier extension http://example.org/do-not-use/": "their definitions exist nowhere",
+	"fullUrl must not disagree with the id":             "pat12 for pat2, lri-growth1 for growth1",
+	"expected a unit of UCUM":                           "tbl, TAB, drop, mEq, mcg, ea, ml/hr and month are no units of UCUM",
+	"CodeSystem/v3-orderableDrugForm, found":            "Tab, tab, patch and Vial: the codes are TAB, PATCH and VIAL",
+}
+
+// TestExamplesStrictly validates HL7's examples as $validate does.
+func TestExamplesStrictly(t *testing.T) {
+	all, err := examples.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newValidator(t)
+	met := map[string]bool{}
+	for _, b := range all {
+		r, err := fhir.Decode(r4.Model, b)
+		if err != nil {
+			continue
+		}
+		name := r.Type().Name + "/" + r.Header().ID.Text
+		for _, i := range v.Validate(context.Background(), r, validate.Options{Strict: true}) {
+			known := strings.Contains(i.Diagnostics, faultyExamples[name].issue) && faultyExamples[name].issue != ""
+			for text := range strictlyFaulty {
+				if strings.Contains(i.Diagnostics, text) {
+					known, met[text] = true, true
+				}
+			}
+			if !known {
+				t.Errorf("%s: %s: %s", name, i.Expression, i.Diagnostics)
+			}
+		}
+	}
+	for text, reason := range strictlyFaulty {
+		if !met[text] {
+			t.Errorf("%q (%s) is reported of no example", text, reason)
+		}
+	}
+}

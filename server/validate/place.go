@@ -26,8 +26,15 @@ func offsetOf(object []byte, path []segment) int {
 	at := s.i
 	for i, step := range path {
 		// A primitive has its id and extensions in a property of their own.
-		extra := i+1 < len(path) && step.typ != nil && step.typ.Kind.Primitive()
-		if !s.member(step, extra) {
+		primitive := step.typ != nil && step.typ.Kind.Primitive()
+		extra := i+1 < len(path) && primitive
+		from := s.i
+		found := s.member(step, extra)
+		if !found && primitive && !extra {
+			s.i = from // it has no value
+			found = s.member(step, true)
+		}
+		if !found {
 			return at
 		}
 		at = s.i

@@ -52,3 +52,10 @@ func (u *run) expression() string {
 		}
 	})
 }
+
+// reported tells whether the last issue is an error about the element at the end of the
+// path.
+func (u *run) reported() bool {
+	n := len(u.issues)
+	return n > 0 && u.issues[n-1].Severity == outcome.Failure && u.issues[n-1].Expression == u.expression()
+}
