@@ -34,7 +34,7 @@ type Unread struct {
 }
 
 // SearchParameter is samply's model, but for the resource types: samply knows
-// those of R4 by name and refuses our own.
+// R4's by name and refuses our own.
 type SearchParameter struct {
 	fhir.SearchParameter
 	Base   []string `json:"base"`

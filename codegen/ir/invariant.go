@@ -15,8 +15,8 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// TypeInvariants are the invariants of one type: those of all of it, and those
-// that its definition adds to elements.
+// TypeInvariants are the invariants of one type: of all of it, and the ones that
+// its definition adds to elements.
 type TypeInvariants struct {
 	Name     string
 	Of       *Type // nil for DomainResource

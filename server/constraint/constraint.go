@@ -18,14 +18,14 @@ type Invariant struct {
 	Expression string
 }
 
-// Element are the invariants of one element of a type, beside those of the
+// Element are the invariants of one element of a type, beside the invariants of the
 // element's own type.
 type Element struct {
 	Name       string // without [x]
 	Invariants []Invariant
 }
 
-// Type are the invariants of a type: those of all of it, and of its elements.
+// Type has the invariants of a type as a whole, and of its elements.
 type Type struct {
 	Name       string
 	Invariants []Invariant
@@ -69,7 +69,7 @@ func (c *Context) Reset() { c.Err, c.steps = nil, 0 }
 // Walked are the invariants, by key, that are not evaluated as FHIRPath: they hold
 // by construction, or validation checks them while it walks over a resource.
 var Walked = map[string]string{
-	"ele-1": "an element without value and children is refused when JSON is read",
+	"ele-1": "an element without anything is refused when JSON is read, one with an id only by the walk",
 	"ext-1": "checked at every extension",
 	"ref-1": "checked at every reference",
 	"txt-1": "checked at every narrative",

@@ -1,5 +1,5 @@
-// Package constraint is what R4's invariants are made of once codegen has compiled
-// them to Go (gen/invariant): their table, and the few functions that the compiled
+// Package constraint supports R4's invariants after codegen has compiled them to Go
+// (gen/invariant): the types of their table, and the few functions that the compiled
 // expressions call.
 //
 //	StructureDefinition --codegen/ir--> condition --codegen/emit--> gen/invariant
@@ -8,9 +8,9 @@
 //
 // A compiled invariant reads the fields of the generated structs. Where FHIRPath
 // compares (dates known to the month, units, sets) it calls server/fhirpath, so
-// that there is one meaning of "less than". FHIRPath has three truth values: a
-// condition is compiled to a Go bool twice, as "it is true" and as "it is not
-// false", and of the whole expression the second is asked (fhirpath.Program.Holds).
+// that "less than" has one meaning. FHIRPath has three truth values: codegen
+// compiles a condition to a Go bool twice, as "it is true" and as "it is not false".
+// An invariant holds where its whole expression is not false (fhirpath.Program.Holds).
 //
 // Invariants without a Check are interpreted: gen/invariant lists them, with the
 // reason.

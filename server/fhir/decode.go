@@ -84,7 +84,7 @@ func invalidUTF8(data []byte) error {
 	return nil
 }
 
-// prop is what one JSON property of a type means.
+// prop is the meaning of one JSON property of a type.
 type prop struct {
 	name   string
 	field  *Field

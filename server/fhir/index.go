@@ -42,7 +42,7 @@ func KeyOf(typ SearchType, path string) Key {
 type Value uint64
 
 // Term is one element of a resource's term array: (key, value) in 64 bits. The
-// hash is a truncated SHA-256, so nobody can make two values collide by choice,
+// hash is a truncated SHA-256, so no client can make two values collide by choice,
 // and 10^8 different terms collide by chance with a probability of 3 in 10^4.
 func (k Key) Term(v Value) int64 { return int64(uint64(k) ^ uint64(v)) }
 

@@ -7,8 +7,8 @@
 //	                          |                  |
 //	                     fhir.Model          fhir.Node
 //
-// Parse knows only the grammar; code generation and the search registry walk its
-// tree. Compile resolves functions, types and element names against a model and
+// Parse checks the grammar alone; code generation and server/search walk its tree, and
+// CanonicalPath writes the text that index keys are made of. Compile resolves functions, types and element names against a model and
 // reports what can never work. A Program is immutable and evaluates straight on
 // the generated structs: results are pushed onto one stack that is reused, a
 // path step is a table lookup, and a primitive becomes a System value only where

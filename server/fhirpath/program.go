@@ -75,8 +75,8 @@ func (p *Program) String() string { return p.source }
 func (p *Program) Types() []string { return p.result.names() }
 
 // Context is the environment of an evaluation. The zero value works: %resource
-// and %rootResource are the input then, and functions that ask somebody else
-// fail.
+// and %rootResource are the input then, and functions that need a Resolver, Terminology or
+// Profiles fail.
 type Context struct {
 	// Context cancels a long evaluation; nil never.
 	Context context.Context
@@ -155,7 +155,7 @@ func (p *Program) Holds(ctx *Context, input fhir.Node) (bool, error) {
 }
 
 // machine is the state of one evaluation. Expressions push their results onto
-// stack; who wants them remembers its height and cuts it back.
+// stack; the caller remembers the height of the stack and cuts it back.
 type machine struct {
 	program *Program
 	ctx     *Context

@@ -70,8 +70,8 @@ type comparison uint8
 
 const (
 	decided      comparison = iota
-	undecided               // calendar years against a's of UCUM: nobody knows
-	incomparable            // different dimensions, or units nobody knows
+	undecided               // calendar years against the year of UCUM, a: N1 defines no order
+	incomparable            // different dimensions, or units that are not UCUM
 )
 
 // calendarCodes are the UCUM codes of calendar durations. Years and months have

@@ -259,7 +259,7 @@ func scripted(attribute, value string) bool {
 }
 
 // checkEntities checks that every & starts a reference to a character, or to one of
-// the entities that XML itself has: those of HTML (&nbsp;) are declared nowhere.
+// the entities that XML itself has: the entities of HTML (&nbsp;) are declared nowhere.
 // Spec: https://www.w3.org/TR/xml/#sec-predefined-ent, https://www.w3.org/TR/xml/#wf-Legalchar.
 func checkEntities(s string) error {
 	for {

@@ -18,7 +18,7 @@ func (u *run) binding(n fhir.Node, b *binding) {
 		severity = outcome.Warning
 	}
 	var found []string
-	open := "" // a code of which nobody could tell
+	open := "" // a code that may be in the value set
 	ask := func(system, code string, implied bool) (in bool) {
 		switch u.member(b, system, code, implied) {
 		case inside:

@@ -13,8 +13,8 @@ import (
 type bundleScope struct {
 	bundle *r4.Bundle
 	entry  int // the entry that the current element is in
-	// resources are those of the entries by fullUrl; of an entry without, by type and
-	// id. Made when the first reference is looked up.
+	// resources has the resource of each entry by fullUrl; where an entry has none, by
+	// type and id. Made when the first reference is looked up.
 	resources map[string]fhir.Resource
 }
 

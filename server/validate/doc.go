@@ -34,8 +34,8 @@
 //	operation.go     $validate
 //
 // server/terminology (Codes) decides whether a code is in a value set. Where local
-// definitions cannot tell, a required binding asks the terminology server; where nobody
-// can tell, $validate says so in a warning.
+// definitions cannot tell, a required binding asks the terminology server; where
+// that cannot tell either, $validate says so in a warning.
 //
 // A write is refused for errors. Some rules that HL7's validator calls errors do not keep
 // a resource from being stored: Options.Strict names them.

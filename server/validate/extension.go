@@ -45,8 +45,7 @@ func (u *run) extension(n fhir.Node) {
 	p := u.v.profiles.of(x.URL.Text)
 	if p == nil || p.typ != "Extension" {
 		if modifier {
-			// What it does to the meaning of the element is not known, so that nobody may
-			// read the element. Spec: https://hl7.org/fhir/R4/extensibility.html#modifierExtension.
+			// Without its definition the meaning of the element is not known. Spec: https://hl7.org/fhir/R4/extensibility.html#modifierExtension.
 			u.judge("modifier extension %s %s", x.URL.Text, u.v.profiles.missing(x.URL.Text))
 		}
 		return

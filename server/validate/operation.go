@@ -13,7 +13,7 @@ import (
 // Operation is a $validate request.
 // Spec: https://hl7.org/fhir/R4/resource-operation-validate.html.
 type Operation struct {
-	// Type and ID are those of the URL; "" where it has none.
+	// Type and ID are the resource type and id in the URL; "" where it has none.
 	Type, ID string
 	// Mode is create, update, delete, profile or "". In Parameters it can stand in
 	// the body too.

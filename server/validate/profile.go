@@ -178,7 +178,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		}
 		p.contexts = append(p.contexts, strings.Clone(strings.ReplaceAll(c.Expression.Text, "[x]", "")))
 	}
-	// An element that refers to another one has what that one has.
+	// An element with a contentReference has the children and constraints of its target.
 	for i := range list {
 		_, id, ok := strings.Cut(list[i].ContentReference.Text, "#")
 		if to := byID[id]; ok && to != nil {

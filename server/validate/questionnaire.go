@@ -323,7 +323,7 @@ func (a *answers) holds(w *r4.QuestionnaireItemEnableWhen, up *occurrence) terna
 	return ternaryOf(w.Operator.Text == "!=")
 }
 
-// given returns the answers to a question as an item below up sees them: those of the
+// given returns the answers to a question as an item below up sees them: of the
 // nearest items with the linkId, where groups repeat. known is false where looking for
 // them would take too long.
 func (a *answers) given(linkID string, up *occurrence) (values []fhir.Element, known bool) {

@@ -69,7 +69,7 @@ type Options struct {
 	// validator does: a code that its code system does not have where no required
 	// binding says so, an extension outside the context of its definition, a modifier
 	// extension without known definition, a relative URI of an identifier or code system,
-	// a fullUrl that is not that of the resource. HL7's examples and Synthea's patients
+	// a fullUrl with another id than the resource. HL7's examples and Synthea's patients
 	// have such. Without it they are warnings, and codes are not looked up.
 	Strict bool
 	// Terminology answers memberOf() in invariants, Resolver resolve(); nil where
