@@ -16,8 +16,8 @@ import (
 
 // administer is `kiln admin`.
 func administer() *cobra.Command {
-	c := &cobra.Command{Use: "admin", Short: "Administer the service: clients, users, keys, the search index"}
-	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey())
+	c := &cobra.Command{Use: "admin", Short: "Administer the service: clients, users, keys, the search index, notifications"}
+	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), notification())
 	return c
 }
 

@@ -110,3 +110,17 @@ WHERE r.name = @name;
 SELECT r.name, r.xid::text::bigint AS xid, r.rid, r.version, r.holder, r.leased_until
 FROM change_reader r
 ORDER BY r.name;
+
+-- LogRead puts the reading of a version into the change log.
+-- name: LogRead :exec
+INSERT INTO change (shard, rids, refs, versions, methods)
+SELECT (v.ref & 255)::smallint, ARRAY[v.rid], ARRAY[v.ref], ARRAY[v.version], 'V'
+FROM (
+    SELECT r.rid, r.ref, r.version
+    FROM resource r
+    WHERE r.ref = @ref AND r.shard = @shard AND r.version = @version
+    UNION ALL
+    SELECT h.rid, h.ref, h.version
+    FROM resource_history h
+    WHERE h.ref = @ref AND h.shard = @shard AND h.version = @version
+) v;

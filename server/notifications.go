@@ -16,6 +16,9 @@ func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
 	if s.Service.Access != nil {
 		n.Rights = notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}
 	}
+	if n.Config.VRead {
+		s.Service.LogRead = s.Store.LogRead
+	}
 	if err := n.Start(); err != nil {
 		return nil, err
 	}

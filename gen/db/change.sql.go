@@ -256,6 +256,32 @@ func (q *Queries) LeaseReader(ctx context.Context, arg LeaseReaderParams) ([]Lea
 	return items, nil
 }
 
+const LogRead = `-- name: LogRead :exec
+INSERT INTO change (shard, rids, refs, versions, methods)
+SELECT (v.ref & 255)::smallint, ARRAY[v.rid], ARRAY[v.ref], ARRAY[v.version], 'V'
+FROM (
+    SELECT r.rid, r.ref, r.version
+    FROM resource r
+    WHERE r.ref = $1 AND r.shard = $2 AND r.version = $3
+    UNION ALL
+    SELECT h.rid, h.ref, h.version
+    FROM resource_history h
+    WHERE h.ref = $1 AND h.shard = $2 AND h.version = $3
+) v
+`
+
+type LogReadParams struct {
+	Ref     int64
+	Shard   int16
+	Version int32
+}
+
+// LogRead puts the reading of a version into the change log.
+func (q *Queries) LogRead(ctx context.Context, arg LogReadParams) error {
+	_, err := q.db.Exec(ctx, LogRead, arg.Ref, arg.Shard, arg.Version)
+	return err
+}
+
 const MoveReader = `-- name: MoveReader :execrows
 UPDATE change_reader r
 SET xid = $1::text::xid8, rid = $2, version = $3,

@@ -164,6 +164,7 @@ func Mount(mux *http.ServeMux, h Interactions) {
 	StructureMap(mux, h)
 	Subscription(mux, h)
 	SubscriptionStatus(mux, h)
+	SubscriptionTopic(mux, h)
 	Substance(mux, h)
 	SubstanceNucleicAcid(mux, h)
 	SubstancePolymer(mux, h)

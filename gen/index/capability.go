@@ -140,6 +140,7 @@ var Profiles = map[string][]string{
 	"StructureMap":                      {"http://hl7.org/fhir/StructureDefinition/StructureMap"},
 	"Subscription":                      {"http://hl7.org/fhir/StructureDefinition/Subscription"},
 	"SubscriptionStatus":                {"http://kiln/fhir/StructureDefinition/SubscriptionStatus"},
+	"SubscriptionTopic":                 {"http://kiln/fhir/StructureDefinition/SubscriptionTopic"},
 	"Substance":                         {"http://hl7.org/fhir/StructureDefinition/Substance"},
 	"SubstanceNucleicAcid":              {"http://hl7.org/fhir/StructureDefinition/SubstanceNucleicAcid"},
 	"SubstancePolymer":                  {"http://hl7.org/fhir/StructureDefinition/SubstancePolymer"},

@@ -279,6 +279,8 @@ func Extract(x *fhir.Index, r fhir.Resource) {
 		subscription(x, r)
 	case *r4.SubscriptionStatus:
 		subscriptionStatus(x, r)
+	case *r4.SubscriptionTopic:
+		subscriptionTopic(x, r)
 	case *r4.Substance:
 		substance(x, r)
 	case *r4.SubstanceNucleicAcid:
@@ -448,6 +450,7 @@ var Parameters = slices.Concat(
 	parametersStructureMap,
 	parametersSubscription,
 	parametersSubscriptionStatus,
+	parametersSubscriptionTopic,
 	parametersSubstance,
 	parametersSubstanceNucleicAcid,
 	parametersSubstancePolymer,
@@ -600,6 +603,7 @@ var anyType = []string{
 	"StructureMap",
 	"Subscription",
 	"SubscriptionStatus",
+	"SubscriptionTopic",
 	"Substance",
 	"SubstanceNucleicAcid",
 	"SubstancePolymer",

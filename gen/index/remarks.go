@@ -169,6 +169,7 @@ var Omitted = []Remark{
 	{Base: "StructureMap", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Subscription", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "SubscriptionStatus", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
+	{Base: "SubscriptionTopic", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "Substance", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "SubstanceNucleicAcid", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "SubstancePolymer", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},

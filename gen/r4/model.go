@@ -141,6 +141,7 @@ var Model = &fhir.Model{
 		"StructureMap":                      (*StructureMap)(nil),
 		"Subscription":                      (*Subscription)(nil),
 		"SubscriptionStatus":                (*SubscriptionStatus)(nil),
+		"SubscriptionTopic":                 (*SubscriptionTopic)(nil),
 		"Substance":                         (*Substance)(nil),
 		"SubstanceNucleicAcid":              (*SubstanceNucleicAcid)(nil),
 		"SubstancePolymer":                  (*SubstancePolymer)(nil),

@@ -250,6 +250,7 @@ func TestSubscriptionIsChecked(t *testing.T) {
 		{"a header of ours", subscription("Patient?", ok, `,"header":["X-Signature: x"]`), "X-Signature"},
 		{"a header of the connection", subscription("Patient?", ok, `,"header":["Host: x"]`), "Host"},
 		{"a header with a line break", subscription("Patient?", ok, `,"header":["X: a\r\nY: b"]`), "header"},
+		{"an unknown topic", `{"resourceType":"Subscription","status":"requested","topic":"http://example.org/none","channel":{"type":"rest-hook","endpoint":"` + ok + `"}}`, "example.org/none"},
 		{"no colon", subscription("Patient?", ok, `,"header":["nonsense"]`), "header"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -844,5 +845,95 @@ func TestEventsHistory(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("history\n%v, want\n%v", got, want)
+	}
+}
+
+// Contract, Notifications 1: vread is an event only with notifications.vread.
+func TestVReadIsAnEvent(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *server.Config) { c.Notifications.VRead = true })
+	id := s.do("POST", "/Patient", patient("Read")).json.(map[string]any)["id"].(string)
+	e := s.stream("/Patient/$events?events=vread")
+	s.do("GET", "/Patient/"+id, "")
+	s.do("GET", "/Patient/"+id+"/_history/1", "")
+	if ev := e.next(); ev.name != "patient-viewed" || !strings.Contains(ev.data, `"event":"vread"`) || !strings.Contains(ev.data, id) {
+		t.Errorf("%+v", ev)
+	}
+	e.close()
+}
+
+// topicJSON is a topic of finished Observations: what was not final and becomes it.
+const topicJSON = `{"resourceType":"SubscriptionTopic","url":"http://example.org/topic/final","status":"active","resourceTrigger":[{"resource":"Observation",
+	"supportedInteraction":["create","update"],"queryCriteria":{"previous":"status:not=final","resultForCreate":"test-passes","current":"status=final","requireBoth":true}}],
+	"canFilterBy":[{"resource":"Observation","filterParameter":"subject"}],"notificationShape":[{"resource":"Observation","include":["Observation:subject"]}]}`
+
+// Contract, Notifications 2: topic and filterBy, and the Backport IG's form of the same.
+func TestTopics(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick)
+	if a := s.do("POST", "/SubscriptionTopic", topicJSON); a.status != 201 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	plain, backport := newReceiver(t), newReceiver(t)
+	filter := `"filterBy":[{"resourceType":"Observation","filterParameter":"subject","value":"Patient/a"}]`
+	of := func(filter, endpoint string) string {
+		return `{"resourceType":"Subscription","status":"requested","topic":"http://example.org/topic/final",` + filter +
+			`,"channel":{"type":"rest-hook","endpoint":"` + endpoint + `","payload":"application/fhir+json"}}`
+	}
+	if a := s.do("POST", "/Subscription", of(strings.Replace(filter, `"subject"`, `"code"`, 1), plain.url)); a.status != 422 || !strings.Contains(string(a.body), "code") {
+		t.Errorf("a filter that the topic does not offer: %d %s", a.status, a.body)
+	}
+	s.subscribe(of(filter, plain.url))
+	plain.any()
+	ig := "http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/"
+	s.subscribe(`{"resourceType":"Subscription","status":"requested","reason":"r","criteria":"http://example.org/topic/final","_criteria":{"extension":[{"url":"` + ig +
+		`backport-filter-criteria","valueString":"Observation?subject=Patient/a"}]},"channel":{"extension":[{"url":"` + ig + `backport-heartbeat-period","valueUnsignedInt":3600}],
+		"type":"rest-hook","endpoint":"` + backport.url + `","payload":"application/fhir+json","_payload":{"extension":[{"url":"` + ig + `backport-payload-content","valueCode":"full-resource"}]}}}`)
+	if d := backport.any(); d.json["resourceType"] != "Bundle" || d.json["type"] != "history" || !strings.Contains(string(d.body), `"valueCode":"handshake"`) {
+		t.Errorf("handshake %s", d.body)
+	}
+	s.do("PUT", "/Patient/a", `{"resourceType":"Patient","id":"a"}`)
+	put := func(id, patient, status string) {
+		if a := s.do("PUT", "/Observation/"+id, fmt.Sprintf(`{"resourceType":"Observation","id":%q,"status":%q,"code":{"text":"x"},"subject":{"reference":"Patient/%s"}}`, id, status, patient)); a.status >= 300 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	s.do("PUT", "/Patient/b", `{"resourceType":"Patient","id":"b"}`)
+	put("other", "b", "final")     // another subject
+	put("one", "a", "preliminary") // not final yet
+	put("one", "a", "final")       // this one
+	put("one", "a", "final")       // was final before
+	put("two", "a", "final")       // created as final: the test of what was before passes
+	for _, want := range []string{"one/2", "two/1"} {
+		if d := plain.next(); fmt.Sprint(d.json["resourceId"], "/", d.json["versionId"]) != want {
+			t.Errorf("%s, want %s", d.body, want)
+		}
+	}
+	var d delivery
+	for d = backport.next(); !strings.Contains(string(d.body), "event-notification"); d = backport.next() {
+	}
+	entries := d.json["entry"].([]any)
+	first := entries[0].(map[string]any)["resource"].(map[string]any)
+	if first["resourceType"] != "Parameters" || len(entries) != 3 || !strings.Contains(string(d.body), `"id":"one"`) || !strings.Contains(string(d.body), "Patient/a") {
+		t.Errorf("%d entries: %s", len(entries), d.body)
+	}
+}
+
+// Contract, Notifications 3: heartbeats when nothing else was sent; off past its end.
+func TestHeartbeatsAndEnd(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick, func(c *server.Config) { c.Notifications.Webhook.HeartbeatIntervalSeconds = 1 })
+	r := newReceiver(t)
+	end := time.Now().Add(5 * time.Second).UTC().Format(time.RFC3339)
+	id := s.subscribe(strings.Replace(subscription("Patient?", r.url), `"reason"`, `"end":"`+end+`","reason"`, 1))
+	r.any()
+	d := r.any()
+	if d.json["type"] != "heartbeat" || d.json["status"] != "active" || d.header.Get("Content-Type") != "application/fhir+json" {
+		t.Errorf("%s", d.body)
+	}
+	s.awaitStatus(id, "off")
+	list := s.do("GET", "/Subscription/$status?id="+id, "").json.(map[string]any)
+	if entries, _ := list["entry"].([]any); list["type"] != "searchset" || len(entries) != 1 {
+		t.Errorf("$status of the type: %v", list)
 	}
 }

@@ -47,7 +47,10 @@ type Service struct {
 	Facts          Facts
 	// Access decides what a principal may do; nil serves only the open one.
 	Access *access.Decider
-	Logger *slog.Logger // nil discards
+	// LogRead is told of every version that is read by itself; nil where that is no
+	// event.
+	LogRead func(ctx context.Context, v fhir.Version) error
+	Logger  *slog.Logger // nil discards
 
 	metadata metadata
 }

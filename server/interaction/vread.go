@@ -40,5 +40,10 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 	if err != nil {
 		return Response{}, err
 	}
+	if s.LogRead != nil {
+		if err := s.LogRead(ctx, v); err != nil {
+			return Response{}, err
+		}
+	}
 	return readResponse(v, p.IfNoneMatch, p.IfModifiedSince), nil
 }

@@ -183,6 +183,16 @@ func (s *Store) ChangedVersions(ctx context.Context, keys []VersionKey, types ma
 	return versions, nil
 }
 
+// LogRead puts the reading of a version into the change log, where that is an event.
+func (s *Store) LogRead(ctx context.Context, v fhir.Version) error {
+	ref, shard := place(v.ResourceType, v.ID)
+	err := db.New(s.side).LogRead(ctx, db.LogReadParams{Ref: ref, Shard: shard, Version: int32(v.VersionID)})
+	if err == nil {
+		s.changed()
+	}
+	return translate(err)
+}
+
 // TrimChanges deletes the changes that were written before an instant and that every
 // named reader has passed, and those that were written before unread whoever has
 // passed them. It returns the number of their transactions.
