@@ -67,7 +67,7 @@ and stops when it ends.`,
 func banner(w io.Writer, s *server.Server) {
 	base := s.Config.Server.BaseURL
 	if base == "" {
-		base = "http://" + s.Config.Server.Listen + "/fhir"
+		base = s.Config.Server.Scheme() + "://" + s.Config.Server.Listen + "/fhir"
 	}
 	data := s.Config.Database.URL
 	if s.Database != nil {

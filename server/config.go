@@ -35,6 +35,9 @@ type ServerConfig struct {
 	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
 	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
 	Pprof          bool     `koanf:"pprof" restart:"" doc:"serve /debug/pprof to loopback clients"`
+	MaxConnections int      `koanf:"max_connections" restart:"" doc:"connections of clients at the same time, streams included; others wait"`
+
+	TLS TLSConfig `koanf:"tls" restart:""`
 }
 
 // DatabaseConfig is about PostgreSQL.
@@ -92,7 +95,7 @@ type LogConfig struct {
 // Default is the configuration of a server that nothing was configured for.
 func Default() Config {
 	return Config{
-		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20},
+		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20, MaxConnections: 20000},
 		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60},
 		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30},
@@ -118,6 +121,7 @@ func (c Config) Check() error {
 		p.add("fhir.version_conflict_status is %d: expected 409 or 412", s)
 	}
 	p.atLeast("server.max_body_bytes", c.Server.MaxBodyBytes, 1024)
+	p.atLeast("server.max_connections", int64(c.Server.MaxConnections), 1)
 	p.atLeast("server.drain_seconds", int64(c.Server.DrainSeconds), 0)
 	p.atLeast("database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1)
 	p.atLeast("database.wait_seconds", int64(c.Database.WaitSeconds), 0)
@@ -140,6 +144,7 @@ func (c Config) Check() error {
 		p.add("%v", err)
 	}
 	p.join(c.Notifications.check())
+	p.join(c.Server.TLS.check())
 	p.join(c.Auth.Check())
 	return p.err()
 }
@@ -173,7 +178,7 @@ func (c Config) baseURLs() []string {
 	if c.baseURL() != "" {
 		return []string{c.baseURL()}
 	}
-	at := "http://" + c.Server.Listen
+	at := c.Server.Scheme() + "://" + c.Server.Listen
 	return []string{at + "/fhir", at, strings.Replace(at, "127.0.0.1", "localhost", 1) + "/fhir", strings.Replace(at, "127.0.0.1", "localhost", 1)}
 }
 

@@ -364,17 +364,14 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err != nil {
 		return listenError(c.Server.Listen, err)
 	}
+	listener = limitConnections(listener, c.Server.MaxConnections)
 	var handler atomic.Pointer[http.Handler]
 	starting := admin.Starting()
 	handler.Store(&starting)
-	httpServer := &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }),
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       5 * time.Minute,
-		WriteTimeout:      10 * time.Minute,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    256 << 10,
-		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+	httpServer := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }), o.Logger)
+	if listener, err = c.Server.secure(listener); err != nil {
+		listener.Close()
+		return err
 	}
 	served := make(chan error, 1)
 	go func() { served <- httpServer.Serve(listener) }()

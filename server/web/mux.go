@@ -120,6 +120,7 @@ func (a admitted) ServeExchange(x *Exchange, r *http.Request) {
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &Exchange{ResponseWriter: w, Route: "other", ID: requestID(r), mux: m, ctx: r.Context(), path: r.URL.Path, start: time.Now()}
 	w.Header()["X-Request-Id"] = []string{x.ID}
+	pace(w, r, paceGrace)
 	defer m.finish(x, r)
 	if m.Now().CORS.answer(x, r) {
 		return
@@ -148,6 +149,9 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 		m.Logger.LogAttrs(x.ctx, slog.LevelError, "panic", slog.String("request", x.ID),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		x.Fail(r, fmt.Errorf("panic: %v", p))
+	}
+	if b, ok := r.Body.(*pacedBody); ok {
+		b.stop()
 	}
 	m.observe(x, r)
 }

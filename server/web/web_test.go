@@ -291,3 +291,36 @@ func mustPrefix(t *testing.T, text string) netip.Prefix {
 	}
 	return p
 }
+
+// A body that comes slower than 1 kB a second after some time is cut; one that comes
+// fast enough is not.
+func TestSlowBody(t *testing.T) {
+	results := make(chan error, 2)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pace(w, r, 300*time.Millisecond)
+		_, err := io.Copy(io.Discard, r.Body)
+		results <- err
+	}))
+	defer s.Close()
+	send := func(piece int, pause time.Duration) error {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 10*piece)
+		for range 10 {
+			if _, err := conn.Write(make([]byte, piece)); err != nil {
+				break
+			}
+			time.Sleep(pause)
+		}
+		return <-results
+	}
+	if err := send(1, 100*time.Millisecond); err == nil {
+		t.Error("a slow body is read to its end")
+	}
+	if err := send(1000, 60*time.Millisecond); err != nil {
+		t.Errorf("a body that is fast enough: %v", err)
+	}
+}

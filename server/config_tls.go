@@ -1,0 +1,121 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// TLSConfig is about HTTPS. The files are read again when they change.
+type TLSConfig struct {
+	CertFile     string `koanf:"cert_file" doc:"certificate chain as PEM; empty serves plain HTTP"`
+	KeyFile      string `koanf:"key_file" doc:"its private key as PEM"`
+	ClientCAFile string `koanf:"client_ca_file" doc:"authorities as PEM, of which clients must show a certificate; empty asks for none"`
+}
+
+func (c TLSConfig) check() error {
+	switch {
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return errors.New("server.tls.cert_file and server.tls.key_file belong together: one is set and the other is not")
+	case c.ClientCAFile != "" && c.CertFile == "":
+		return errors.New("server.tls.client_ca_file needs server.tls.cert_file and server.tls.key_file")
+	}
+	return nil
+}
+
+// secure is the listener with TLS where it is configured. TLS 1.2 is the oldest
+// version spoken.
+func (c ServerConfig) secure(l net.Listener) (net.Listener, error) {
+	if c.TLS.CertFile == "" {
+		return l, nil
+	}
+	files := &certificateFiles{config: c.TLS}
+	if err := files.load(); err != nil {
+		return l, err
+	}
+	return tls.NewListener(l, &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"h2", "http/1.1"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.current(), nil },
+	}), nil
+}
+
+// certificateFiles keeps the TLS configuration as new as its files.
+type certificateFiles struct {
+	config TLSConfig
+
+	mu      sync.Mutex
+	looked  time.Time
+	changed [3]time.Time // of each file
+	now     *tls.Config
+}
+
+// lookAtFiles is how often the files are looked at, at most.
+const lookAtFiles = time.Second
+
+// current is the configuration of the files as they are. While new ones cannot be
+// used, as half-written ones, the old ones serve on.
+func (f *certificateFiles) current() *tls.Config {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) >= lookAtFiles {
+		f.looked = time.Now()
+		if f.times() != f.changed {
+			_ = f.loadLocked()
+		}
+	}
+	return f.now
+}
+
+func (f *certificateFiles) load() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looked = time.Now()
+	return f.loadLocked()
+}
+
+func (f *certificateFiles) times() (out [3]time.Time) {
+	for i, name := range []string{f.config.CertFile, f.config.KeyFile, f.config.ClientCAFile} {
+		if name == "" {
+			continue
+		}
+		if info, err := os.Stat(name); err == nil {
+			out[i] = info.ModTime()
+		}
+	}
+	return out
+}
+
+func (f *certificateFiles) loadLocked() error {
+	times := f.times()
+	pair, err := tls.LoadX509KeyPair(f.config.CertFile, f.config.KeyFile)
+	if err != nil {
+		return fmt.Errorf("server.tls: %w", err)
+	}
+	next := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{pair}}
+	if f.config.ClientCAFile != "" {
+		pem, err := os.ReadFile(f.config.ClientCAFile)
+		if err != nil {
+			return fmt.Errorf("server.tls.client_ca_file: %w", err)
+		}
+		next.ClientCAs, next.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !next.ClientCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("server.tls.client_ca_file: %s holds no certificate", f.config.ClientCAFile)
+		}
+	}
+	f.now, f.changed = next, times
+	return nil
+}
+
+// Scheme is that of the URLs the server listens at.
+func (c ServerConfig) Scheme() string {
+	if c.TLS.CertFile != "" {
+		return "https"
+	}
+	return "http"
+}
