@@ -21,6 +21,7 @@ type Config struct {
 	Validation  ValidationConfig  `koanf:"validation"`
 	Terminology TerminologyConfig `koanf:"terminology"`
 	Auth        AuthConfig        `koanf:"auth"`
+	Audit       AuditConfig       `koanf:"audit"`
 	Log         LogConfig         `koanf:"log"`
 
 	Notifications NotificationsConfig `koanf:"notifications"`
@@ -145,6 +146,7 @@ func (c Config) Check() error {
 	}
 	p.join(c.Notifications.check())
 	p.join(c.Server.TLS.check())
+	p.join(c.Audit.check())
 	p.join(c.Auth.Check())
 	return p.err()
 }

@@ -24,6 +24,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/admin"
+	"kiln/server/audit"
 	"kiln/server/interaction"
 	"kiln/server/operation"
 	"kiln/server/postgres"
@@ -55,6 +56,7 @@ type Server struct {
 
 	derived  atomic.Pointer[derived]
 	limiter  *ratelimit.Limiter
+	audit    *audit.Recorder
 	admin    *admin.Part
 	version  string
 	served   atomic.Int64 // requests
@@ -117,6 +119,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Service, err = s.interactions(o); err != nil { // what FHIR means
 		return nil, err
 	}
+
+	s.audit = s.auditRecorder() // who did what
 
 	// The paths, each part its own; FHIR has all that is left.
 	s.limiter = &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
@@ -260,6 +264,16 @@ func (s *Server) mux() *web.Mux {
 	}
 }
 
+// auditRecorder records interactions and what administrators do.
+func (s *Server) auditRecorder() *audit.Recorder {
+	a := &audit.Recorder{Rest: func() string { return s.now().auditRest() }, Store: s.Store, Now: time.Now, Logger: s.Logger,
+		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies },
+		Make:    func(body []byte) (*store.Write, error) { return s.Service.NewWrite("AuditEvent", body) }}
+	a.Start()
+	s.onClose(a.Close)
+	return a
+}
+
 // administration answers for the state of this server.
 func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
@@ -271,6 +285,11 @@ func (s *Server) administration() *admin.Part {
 		},
 		Instances: func(ctx context.Context) ([]store.Instance, error) {
 			return s.Store.Instances(ctx, time.Now().Add(-instanceDead))
+		},
+		Changed: func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string) {
+			e := s.audit.Of(ctx, x, r)
+			e.Interaction, e.Action, e.Description = "configure", "U", what+": "+to
+			s.audit.Record(e)
 		},
 	}
 }
@@ -306,6 +325,7 @@ func (s *Server) fhir() *rest.Handler {
 		BaseURL:             s.Config.baseURL(),
 		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
 		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
+		Audit:               s.audit,
 	}
 }
 

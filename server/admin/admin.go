@@ -33,7 +33,7 @@ type Part struct {
 	Database        func(ctx context.Context) (store.DatabaseStatistics, error)
 	Instances       func(ctx context.Context) ([]store.Instance, error)
 	// Changed is told of each change that an administrator has made; nil is not.
-	Changed func(ctx context.Context, r *http.Request, what, to string)
+	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }
 
 // readyTimeout bounds how long a health check may wait for the database.

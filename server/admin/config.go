@@ -42,7 +42,7 @@ func (p *Part) mountConfig(m *web.Mux) {
 	m.HandleFunc(web.Admin, "DELETE /admin/features/{flag}", func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("flag")
 		e, err := p.Settings.DeleteFlag(r.Context(), name)
-		p.changed(r, err, "feature "+name, "taken back")
+		p.changed(w, r, err, "feature "+name, "taken back")
 		answer(w, r, e, err)
 	})
 }
@@ -80,14 +80,14 @@ func (p *Part) putConfig(w http.ResponseWriter, r *http.Request) {
 		value = v
 	}
 	e, err := p.Settings.Put(r.Context(), name, value, who(r))
-	p.changed(r, err, "configuration "+name, shown(e))
+	p.changed(w, r, err, "configuration "+name, shown(e))
 	answer(w, r, e, err)
 }
 
 func (p *Part) deleteConfig(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("category") + "." + r.PathValue("key")
 	e, err := p.Settings.Delete(r.Context(), name)
-	p.changed(r, err, "configuration "+name, "taken back to "+shown(e))
+	p.changed(w, r, err, "configuration "+name, "taken back to "+shown(e))
 	answer(w, r, e, err)
 }
 
@@ -120,14 +120,14 @@ func (p *Part) putFlag(w http.ResponseWriter, r *http.Request) {
 	if *in.Enabled {
 		state = "on"
 	}
-	p.changed(r, err, "feature "+name, state)
+	p.changed(w, r, err, "feature "+name, state)
 	answer(w, r, e, err)
 }
 
 // changed tells the audit of a change that an administrator has made.
-func (p *Part) changed(r *http.Request, err error, what, to string) {
+func (p *Part) changed(w http.ResponseWriter, r *http.Request, err error, what, to string) {
 	if err == nil && p.Changed != nil {
-		p.Changed(r.Context(), r, what, to)
+		p.Changed(r.Context(), r, web.Of(w), what, to)
 	}
 }
 

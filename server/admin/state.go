@@ -80,7 +80,7 @@ func (p *Part) clearCaches(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Clear(in.Caches)
-	p.changed(r, nil, "caches "+strings.Join(in.Caches, ", "), "cleared")
+	p.changed(w, r, nil, "caches "+strings.Join(in.Caches, ", "), "cleared")
 	answer(w, r, map[string]any{"status": "cleared", "caches": in.Caches}, nil)
 }
 

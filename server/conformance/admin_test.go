@@ -27,6 +27,7 @@ func within(t testing.TB, what string, holds func() bool) {
 
 // Operations: GET and PUT /admin/config, effective at once on all servers.
 func TestAdminConfig(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	a, b := startOn(t, url), startOn(t, url)
 	put := func(s *service, path, body string) *answer {
@@ -115,6 +116,7 @@ func TestAdminConfig(t *testing.T) {
 
 // Operations: flags are real switches, one value with the setting of the same thing.
 func TestAdminFeatures(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	a, b := startOn(t, url), startOn(t, url)
 	list := a.get(a.root("/admin/features")).want(200)
@@ -145,6 +147,7 @@ func TestAdminFeatures(t *testing.T) {
 
 // Operations, Rate limits: shared by all servers of a database.
 func TestRateLimit(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	limit := func(c *server.Config) { c.Auth.RateLimiting.Requests = 10 }
 	a, b := startOn(t, url, limit), startOn(t, url, limit)
@@ -168,6 +171,7 @@ func TestRateLimit(t *testing.T) {
 }
 
 func TestAdminState(t *testing.T) {
+	t.Parallel()
 	url := storetest.New(t)
 	a, b := startOn(t, url), startOn(t, url)
 	a.create(`{"resourceType":"Patient"}`)

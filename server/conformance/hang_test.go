@@ -19,6 +19,7 @@ import (
 // A database that hangs costs no request more than database.timeout_seconds: 503
 // with an OperationOutcome. When it answers again, so does the service.
 func TestDatabaseHangs(t *testing.T) {
+	t.Parallel()
 	const seconds = 3
 	if os.Getenv("TEST_DATABASE_URL") == "" {
 		t.Skip("no tests on PostgreSQL are wanted")

@@ -21,6 +21,9 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 	if typ != "" && s.Model.Resources[typ] == nil {
 		return s.UnknownType(typ)
 	}
+	if typ == "AuditEvent" && (i == access.Update || i == access.Patch || i == access.Delete) {
+		return outcome.NotSupported("an AuditEvent can be neither changed nor deleted").WithStatus(http.StatusMethodNotAllowed)
+	}
 	rights, err := s.Access.Rights(ctx)
 	switch {
 	case err != nil || rights == nil:

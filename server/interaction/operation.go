@@ -102,6 +102,16 @@ func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string)
 	return s.may(ctx, i, typ, id)
 }
 
+// NewWrite makes the write of a new resource that the server itself has made.
+func (s *Service) NewWrite(typ string, body []byte) (*store.Write, error) {
+	r, err := s.decode(typ, body)
+	if err != nil {
+		return nil, err
+	}
+	w := &store.Write{Method: fhir.POST, ResourceType: typ, ID: s.NewID()}
+	return w, s.draft(w, r, nil)
+}
+
 // Draft fills in body and index of w from r, as it is to be stored.
 func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
 	return s.draft(w, r, edits)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"kiln/gen/handler"
+	"kiln/server/audit"
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/web"
@@ -24,6 +26,8 @@ type Handler struct {
 	// AllowSkipValidation lets X-Skip-Validation of this client skip validation; nil
 	// lets nobody.
 	AllowSkipValidation func(ctx context.Context) bool
+	// Audit records requests; nil records nothing.
+	Audit *audit.Recorder
 
 	root   *web.Mux
 	routes *http.ServeMux
@@ -56,8 +60,9 @@ type call struct {
 	*web.Exchange
 	h      *Handler
 	ctx    context.Context
-	values url.Values // of a search by POST: _format and _pretty can stand there
-	leave  func()     // gives back the body's room in the bodyLimit
+	values url.Values    // of a search by POST: _format and _pretty can stand there
+	leave  func()        // gives back the body's room in the bodyLimit
+	read   *fhir.Version // what a read or a vread answers with
 }
 
 func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, ctx: x.Context()} }
@@ -65,9 +70,16 @@ func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, 
 // ServeExchange serves one request.
 func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 	c := h.call(x)
+	var recorded *audit.Request
+	if h.Audit != nil {
+		c.ctx, recorded = h.Audit.Begin(c.ctx, x, r)
+	}
 	defer func() {
 		if c.leave != nil {
 			c.leave()
+		}
+		if recorded != nil {
+			recorded.End(x, r, c.subject(r), c.read)
 		}
 	}()
 	if r.Header.Get("X-Skip-Validation") == "true" && h.AllowSkipValidation != nil && h.AllowSkipValidation(c.ctx) {
@@ -78,6 +90,17 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 		return
 	}
 	h.routes.ServeHTTP(c, r)
+}
+
+// subject is the reference of the resource that a request is about, "" where its
+// path names none.
+func (c *call) subject(r *http.Request) string {
+	id := r.PathValue("id")
+	typ, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if !fhir.ValidID(id) || c.h.Service.Model.Resources[typ] == nil {
+		return ""
+	}
+	return typ + "/" + id
 }
 
 // fail answers with an error as an OperationOutcome.

@@ -38,6 +38,9 @@ func (h *Handler) misplaced(c *call, r *http.Request) bool {
 
 // version answers a read or a vread.
 func (c *call) version(r *http.Request, resp interaction.Response, err error) {
+	if err == nil {
+		c.read = &resp.Version
+	}
 	if err == nil && resp.Version.ResourceType == "Binary" && wantsContent(r) {
 		c.content(r, resp)
 		return

@@ -94,6 +94,10 @@ func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
 		return nil
 	}
 	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) {
+		ws, err := companions(ctx, ws)
+		if err != nil {
+			return err
+		}
 		return s.queue.write(ctx, ws)
 	}
 	return s.InTx(ctx, func(t *Tx) error { return t.Write(ctx, ws) })
@@ -189,6 +193,10 @@ func pause(ctx context.Context, attempt int) error {
 // statements. The first one that fails is a *WriteError, after which the
 // transaction can only be given up.
 func (t *Tx) Write(ctx context.Context, ws []*Write) error {
+	ws, err := companions(ctx, ws)
+	if err != nil {
+		return err
+	}
 	seen := make(map[int64]int, len(ws))
 	if t.renew {
 		if err := t.store.renew(ctx, ws...); err != nil {

@@ -1,0 +1,184 @@
+package audit
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// Event is something that an AuditEvent tells of.
+type Event struct {
+	Time        time.Time
+	Interaction string // of FHIR: read, search-type, create; or one of ours: login, configure
+	Action      string // C, R, U, D or E
+	Outcome     string // 0 success, 4 the request's fault, 8 the server's
+	Description string // of a failure, or of what was configured
+	Subject     string // user
+	Client      string
+	FHIRUser    string // reference
+	Address     string // of the client
+	Resource    string // reference
+	Patient     string // reference
+	Query       string // path and parameters of a search
+	RequestID   string
+	Purpose     string // of use, a code of v3 ActReason
+
+	// body is a resource that Patient is still to be taken from, off the request
+	// path.
+	body []byte
+}
+
+// The outcomes. Spec: https://hl7.org/fhir/R4/valueset-audit-event-outcome.html.
+const (
+	Success = "0"
+	Minor   = "4"
+	Serious = "8"
+)
+
+type coding struct {
+	System  string `json:"system,omitempty"`
+	Code    string `json:"code"`
+	Display string `json:"display,omitempty"`
+}
+
+type concept struct {
+	Coding []coding `json:"coding"`
+}
+
+type identifier struct {
+	System string `json:"system,omitempty"`
+	Value  string `json:"value"`
+}
+
+type reference struct {
+	Reference  string      `json:"reference,omitempty"`
+	Identifier *identifier `json:"identifier,omitempty"`
+	Display    string      `json:"display,omitempty"`
+}
+
+type network struct {
+	Address string `json:"address"`
+	Type    string `json:"type"`
+}
+
+type agent struct {
+	Type      *concept   `json:"type,omitempty"`
+	Who       *reference `json:"who,omitempty"`
+	AltID     string     `json:"altId,omitempty"`
+	Name      string     `json:"name,omitempty"`
+	Requestor bool       `json:"requestor"`
+	Network   *network   `json:"network,omitempty"`
+}
+
+type entity struct {
+	What  *reference `json:"what,omitempty"`
+	Type  *coding    `json:"type,omitempty"`
+	Role  *coding    `json:"role,omitempty"`
+	Query string     `json:"query,omitempty"`
+}
+
+type auditEvent struct {
+	ResourceType string    `json:"resourceType"`
+	Type         coding    `json:"type"`
+	Subtype      []coding  `json:"subtype,omitempty"`
+	Action       string    `json:"action"`
+	Recorded     string    `json:"recorded"`
+	Outcome      string    `json:"outcome"`
+	OutcomeDesc  string    `json:"outcomeDesc,omitempty"`
+	Purpose      []concept `json:"purposeOfEvent,omitempty"`
+	Agent        []agent   `json:"agent"`
+	Source       struct {
+		Observer reference `json:"observer"`
+		Type     []coding  `json:"type"`
+	} `json:"source"`
+	Entity []entity `json:"entity,omitempty"`
+}
+
+const (
+	dicom        = "http://dicom.nema.org/resources/ontology/DCM"
+	participants = "http://terminology.hl7.org/CodeSystem/v3-ParticipationType"
+	entityTypes  = "http://terminology.hl7.org/CodeSystem/audit-entity-type"
+	objectRoles  = "http://terminology.hl7.org/CodeSystem/object-role"
+)
+
+// JSON is the event as an AuditEvent without id.
+func (e *Event) JSON() ([]byte, error) {
+	a := auditEvent{ResourceType: "AuditEvent", Action: e.Action, Outcome: e.Outcome, OutcomeDesc: e.Description,
+		Recorded: e.Time.UTC().Format("2006-01-02T15:04:05.000Z"),
+		Type:     coding{"http://terminology.hl7.org/CodeSystem/audit-event-type", "rest", "RESTful Operation"},
+		Subtype:  []coding{{"http://hl7.org/fhir/restful-interaction", e.Interaction, ""}}}
+	switch e.Interaction {
+	case "login", "logout", "token", "revoke":
+		a.Type = coding{dicom, "110114", "User Authentication"}
+		a.Subtype[0].System = "urn:kiln:audit"
+	case "configure", "register", "manage":
+		a.Type = coding{dicom, "110100", "Application Activity"}
+		a.Subtype[0].System = "urn:kiln:audit"
+	}
+	if e.Purpose != "" {
+		a.Purpose = []concept{{[]coding{{"http://terminology.hl7.org/CodeSystem/v3-ActReason", e.Purpose, ""}}}}
+	}
+	client := agent{Type: &concept{[]coding{{dicom, "110153", "Source Role ID"}}}, Requestor: e.Subject == "" || e.Subject == e.Client, Name: e.Client}
+	if e.Client != "" {
+		client.Who = &reference{Identifier: &identifier{Value: e.Client}}
+	} else {
+		client.Who = &reference{Display: "anonymous"}
+	}
+	if e.Address != "" {
+		client.Network = &network{e.Address, "2"}
+	}
+	server := agent{Type: &concept{[]coding{{dicom, "110152", "Destination Role ID"}}}, Who: &reference{Display: "Kiln"}}
+	a.Agent = []agent{client, server}
+	if e.Subject != "" && e.Subject != e.Client {
+		user := agent{Type: &concept{[]coding{{participants, "IRCP", "information recipient"}}}, AltID: e.Subject, Requestor: true, Who: &reference{Identifier: &identifier{Value: e.Subject}}}
+		if e.FHIRUser != "" {
+			user.Who.Reference = e.FHIRUser
+		}
+		a.Agent = append(a.Agent, user)
+	}
+	a.Source.Observer = reference{Display: "Kiln"}
+	a.Source.Type = []coding{{"http://terminology.hl7.org/CodeSystem/security-source-type", "4", "Application Server"}}
+	if e.Patient == "" && len(e.body) > 0 {
+		e.Patient = patientOf(e.Resource, e.body)
+	}
+	if e.Resource != "" {
+		a.Entity = append(a.Entity, entity{What: &reference{Reference: e.Resource}, Type: &coding{entityTypes, "2", "System Object"}, Role: &coding{objectRoles, "4", "Domain Resource"}})
+	}
+	if e.Patient != "" {
+		a.Entity = append(a.Entity, entity{What: &reference{Reference: e.Patient}, Type: &coding{entityTypes, "1", "Person"}, Role: &coding{objectRoles, "1", "Patient"}})
+	}
+	if e.Query != "" {
+		a.Entity = append(a.Entity, entity{Type: &coding{entityTypes, "2", "System Object"}, Role: &coding{objectRoles, "24", "Query"},
+			Query: base64.StdEncoding.EncodeToString([]byte(e.Query))})
+	}
+	if e.RequestID != "" {
+		a.Entity = append(a.Entity, entity{What: &reference{Identifier: &identifier{Value: e.RequestID}},
+			Type: &coding{"https://profiles.ihe.net/ITI/BALP/CodeSystem/BasicAuditEntityType", "XrequestId", ""}})
+	}
+	return json.Marshal(a)
+}
+
+// patientOf is the patient that a resource is about, "" where it names none.
+func patientOf(resource string, body []byte) string {
+	if strings.HasPrefix(resource, "Patient/") {
+		id, _, _ := strings.Cut(strings.TrimPrefix(resource, "Patient/"), "/")
+		return "Patient/" + id
+	}
+	var r struct{ Subject, Patient, Beneficiary, For json.RawMessage }
+	if json.Unmarshal(body, &r) != nil {
+		return ""
+	}
+	for _, raw := range []json.RawMessage{r.Subject, r.Patient, r.Beneficiary, r.For} {
+		var ref struct{ Reference string }
+		if len(raw) == 0 || raw[0] != '{' || json.Unmarshal(raw, &ref) != nil {
+			continue
+		}
+		at := strings.LastIndex("/"+ref.Reference, "/Patient/")
+		if at >= 0 {
+			id, _, _ := strings.Cut(ref.Reference[at+len("Patient/"):], "/")
+			return "Patient/" + id
+		}
+	}
+	return ""
+}
