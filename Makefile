@@ -18,7 +18,7 @@ help: ## print this help
 build: ## compile bin/kiln
 	go build -trimpath -o bin/kiln ./cmd
 
-run: build postgresql ## build and serve on 127.0.0.1:8080; data in .kiln/
+run: postgresql build ## build and serve on 127.0.0.1:8080; data in .kiln/
 	bin/kiln serve $(ARGS)
 
 demo: build postgresql ## serve a demo with authorization, made-up patients and a launch simulator; nothing is kept
@@ -46,7 +46,7 @@ lint: ## gofmt, go vet, staticcheck
 	go vet ./...
 	$(TOOL) staticcheck ./...
 
-bench: build postgresql ## measure a server of this tree beside the floor of PostgreSQL
+bench: postgresql build ## measure a server of this tree beside the floor of PostgreSQL
 	cd tools && go run ./bench $(ARGS)
 
 db: postgresql ## open psql on the database that make run keeps in .kiln/

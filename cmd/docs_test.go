@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/queries"
+)
+
+func document(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// The tour of the README works when it is pasted from top to bottom.
+func TestREADMETour(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"bash", "curl", "sed"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("there is no %s", tool)
+		}
+	}
+	text := document(t, "README.md")
+	_, text, _ = strings.Cut(text, "## A tour")
+	text, _, _ = strings.Cut(text, "\n## ")
+	var script strings.Builder
+	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		script.WriteString(m[1] + "\n")
+	}
+	base := realServer(t, func(next http.Handler) http.Handler { return next })
+	dir := t.TempDir()
+	examples, err := filepath.Abs("../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wrapper := "#!/bin/sh\nRUN_AS_KILN=1 exec '" + os.Args[0] + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "bin", "kiln"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "bash", "-eu", "-c", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080/fhir", base))
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{`"birthDate":"1974-12-25"`, `"versionId":"2"`, `"conflict"`, `"transaction-response"`, "90 resources in 5 requests", "0 failed",
+		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"}`, `"value":"Jim"`} {
+		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
+			t.Errorf("the tour does not show %s:\n%s", want, out)
+		}
+	}
+}
+
+// Commands, configuration keys and tables that the documents quote are those of the
+// code.
+func TestDocumentsQuoteTheCode(t *testing.T) {
+	t.Parallel()
+	known := names()
+	sections := make(map[string]bool)
+	for _, name := range known {
+		section, _, _ := strings.Cut(name, ".")
+		sections[section] = true
+	}
+	quoted := regexp.MustCompile("`([^`\n]+)`")
+	word := regexp.MustCompile(`^[a-z]+(\.[a-z_]+)+$`)
+	for _, file := range []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md"} {
+		for _, m := range quoted.FindAllStringSubmatch(document(t, file), -1) {
+			text := m[1]
+			section, _, _ := strings.Cut(text, ".")
+			if word.MatchString(text) && sections[section] && !slices.Contains(known, text) && !strings.HasSuffix(text, ".go") {
+				t.Errorf("%s quotes %s, which is no configuration key", file, text)
+			}
+			if table, ok := strings.CutPrefix(text, "table "); ok && !slices.Contains(queries.Tables(), table) {
+				t.Errorf("%s quotes the table %s, which no migration makes", file, table)
+			}
+			args, ok := strings.CutPrefix(strings.TrimPrefix(text, "bin/"), "kiln ")
+			if !ok {
+				continue
+			}
+			names := strings.Fields(strings.Split(args, "|")[0])
+			if c, rest, err := root().Find(names[:1]); err != nil || len(rest) > 0 || !c.HasParent() {
+				t.Errorf("%s quotes kiln %s, which is no command", file, args)
+			}
+		}
+	}
+}
