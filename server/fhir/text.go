@@ -113,7 +113,7 @@ func separates(r rune) bool {
 // Bounds of what a text is found by beside its start.
 const (
 	maxWords   = 64  // words after the first
-	wordLength = 256 // characters from a word on
+	wordLength = 64 // characters from a word on
 )
 
 // words are the forms by which a folded text is found beside itself: joined, where

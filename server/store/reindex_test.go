@@ -345,7 +345,7 @@ func TestLargeTransactionsKeepTheRowsOfUpdates(t *testing.T) {
 		var ws []*store.Write
 		for i := range 80 {
 			w := put(t, "Basic", fmt.Sprintf("b%d", i), fmt.Sprint("round ", round))
-			w.Index.String(keyOfVersion(0), fmt.Sprintf("text %d of round %d", i, round))
+			w.Index.String(keyOfVersion(0), fmt.Sprintf("text%dofround%d", i, round))
 			w.Index.Date(1, "2020-01-01")
 			w.Index.Finish()
 			ws = append(ws, w)

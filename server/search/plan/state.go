@@ -14,7 +14,13 @@ const registryState = "(SELECT g.version || '.' || g.progress FROM search_regist
 
 // Now is the expression, a text, for the state that a statement sees: what was
 // counted in it holds as long as Unchanged says so.
-const Now = "pg_current_snapshot()::text || ' ' || " + registryState
+//
+// On a standby there is no such state: pg_current_snapshot leaves out the transactions
+// that run on the primary, so that a change of theirs would seem to be seen already.
+const Now = "CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_current_snapshot()::text END || ' ' || " + registryState
+
+// Lasting reports whether what was learned in a state can be told to hold later.
+func Lasting(state string) bool { return state != "" && state[0] != ' ' }
 
 // Unchanged is two expressions: whether no resource that the query depends on has
 // changed since a state, and the present state, which SameIndex is to be asked of as
@@ -37,7 +43,7 @@ func SameIndex(a, b string) bool {
 func (p *Plan) unchanged(w *writer, since string) {
 	snapshot, _, _ := strings.Cut(since, " ")
 	at := w.Param(snapshot) + "::text::pg_snapshot"
-	w.Write("NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
+	w.Write("NOT pg_is_in_recovery() AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
 	if from, to, ok := p.scope(); ok {
 		w.Write(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
 		w.Bind(from)
@@ -68,7 +74,7 @@ func (p *Plan) Added(since string) (st match.Statement, ok bool) {
 	w.Bind(from)
 	w.Write("::bigint AND v.rid < ")
 	w.Bind(to)
-	w.Write("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
+	w.Write("::bigint) LIMIT ", strconv.Itoa(maxAdded+1), ") SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT 1 FROM n WHERE n.method IS DISTINCT FROM 'C') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(maxAdded),
 		", (SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
 	w.Tests("r", &p.where, &match.Conditions{W: w.Writer, Lead: " WHERE "}, -1)
 	w.Write("), ", Now)

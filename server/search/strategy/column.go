@@ -133,7 +133,7 @@ func (x *searching) learnList(ctx context.Context, l list) error {
 	x.note("list", l.st)
 	var rids []int64
 	var snapshot string
-	if err := x.conn.QueryRow(ctx, l.st.SQL, l.st.Args...).Scan(&rids, &snapshot); err != nil || len(rids) == 0 || len(rids) > plan.MaxList {
+	if err := x.conn.QueryRow(ctx, l.st.SQL, l.st.Args...).Scan(&rids, &snapshot); err != nil || len(rids) == 0 || !plan.Lasting(snapshot) || len(rids) > plan.MaxList {
 		return err
 	}
 	slices.Sort(rids)
@@ -143,6 +143,9 @@ func (x *searching) learnList(ctx context.Context, l list) error {
 
 // buildColumn returns nil where there are too many entries, or ranges.
 func (x *searching) buildColumn(ctx context.Context, j *plan.Comparison) (*plan.Values, string, error) {
+	if _, err := x.becomeDear(ctx); err != nil {
+		return nil, "", err
+	}
 	st := j.Build()
 	x.note("column", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
@@ -165,7 +168,7 @@ func (x *searching) buildColumn(ctx context.Context, j *plan.Comparison) (*plan.
 			return nil, "", nil
 		}
 	}
-	if err := rows.Err(); err != nil || snapshot == "" || c.Len() > plan.MaxValues {
+	if err := rows.Err(); err != nil || !plan.Lasting(snapshot) || c.Len() > plan.MaxValues {
 		return nil, "", err
 	}
 	return c, snapshot, nil

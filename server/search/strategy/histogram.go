@@ -54,6 +54,9 @@ func (x *searching) byHistogram(ctx context.Context, h *plan.OpenRange) (*rememb
 }
 
 func (x *searching) buildHistogram(ctx context.Context, h *plan.OpenRange) (*plan.Histogram, string, error) {
+	if _, err := x.becomeDear(ctx); err != nil {
+		return nil, "", err
+	}
 	st := h.Build(x.plan.Env())
 	x.note("histogram", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
@@ -71,7 +74,7 @@ func (x *searching) buildHistogram(ctx context.Context, h *plan.OpenRange) (*pla
 		}
 		g.Add(unit, low, below, n)
 	}
-	if err := rows.Err(); err != nil || snapshot == "" {
+	if err := rows.Err(); err != nil || !plan.Lasting(snapshot) {
 		return nil, "", err
 	}
 	return &g, snapshot, nil

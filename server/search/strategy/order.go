@@ -47,7 +47,7 @@ func (m *orders) keep(k totalKey, o *keptOrder) {
 		m.bytes -= old.o.Bytes()
 		delete(m.kept, k)
 	}
-	if o == nil || o.o.Bytes() > maxOrderBytes {
+	if o == nil || o.o.Bytes() > maxOrderBytes || !plan.Lasting(o.snapshot) {
 		return
 	}
 	for other, old := range m.kept {

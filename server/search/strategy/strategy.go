@@ -126,7 +126,7 @@ func New(c Config) *Searcher {
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error) {
 	l := &connection{s: s}
-	defer l.release()
+	defer l.close()
 	return s.search(ctx, l, l, q)
 }
 
@@ -442,6 +442,9 @@ func (x *searching) probes(total, ofType int64) int64 {
 }
 
 func (x *searching) gather(ctx context.Context) (*pageRows, error) {
+	if _, err := x.becomeDear(ctx); err != nil {
+		return nil, err
+	}
 	st, err := x.plan.Gather()
 	if err != nil {
 		return nil, err
@@ -523,7 +526,7 @@ func (x *searching) known(ctx context.Context) (*remembered, error) {
 func (x *searching) byTotal() *remembered {
 	key := keyOf(x.plan.Count())
 	t, ok := x.s.memory.total(key, x.s.now())
-	if !ok || x.private() {
+	if !ok || x.private() || !plan.Lasting(t.snapshot) {
 		return nil
 	}
 	return &remembered{
@@ -562,15 +565,8 @@ func (x *searching) pageKnowing(ctx context.Context, name string, st match.State
 // total counts the matches, from memory where nothing has changed since.
 func (x *searching) total(ctx context.Context, known *remembered) (n int64, err error) {
 	if known != nil && !known.stale {
-		var unchanged bool
-		var snapshot string
-		st := known.exact
-		st.SQL = "SELECT " + st.SQL
-		if err := x.one(ctx, "total", st, &n, &unchanged, &snapshot); err != nil {
-			return 0, err
-		}
-		if n, ok := known.settle(n, unchanged, snapshot); ok {
-			return n, nil
+		if n, ok, err := x.exact(ctx, known); ok || err != nil {
+			return n, err
 		}
 	}
 	if known != nil && known.since != "" {
@@ -579,7 +575,31 @@ func (x *searching) total(ctx context.Context, known *remembered) (n int64, err 
 		}
 	}
 	count := x.plan.Count()
+	waited, err := x.becomeDear(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if waited { // somebody else may have counted
+		if known := x.byTotal(); known != nil {
+			if n, ok, err := x.exact(ctx, known); ok || err != nil {
+				return n, err
+			}
+		}
+	}
 	return x.count(ctx, count, keyOf(count))
+}
+
+// exact is the total that memory knows; false where something has changed.
+func (x *searching) exact(ctx context.Context, known *remembered) (n int64, ok bool, err error) {
+	var unchanged bool
+	var snapshot string
+	st := known.exact
+	st.SQL = "SELECT " + st.SQL
+	if err := x.one(ctx, "total", st, &n, &unchanged, &snapshot); err != nil {
+		return 0, false, err
+	}
+	n, ok = known.settle(n, unchanged, snapshot)
+	return n, ok, nil
 }
 
 // added is the total where nothing but a few new resources has come since: counting
