@@ -33,8 +33,13 @@ and stops when it ends.`,
 			if err != nil {
 				return err
 			}
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
 			o := server.Options{
 				Version: softwareVersion(),
+				Sandbox: []string{self, "sandbox-worker"},
 				Logger:  logger(cfg.Log),
 				Ready:   func(s *server.Server) { banner(c.ErrOrStderr(), s) },
 			}

@@ -22,6 +22,7 @@ type Config struct {
 	Terminology TerminologyConfig `koanf:"terminology"`
 	Auth        AuthConfig        `koanf:"auth"`
 	Audit       AuditConfig       `koanf:"audit"`
+	Apps        AppsConfig        `koanf:"apps"`
 	Log         LogConfig         `koanf:"log"`
 
 	Notifications NotificationsConfig `koanf:"notifications"`
@@ -103,6 +104,7 @@ func Default() Config {
 		Validation:  ValidationConfig{Mode: "full"},
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
+		Apps:        defaultApps,
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
 
 		Notifications: defaultNotifications(),
@@ -131,6 +133,7 @@ func (c Config) Check() error {
 	p.atLeast("search.max_count", int64(c.Search.MaxCount), 1)
 	p.atLeast("search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1)
 	p.atLeast("terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1)
+	c.Apps.check(&p)
 	p.atLeast("terminology.timeout_seconds", int64(c.Terminology.TimeoutSeconds), 1)
 	if c.Search.DefaultCount > c.Search.MaxCount {
 		p.add("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)

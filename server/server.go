@@ -24,6 +24,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/admin"
+	"kiln/server/app"
 	"kiln/server/audit"
 	"kiln/server/interaction"
 	"kiln/server/operation"
@@ -50,6 +51,7 @@ type Server struct {
 	Parameters  *searchparam.Service // the search parameters in force
 	Service     *interaction.Service
 	Operations  *operation.Set
+	Apps        *app.Platform
 	Metrics     *prometheus.Registry
 	Streams     *web.StreamRegistry
 	Handler     http.Handler // every path
@@ -68,6 +70,9 @@ type Server struct {
 
 // Options are what a Server gets beside its configuration.
 type Options struct {
+	// Sandbox starts a process that scripts of Apps run in: a program and its
+	// arguments, behind which the limit of memory stands. Without it there are none.
+	Sandbox []string
 	Version string // of the software
 	Logger  *slog.Logger
 	// LogLevel is the level of Logger, which follows the configuration; may be nil.
@@ -250,7 +255,7 @@ func (s *Server) interactions(o Options) (*interaction.Service, error) {
 	if err := s.Operations.RegisterValidate(index.Operations, s.Validator, s.validation()); err != nil {
 		return nil, err
 	}
-	i.Operations = s.Operations
+	s.Apps = s.apps(i, o)
 	return i, nil
 }
 

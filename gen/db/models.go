@@ -11,6 +11,11 @@ import (
 	"kiln/server/fhir"
 )
 
+type AppRegistry struct {
+	ID      int32
+	Version int64
+}
+
 type BodyDictionary struct {
 	Number  int16
 	Content []byte

@@ -85,6 +85,8 @@ type AppOperations struct {
 	Type_ fhir.Code
 	// Resource type that the operation attaches to. 0..1
 	ResourceType fhir.String
+	// Whether an execute operation changes data (default true). 0..1
+	AffectsState fhir.Boolean
 	// What carries the operation out. 1..1
 	Handler *AppOperationsHandler
 }
@@ -98,6 +100,7 @@ var typeAppOperations = fhir.Type{
 		{Name: "name", Offset: unsafe.Offsetof(AppOperations{}.Name), Of: (*fhir.String)(nil), Min: 1, Max: 1},
 		{Name: "type", Offset: unsafe.Offsetof(AppOperations{}.Type_), Of: (*fhir.Code)(nil), Min: 1, Max: 1, Binding: fhir.Binding{Strength: "required", ValueSet: "http://kiln/fhir/ValueSet/app-operation-type", System: "http://kiln/fhir/CodeSystem/app-operation-type"}},
 		{Name: "resourceType", Offset: unsafe.Offsetof(AppOperations{}.ResourceType), Of: (*fhir.String)(nil), Max: 1},
+		{Name: "affectsState", Offset: unsafe.Offsetof(AppOperations{}.AffectsState), Of: (*fhir.Boolean)(nil), Max: 1},
 		{Name: "handler", Offset: unsafe.Offsetof(AppOperations{}.Handler), Of: (*AppOperationsHandler)(nil), Min: 1, Max: 1},
 	},
 	New: func() fhir.Element {
@@ -133,6 +136,12 @@ type AppOperationsHandler struct {
 	Headers fhir.JSON
 	// JavaScript function. 0..1
 	Code fhir.String
+	// none | caller | app: whose credentials the handler has. 0..1
+	Auth fhir.Code
+	// Hosts that the script may fetch from. 0..*
+	AllowHosts []fhir.String
+	// Whether an App's own writes call it again. 0..1
+	Recursive fhir.Boolean
 	// What to do when a delivery fails. 0..1
 	RetryPolicy *AppOperationsHandlerRetryPolicy
 }
@@ -148,6 +157,9 @@ var typeAppOperationsHandler = fhir.Type{
 		{Name: "method", Offset: unsafe.Offsetof(AppOperationsHandler{}.Method), Of: (*fhir.String)(nil), Max: 1},
 		{Name: "headers", Offset: unsafe.Offsetof(AppOperationsHandler{}.Headers), Of: (*fhir.JSON)(nil), Max: 1},
 		{Name: "code", Offset: unsafe.Offsetof(AppOperationsHandler{}.Code), Of: (*fhir.String)(nil), Max: 1},
+		{Name: "auth", Offset: unsafe.Offsetof(AppOperationsHandler{}.Auth), Of: (*fhir.Code)(nil), Max: 1},
+		{Name: "allowHosts", Offset: unsafe.Offsetof(AppOperationsHandler{}.AllowHosts), Of: (*fhir.String)(nil), Max: fhir.Many},
+		{Name: "recursive", Offset: unsafe.Offsetof(AppOperationsHandler{}.Recursive), Of: (*fhir.Boolean)(nil), Max: 1},
 		{Name: "retryPolicy", Offset: unsafe.Offsetof(AppOperationsHandler{}.RetryPolicy), Of: (*AppOperationsHandlerRetryPolicy)(nil), Max: 1},
 	},
 	New: func() fhir.Element {
@@ -265,6 +277,12 @@ type AppSubscriptionsHandler struct {
 	Headers fhir.JSON
 	// JavaScript function. 0..1
 	Code fhir.String
+	// none | caller | app: whose credentials the handler has. 0..1
+	Auth fhir.Code
+	// Hosts that the script may fetch from. 0..*
+	AllowHosts []fhir.String
+	// Whether an App's own writes call it again. 0..1
+	Recursive fhir.Boolean
 	// What to do when a delivery fails. 0..1
 	RetryPolicy *AppSubscriptionsHandlerRetryPolicy
 }
@@ -280,6 +298,9 @@ var typeAppSubscriptionsHandler = fhir.Type{
 		{Name: "method", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.Method), Of: (*fhir.String)(nil), Max: 1},
 		{Name: "headers", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.Headers), Of: (*fhir.JSON)(nil), Max: 1},
 		{Name: "code", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.Code), Of: (*fhir.String)(nil), Max: 1},
+		{Name: "auth", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.Auth), Of: (*fhir.Code)(nil), Max: 1},
+		{Name: "allowHosts", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.AllowHosts), Of: (*fhir.String)(nil), Max: fhir.Many},
+		{Name: "recursive", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.Recursive), Of: (*fhir.Boolean)(nil), Max: 1},
 		{Name: "retryPolicy", Offset: unsafe.Offsetof(AppSubscriptionsHandler{}.RetryPolicy), Of: (*AppSubscriptionsHandlerRetryPolicy)(nil), Max: 1},
 	},
 	New: func() fhir.Element {

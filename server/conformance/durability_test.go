@@ -10,16 +10,26 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"kiln/server"
+	"kiln/server/app/sandbox"
 	"kiln/server/store/storetest"
 )
 
 // TestMain lets the test binary be a server of its own, so that it can be killed.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "sandbox-worker" {
+		memory, _ := strconv.ParseInt(os.Args[2], 10, 64)
+		if err := sandbox.Work(os.Stdin, os.Stdout, memory); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if url := os.Getenv("CONFORMANCE_SERVE"); url != "" {
 		if err := serveAlone(url); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -29,6 +39,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// sandboxCommand starts this program again as a worker of the sandbox.
+func sandboxCommand() []string { return []string{os.Args[0], "sandbox-worker"} }
 
 // serveAlone serves the database at url and writes the address to standard output.
 func serveAlone(url string) error {
@@ -133,7 +146,7 @@ func TestTwoServers(t *testing.T) {
 	cfg.Database.URL = storetest.New(t)
 	var two [2]*service
 	for i := range two {
-		s, err := server.New(context.Background(), cfg, server.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		s, err := server.New(context.Background(), cfg, server.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Sandbox: sandboxCommand()})
 		if err != nil {
 			t.Fatal(err)
 		}

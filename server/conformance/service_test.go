@@ -49,6 +49,9 @@ func startWith(t testing.TB, url string, o server.Options, change ...func(*serve
 	for _, c := range change {
 		c(&cfg)
 	}
+	if o.Sandbox == nil {
+		o.Sandbox = sandboxCommand()
+	}
 	s, err := server.New(context.Background(), cfg, o)
 	if err != nil {
 		t.Fatalf("start the service: %v", err)

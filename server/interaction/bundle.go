@@ -267,7 +267,7 @@ func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) 
 	case t.operation == "metadata":
 		return s.Capabilities(ctx, CapabilitiesParams{Values: values, BaseURL: base})
 	case t.operation != "":
-		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST", From: from}
+		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST", Bundled: true, From: from}
 		if j.entry.Resource != nil {
 			op.Body = j.entry.Resource.Header().Raw
 		}

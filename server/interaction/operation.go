@@ -39,6 +39,8 @@ type OperationParams struct {
 	Name             string // with its $
 	ResourceType, ID string // ID is "" on the type's level, both are on the system's
 	Read             bool   // asked by GET
+	Method           string // of HTTP; "" is GET with Read, else POST
+	Bundled          bool   // asked by an entry of a batch or transaction
 	Values           url.Values
 	Body             []byte
 	// From is what is read: the transaction that the operation stands in; nil is the

@@ -25,6 +25,8 @@ type Response struct {
 	// not written after all.
 	Existing bool
 	Body     []byte // a resource made for this answer
+	// ContentType is that of Body where it is no resource; "" is FHIR's.
+	ContentType string
 	Bundle   *Bundle
 	// Issues are what else there is to say.
 	Issues []outcome.Issue

@@ -9,6 +9,9 @@ import (
 	"kiln/server/outcome"
 )
 
+// BundleJSON is b as JSON, with URLs below base.
+func BundleJSON(base string, b *interaction.Bundle) []byte { return appendBundle(nil, base, b) }
+
 // appendBundle appends b as JSON. Resources are copied as they are stored; base
 // makes the URLs absolute.
 // Spec: https://hl7.org/fhir/R4/bundle.html.

@@ -50,6 +50,7 @@ func (h *Handler) Mount(m *web.Mux) {
 	h.routes.HandleFunc("GET /_history", h.historySystem)
 	h.routes.HandleFunc("GET "+systemOperation, h.operationSystem)
 	h.routes.HandleFunc("POST "+systemOperation, h.operationSystem)
+	h.routes.HandleFunc("PUT /{type}/{id}/{operation}", h.operationByPut)
 	h.routes.HandleFunc("/", h.unrouted)
 	m.HandleFunc(web.Public, "GET /metadata", func(w http.ResponseWriter, r *http.Request) { h.metadata(h.call(web.Of(w)), r) })
 	m.HandleRest(web.FHIR, h)

@@ -246,6 +246,16 @@ func (h *Handler) operationSystem(w http.ResponseWriter, r *http.Request) {
 	h.Operation(w, r, "")
 }
 
+// operationByPut serves PUT /{type}/{id}/$name, which only operations of Apps have.
+func (h *Handler) operationByPut(w http.ResponseWriter, r *http.Request) {
+	typ, name := r.PathValue("type"), r.PathValue("operation")
+	if !strings.HasPrefix(name, "$") || h.Service.Model.Resources[typ] == nil {
+		h.unrouted(w, r)
+		return
+	}
+	h.Operation(w, r, typ)
+}
+
 // Operation serves $operations on a type and on an instance.
 func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "operation")
@@ -254,12 +264,12 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		h.unrouted(w, r)
 		return
 	}
-	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Read: r.Method != http.MethodPost}
+	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Method: r.Method, Read: r.Method == http.MethodGet || r.Method == http.MethodHead}
 	_, err := c.asked(r)
 	if err == nil {
 		p.Values, err = query(r)
 	}
-	if accepts := h.Service.OperationAccepts(name); err == nil && !p.Read && accepts != nil {
+	if accepts := h.Service.OperationAccepts(name); err == nil && !p.Read && accepts != nil && r.Header.Get("Content-Type") != "" {
 		p.Body, err = c.bodyOf(r, accepts)
 	} else if err == nil && !p.Read {
 		p.Body, err = c.resourceBody(r)

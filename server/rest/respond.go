@@ -52,6 +52,8 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		c.WriteHeader(resp.Status)
 	case resp.Written && p.ret == interaction.ReturnOutcome:
 		c.Send(r, resp.Status, contentType, outcome.JSON(append(interaction.Told(resp), resp.Issues...)), pretty)
+	case resp.Body != nil && resp.ContentType != "":
+		c.Send(r, resp.Status, resp.ContentType, resp.Body, pretty)
 	case resp.Body != nil:
 		c.Send(r, resp.Status, contentType, resp.Body, pretty)
 	default:

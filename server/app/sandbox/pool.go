@@ -41,6 +41,9 @@ type Call struct {
 	Context json.RawMessage // the argument of the handler
 	Raw     Raw
 	Fetch   bool // there is a function fetch
+	// Nested says that another call waits for this one, which therefore waits for none
+	// to end: it has a worker beyond Pool.Size.
+	Nested bool
 	// Host carries out what the script asks for; it may be called by several
 	// goroutines. Its failure is what the script catches as OperationOutcomeError.
 	Host func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure)
@@ -98,6 +101,9 @@ func (p *Pool) start() {
 	})
 }
 
+// Supported reports whether there is a sandbox: on this platform, and in this program.
+func (p *Pool) Supported() bool { return Supported && len(p.Command) > 0 }
+
 // Close ends the workers. Calls that run fail.
 func (p *Pool) Close() {
 	p.start()
@@ -142,15 +148,17 @@ func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
 
 // use has a worker carry out one request.
 func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, error) {
-	if !Supported {
-		return nil, errors.New("sandbox: this platform cannot hold a script")
+	if !p.Supported() {
+		return nil, errors.New("sandbox: this program cannot hold a script")
 	}
 	p.start()
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if !c.Nested {
+		select {
+		case p.slots <- struct{}{}:
+			defer func() { <-p.slots }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	for attempt := 1; ; attempt++ {
 		w, err := p.take(ctx)

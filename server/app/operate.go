@@ -1,0 +1,348 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/app/sandbox"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+	"kiln/server/parameters"
+)
+
+// handlerContext is what a handler is told. The contract, Apps section 3.
+type handlerContext struct {
+	Operation    string          `json:"operation"`
+	Type         string          `json:"type"`
+	ResourceType string          `json:"resourceType"`
+	ResourceID   string          `json:"resourceId,omitempty"`
+	Resource     json.RawMessage `json:"resource,omitempty"`
+	Parameters   json.RawMessage `json:"parameters,omitempty"`
+	// RawParameters are FHIR Parameters as they came.
+	RawParameters json.RawMessage `json:"rawParameters,omitempty"`
+	Query         map[string]any  `json:"query,omitempty"`
+	User          user            `json:"user"`
+	Client        string          `json:"client,omitempty"`
+	Patient       string          `json:"patient,omitempty"`
+	App           appName         `json:"app"`
+	RequestID     string          `json:"requestId,omitempty"`
+}
+
+type user struct {
+	ID       string   `json:"id,omitempty"`
+	FHIRUser string   `json:"fhirUser,omitempty"`
+	Roles    []string `json:"roles,omitempty"`
+}
+
+type appName struct {
+	ID      string `json:"id"`
+	Version string `json:"version,omitempty"`
+}
+
+// maxDepth is how many operations of Apps may call each other.
+const maxDepth = 8
+
+type depth struct{}
+
+// operate carries out an operation of an App.
+func (p *Platform) operate(ctx context.Context, e *entry, q interaction.OperationParams) (interaction.Response, error) {
+	if err := e.where(q); err != nil {
+		return interaction.Response{}, err
+	}
+	for _, i := range e.rights() {
+		if err := p.Service.May(ctx, i, e.typ, q.ID); err != nil {
+			return interaction.Response{}, err
+		}
+	}
+	n, _ := ctx.Value(depth{}).(int)
+	if n >= maxDepth {
+		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "operations of Apps call each other more than %d deep", maxDepth).WithStatus(http.StatusUnprocessableEntity)
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, depth{}, n+1), p.Config.Timeout)
+	defer cancel()
+	hc, raw, err := p.context(ctx, e, q)
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	text, err := json.Marshal(hc)
+	if err != nil {
+		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.name, err)
+	}
+	result, err := p.Pool.Run(ctx, &sandbox.Call{Code: e.code, Context: text, Raw: raw, Nested: n > 0,
+		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
+			value, err := p.host(ctx, e, function, args)
+			return value, failureOf(err)
+		},
+		Log: func(l sandbox.Line) {
+			p.Logger.Debug("app", "app", e.app, "operation", e.name, "level", l.Level, "text", l.Text)
+		},
+	})
+	if err != nil {
+		err = p.failed(e, err)
+	}
+	if audit := p.audit(ctx, e, q, err); audit != nil && err == nil {
+		return interaction.Response{}, audit
+	}
+	switch {
+	case err != nil:
+		return interaction.Response{}, err
+	case result == nil:
+		return interaction.Response{Status: http.StatusNoContent}, nil
+	}
+	return p.response(result)
+}
+
+// response answers with what a handler returned: a resource, checked to be FHIR, or any
+// other JSON.
+func (p *Platform) response(result json.RawMessage) (interaction.Response, error) {
+	var head struct {
+		ResourceType *string `json:"resourceType"`
+	}
+	if json.Unmarshal(result, &head) != nil || head.ResourceType == nil {
+		return interaction.Response{Status: http.StatusOK, Body: result, ContentType: "application/json"}, nil
+	}
+	if _, err := fhir.Decode(p.Service.Model, result); err != nil {
+		text := err.Error()
+		return interaction.Response{}, outcome.New(outcome.CodeInvalid, "what the handler returned is no FHIR: %s", clip(text)).WithStatus(http.StatusUnprocessableEntity)
+	}
+	return interaction.Response{Status: http.StatusOK, Body: result}, nil
+}
+
+// failed is the answer to a script that did not come to its end.
+func (p *Platform) failed(e *entry, err error) error {
+	var f *sandbox.Failure
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return outcome.New(outcome.CodeTimeout, "%s took more than %s (apps.operation_timeout_seconds)", e.name, p.Config.Timeout).WithStatus(http.StatusGatewayTimeout)
+	case !errors.As(err, &f):
+		return err
+	}
+	switch f.Kind {
+	case sandbox.KindTime, sandbox.KindMemory:
+		return outcome.New(outcome.CodeTooCostly, "%s: %s", e.name, f.Message).WithStatus(http.StatusUnprocessableEntity)
+	case sandbox.KindWorker:
+		return outcome.New(outcome.CodeException, "%s: %s", e.name, f.Message).Because(err)
+	case sandbox.KindOutcome:
+		if f.Status >= 400 && f.Status < 600 {
+			return outcome.New(outcome.Code(f.Code), "%s", f.Message).WithStatus(f.Status)
+		}
+	}
+	o := outcome.New(outcome.CodeInvalid, "%s: %s", e.name, f.Error()).WithStatus(http.StatusUnprocessableEntity)
+	o.Issues[0].Line, o.Issues[0].Column = f.Line, f.Column
+	return o
+}
+
+// failureOf is an error as a script catches it.
+func failureOf(err error) *sandbox.Failure {
+	if err == nil {
+		return nil
+	}
+	o, ok := outcome.From(err)
+	if !ok {
+		o = outcome.New(outcome.CodeException, "internal error")
+	}
+	return &sandbox.Failure{Kind: sandbox.KindOutcome, Status: o.HTTPStatus(), Code: string(o.Issues[0].Code), Message: o.Error(), Outcome: outcome.JSON(o.Issues)}
+}
+
+// context makes what the handler is told.
+func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (*handlerContext, sandbox.Raw, error) {
+	hc := &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}}
+	var raw sandbox.Raw
+	if c := access.From(ctx); c != nil {
+		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
+	}
+	values := q.Values
+	body := bytes.TrimSpace(q.Body)
+	if len(body) > 0 && body[0] != '{' {
+		form, err := interaction.ParseQuery(string(body))
+		if err != nil {
+			return nil, raw, err
+		}
+		if body, values = nil, merged(values, form); e.kind != "search" {
+			return nil, raw, outcome.Invalid("%s takes JSON, not a form", e.name)
+		}
+	}
+	if len(values) > 0 {
+		hc.Query = make(map[string]any, len(values))
+		for name, list := range values {
+			if hc.Query[name] = any(list); len(list) == 1 {
+				hc.Query[name] = list[0]
+			}
+		}
+	}
+	if q.ID != "" && e.kind != "write" {
+		read, err := p.Service.Read(ctx, interaction.ReadParams{ResourceType: e.typ, ID: q.ID})
+		if err != nil {
+			return nil, raw, err
+		}
+		hc.Resource = read.Version.Body
+	}
+	var err error
+	switch {
+	case e.kind == "write":
+		if hc.Resource, err = p.written(e, q.ID, body); err != nil {
+			return nil, raw, err
+		}
+	case len(body) > 0:
+		if hc.Parameters, hc.RawParameters, err = readParameters(body); err != nil {
+			return nil, raw, err
+		}
+	}
+	raw.Resource, raw.Parameters = string(hc.Resource), string(body)
+	if e.kind == "write" {
+		raw.Parameters = ""
+	}
+	return hc, raw, nil
+}
+
+func merged(a, b url.Values) url.Values {
+	out := make(url.Values, len(a)+len(b))
+	for _, v := range []url.Values{a, b} {
+		for name, list := range v {
+			out[name] = append(out[name], list...)
+		}
+	}
+	return out
+}
+
+// written is the body of a write: a resource of the type.
+func (p *Platform) written(e *entry, id string, body []byte) (json.RawMessage, error) {
+	if len(body) == 0 {
+		return nil, outcome.New(outcome.CodeRequired, "%s needs a resource of type %s in the body", e.name, e.typ)
+	}
+	r, err := fhir.Decode(p.Service.Model, body)
+	if err != nil {
+		return nil, err
+	}
+	if got := r.Type().Name; got != e.typ {
+		return nil, outcome.Invalid("the body is a resource of type %s, the URL names %s", got, e.typ)
+	}
+	if got := r.Header().ID.Text; id != "" && got != id {
+		return nil, outcome.Invalid("the body has the id %q, the URL names %q", clip(got), id)
+	}
+	return body, nil
+}
+
+// readParameters reads {"parameters": {…}}, FHIR Parameters, or a plain object.
+func readParameters(body []byte) (plain, raw json.RawMessage, err error) {
+	var head struct {
+		ResourceType string          `json:"resourceType"`
+		Parameters   json.RawMessage `json:"parameters"`
+	}
+	if err := json.Unmarshal(body, &head); err != nil {
+		return nil, nil, outcome.New(outcome.CodeStructure, "the body is no JSON object: %v", err)
+	}
+	switch {
+	case head.ResourceType == "Parameters":
+		list, err := parameters.Read(body)
+		if err != nil {
+			return nil, nil, outcome.New(outcome.CodeStructure, "the body cannot be read: %v", err)
+		}
+		plain, err := json.Marshal(object(list))
+		return plain, body, err
+	case head.ResourceType != "":
+		return nil, nil, outcome.Invalid("the body is a resource of type %s: expected Parameters or {\"parameters\": {…}}", clip(head.ResourceType))
+	case head.Parameters == nil:
+		return nil, nil, outcome.Invalid("the body has no parameters: expected Parameters or {\"parameters\": {…}}")
+	case bytes.TrimSpace(head.Parameters)[0] != '{':
+		return nil, nil, outcome.Invalid("parameters is no object")
+	}
+	return head.Parameters, nil, nil
+}
+
+// object makes a plain object of parameters: a repeated name is an array, a part an
+// object.
+func object(list []parameters.Parameter) map[string]any {
+	out := make(map[string]any, len(list))
+	repeated := make(map[string]bool)
+	for _, q := range list {
+		var v any = q.Value
+		switch {
+		case q.Resource != nil:
+			v = q.Resource
+		case len(q.Part) > 0:
+			v = object(q.Part)
+		case q.Value == nil:
+			v = nil
+		}
+		switch before, ok := out[q.Name]; {
+		case !ok:
+			out[q.Name] = v
+		case repeated[q.Name]:
+			out[q.Name] = append(before.([]any), v)
+		default:
+			out[q.Name], repeated[q.Name] = []any{before, v}, true
+		}
+	}
+	return out
+}
+
+// audit records the operation. Spec: the specification, AuditEvent.
+func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, failed error) error {
+	result := "0"
+	if o, ok := outcome.From(failed); ok && o.HTTPStatus() < 500 {
+		result = "4"
+	} else if failed != nil {
+		result = "8"
+	}
+	type reference map[string]string
+	who := reference{"display": "anonymous"}
+	if c := access.From(ctx); c != nil && c.FHIRUser != "" {
+		who = reference{"reference": c.FHIRUser}
+	} else if c != nil && c.Subject != "" {
+		who = reference{"display": c.Subject}
+	}
+	event := map[string]any{
+		"resourceType": "AuditEvent", "recorded": p.Now().UTC().Format(time.RFC3339Nano), "action": "E", "outcome": result,
+		"type":    map[string]string{"system": "http://terminology.hl7.org/CodeSystem/audit-event-type", "code": "rest"},
+		"subtype": []any{map[string]string{"system": "http://hl7.org/fhir/restful-interaction", "code": "operation", "display": e.name}},
+		"agent": []any{
+			map[string]any{"who": who, "requestor": true},
+			map[string]any{"who": reference{"reference": "App/" + e.app}, "requestor": false},
+		},
+		"source": map[string]any{"observer": reference{"display": "Kiln"}},
+	}
+	if q.ID != "" {
+		event["entity"] = []any{map[string]any{"what": reference{"reference": e.typ + "/" + q.ID},
+			"role": map[string]string{"system": "http://terminology.hl7.org/CodeSystem/object-role", "code": "4"}}}
+	}
+	body, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	// The specification names the App as an agent, which R4's reference does not allow.
+	ctx = interaction.SkipValidation(access.With(context.WithoutCancel(ctx), access.Open))
+	_, err = p.Service.Create(ctx, interaction.CreateParams{ResourceType: "AuditEvent", Body: body})
+	if err != nil {
+		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", err)
+		return fmt.Errorf("record an App's operation: %w", err)
+	}
+	return nil
+}
+
+// operationPath reads "Type/id/$name?query" of fhir.operation.
+func operationPath(path string) (q interaction.OperationParams, err error) {
+	path, query, _ := strings.Cut(strings.Trim(path, "/"), "?")
+	parts := strings.Split(path, "/")
+	q.Name = parts[len(parts)-1]
+	if !strings.HasPrefix(q.Name, "$") || len(parts) > 3 {
+		return q, outcome.Invalid("%q is no path of an operation: expected [Type/[id/]]$name", clip(path))
+	}
+	if len(parts) > 1 {
+		q.ResourceType = parts[0]
+	}
+	if len(parts) > 2 {
+		q.ID = parts[1]
+	}
+	q.Values, err = interaction.ParseQuery(query)
+	return q, err
+}

@@ -1,0 +1,36 @@
+package server
+
+import (
+	"time"
+
+	"kiln/server/app"
+	"kiln/server/app/sandbox"
+	"kiln/server/interaction"
+	"kiln/server/rest"
+	"kiln/server/store"
+)
+
+// apps builds the application platform on the interactions, and makes it stand before
+// the server's own operations.
+func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
+	c := s.Config.Apps
+	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger,
+		Limits: sandbox.Limits{Execution: time.Duration(c.Sandbox.MaxExecutionMS) * time.Millisecond, Memory: int64(c.Sandbox.MaxMemoryMB) << 20}}
+	s.onClose(pool.Close)
+	p := &app.Platform{Service: i, Store: s.Store, Own: s.Operations, Pool: pool, Bundle: rest.BundleJSON, Now: time.Now, Logger: s.Logger,
+		Config: app.Config{MaxOperations: c.MaxOperations, Timeout: time.Duration(c.TimeoutSeconds) * time.Second}}
+	if s.Store.Hooks == nil {
+		s.Store.Hooks = make(map[string]store.Hook)
+	}
+	s.Store.Hooks["App"] = p.Hook()
+	i.Operations = p
+	i.Definition = func(typ, id string) ([]byte, bool, error) {
+		if typ == "OperationDefinition" {
+			if body, ok, err := p.Definition(id); ok || err != nil {
+				return body, ok, err
+			}
+		}
+		return definition(typ, id)
+	}
+	return p
+}
