@@ -149,10 +149,20 @@ func (q *queue) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	writing.Go(q.write)
 	var working sync.WaitGroup
-	follower := q.s.feed.Follow(store.ChangePosition{}) // only for its wake-ups
-	follower.Close()
+	var fetching sync.WaitGroup
+	for range max(1, q.s.Config.Workers) {
+		fetching.Go(func() { q.fetch(ctx, &working) })
+	}
+	fetching.Wait()
+	working.Wait()
+	close(q.ended)
+	writing.Wait()
+}
+
+// fetch is one of the workers that take deliveries from the queue.
+func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup) {
 	for ctx.Err() == nil {
-		n, err := q.claim(ctx, &working)
+		n, err := q.claim(ctx, working)
 		if err != nil && ctx.Err() == nil {
 			q.s.Log.Warn("take deliveries from the queue", "error", err)
 			pause(ctx, time.Second)
@@ -162,9 +172,6 @@ func (q *queue) run(ctx context.Context) {
 			q.rest(ctx)
 		}
 	}
-	working.Wait()
-	close(q.ended)
-	writing.Wait()
 }
 
 // rest waits until something may be due.

@@ -1,0 +1,127 @@
+package notify
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Contract, Notifications 4: which endpoints may be called.
+func TestEndpointsThatMayBeCalled(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		endpoint           string
+		http, private, may bool
+	}{
+		{"https://receiver.example/hook", false, false, true},
+		{"http://receiver.example/hook", false, false, false},
+		{"http://receiver.example/hook", true, false, true},
+		{"http://localhost:9000/", false, true, true},
+		{"http://127.0.0.1:9000/", false, true, true},
+		{"http://127.0.0.1:9000/", false, false, false},
+		{"https://8.8.8.8/", false, false, true},
+		{"https://10.0.0.1/", false, false, false},
+		{"https://172.16.0.1/", false, false, false},
+		{"https://192.168.1.1/", false, false, false},
+		{"https://169.254.169.254/latest/meta-data", false, false, false},
+		{"https://100.64.0.1/", false, false, false},
+		{"https://0.0.0.0/", false, false, false},
+		{"https://[::1]/", false, false, false},
+		{"https://[fe80::1]/", false, false, false},
+		{"https://[fd00::1]/", false, false, false},
+		{"https://[::ffff:127.0.0.1]/", false, false, false},
+		{"https://[64:ff9b::a00:1]/", false, false, false},
+		{"https://[2001:4860:4860::8888]/", false, false, true},
+		{"https://10.0.0.1/", false, true, true},
+	} {
+		s := &Service{Config: Config{Webhook: WebhookConfig{AllowHTTP: c.http, AllowPrivate: c.private}}}
+		u, err := url.Parse(c.endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.checkEndpoint(u); (err == nil) != c.may {
+			t.Errorf("%s with http %t, private %t: %v, want allowed %t", c.endpoint, c.http, c.private, err, c.may)
+		}
+	}
+}
+
+// Contract, Notifications 4: the address that is dialled counts, whatever a name resolved to
+// before.
+func TestDialledAddressIsChecked(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was called") }))
+	defer web.Close()
+	at, err := url.Parse(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{Config: Config{Webhook: WebhookConfig{AllowHTTP: true, Timeout: 10 * time.Second, MaxConcurrent: 1,
+		Lookup: func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil }}}}
+	s.client = s.newClient()
+	endpoint, err := url.Parse("http://rebinding.example:" + at.Port() + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &subscription{id: "1", endpoint: endpoint, headers: http.Header{}}
+	if r := s.post(t.Context(), c, keys{}, "id", "text/plain", nil); r.OK() || !strings.Contains(r.Err, "127.0.0.1") {
+		t.Errorf("%+v, want a refusal of the address", r)
+	}
+}
+
+// RFC 9110 §10.2.3.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "-1": 0, "x": 0, "99999999999": 0, "9999999": maxRetryAfter,
+		"Thu, 01 Jan 2026 00:01:00 GMT": time.Minute, "Wed, 31 Dec 2025 00:00:00 GMT": 0,
+	} {
+		if text == "99999999999" {
+			want = maxRetryAfter
+		}
+		if got := retryAfter(text, now); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Contract, Notifications 4: attempts at once, after 10, 30 and 60 seconds, then none.
+func TestRetrySchedule(t *testing.T) {
+	t.Parallel()
+	p := Policy{MaxAttempts: 4, Backoff: []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second, 120 * time.Second}}
+	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 60 * time.Second, 4: -1} {
+		got, again := p.retry(attempts)
+		if !again {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("after %d attempts %s, want %s", attempts, got, want)
+		}
+	}
+}
+
+// Contract, Notifications 2: an event finds its candidates by a term, not by going through
+// all subscriptions.
+func TestCandidatesByTheRarestTerm(t *testing.T) {
+	t.Parallel()
+	m := newMatcher()
+	const n = 10_000
+	for i := range n {
+		// patient=i, and a code that all have.
+		c := &criteria{typ: "Observation", anchors: [][]int64{{int64(1000 + i)}, {7}}}
+		m.put(&Subscriber{ID: "Subscription/" + string(rune('a'+i%26)) + time.Duration(i).String(), Rules: []Rule{{ResourceType: "Observation", Kinds: AllKinds, current: c}}})
+	}
+	if got := len(m.types["Observation"].byTerm[7]); got > 1 {
+		t.Errorf("%d rules lie under the term that all have", got)
+	}
+	if got := len(m.types["Observation"].byTerm[1000+n/2]); got != 1 {
+		t.Errorf("%d rules lie under a patient, want 1", got)
+	}
+	if m.size() != n || !m.wants("Observation") || m.wants("Patient") {
+		t.Errorf("%d subscribers", m.size())
+	}
+}
