@@ -1,9 +1,28 @@
 // Package access decides what a caller may do. Every interaction asks here, and
-// nowhere else, before it reads or writes:
+// nothing else decides:
 //
-//	request --Verifier--> Principal (in the context) --May--> go on, or login / forbidden
+//	request --Verifier--> Principal (in the context) --Decider--> Rights
+//	Rights --May-------> a resource type, at all: go on, or forbidden
+//	       --Narrow----> a query, with its chains, _has and includes
+//	       --Condition-> what must hold of one resource; Condition.Holds asks it in memory
 //
-// Without authorization every request runs as Open, which may do everything;
-// such a server is not to be reached from other machines, which CheckListen
-// sees to.
+// There is one predicate. For a principal, a letter of a scope (c, r, u, d, s) and a
+// resource type it is a Condition: everything, nothing, or clauses in the query tree of
+// server/search. It is the union over the scopes that name the letter and the type: the
+// compartments of patients (patient/, and user/ of a Patient or RelatedPerson), all
+// there is (user/ of others, system/), either narrowed by the search of a granular
+// scope; from which policies (policy.go) take away. A search ANDs it into its SQL, so
+// pages and totals are exact and what is remembered of a search is told apart by it; a
+// read, a version, a write or an event asks the same condition of the one resource.
+//
+// What a condition hides is absent, and what a scope lacks is forbidden: server/interaction
+// reads through Service.Seen and writes under a store.Guard, which see to both.
+// Conditions ask only for what a resource says itself, so that chains and _has are refused
+// in granular scopes and policies.
+//
+// Without authorization every request runs as Open, which has no Rights to be asked and
+// costs nothing; such a server is not to be reached from other machines, which
+// CheckListen sees to.
+//
+// Contract: docs/contract.md, Authorization.
 package access
