@@ -16,6 +16,7 @@ const (
 	EventRevoke   = "revoke"
 	EventRegister = "register"
 	EventManage   = "manage"
+	EventAccess   = "access" // a request, as access decided on it
 )
 
 // Event is something that an AuditEvent tells of.
@@ -28,7 +29,10 @@ type Event struct {
 	Client   string
 	Address  netip.Addr // of the client
 	Detail   string     // grant type, error, method and path
-	Object   string     // what was managed
+	Object   string     // what was managed, or the path of a request
+	// Interaction is that of a request, in the words of the access log, and Method its
+	// HTTP method.
+	Interaction, Method string
 }
 
 // audit hands an event on, as auth.audit says.

@@ -1,15 +1,22 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"kiln/gen/r4"
 	"kiln/oauth"
 	"kiln/server/access"
+	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/web"
 )
 
 // auditLog writes what the authorization server tells of as AuditEvents, many in one
@@ -106,6 +113,43 @@ var auditCodes = map[string]struct{ typ, typName, subtype, subtypeName, action s
 
 const dicom = "http://dicom.nema.org/resources/ontology/DCM"
 
+// actions are what a request does, by its method.
+// Spec: https://hl7.org/fhir/R4/valueset-audit-event-action.html.
+var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U", "PATCH": "U", "DELETE": "D"}
+
+// decided records how access decided on a request: auth.audit.log_access_decisions.
+func (s *Server) decided(x *web.Exchange, r *http.Request) {
+	e := oauth.Event{
+		Kind: oauth.EventAccess, Time: time.Now(), Address: s.derived.Load().web.Proxies.Client(r),
+		Failed: x.Status() == http.StatusUnauthorized || x.Status() == http.StatusForbidden,
+		Detail: r.Method + " " + x.Path() + ": " + strconv.Itoa(x.Status()), Object: x.Path(), Interaction: x.Route, Method: r.Method,
+	}
+	if p := x.Principal; p != nil {
+		e.User, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
+		if e.User == e.Client {
+			e.User = ""
+		}
+	}
+	s.audit.add(e)
+}
+
+// accessEvent makes the AuditEvent of a request from that of other events.
+func accessEvent(e oauth.Event, event object) {
+	event["type"] = object{"system": "http://terminology.hl7.org/CodeSystem/audit-event-type", "code": "rest", "display": "RESTful Operation"}
+	event["subtype"] = []object{{"code": e.Interaction}}
+	event["action"] = cmp.Or(actions[e.Method], "E")
+	if strings.HasPrefix(e.Interaction, "search") || e.Interaction == "operation" || e.Interaction == "bundle" {
+		event["action"] = "E"
+	}
+	event["source"] = object{"observer": object{"display": "Kiln"}}
+	what := object{"display": e.Object}
+	parts := strings.Split(strings.Trim(strings.TrimPrefix(e.Object, "/fhir"), "/"), "/")
+	if len(parts) > 1 && r4.Model.Resources[parts[0]] != nil && fhir.ValidID(parts[1]) {
+		what["reference"] = parts[0] + "/" + parts[1]
+	}
+	event["entity"] = []object{{"what": what}}
+}
+
 func auditEvent(e oauth.Event) object {
 	c := auditCodes[e.Kind]
 	event := object{
@@ -145,7 +189,10 @@ func auditEvent(e oauth.Event) object {
 		agents = append(agents, agent(object{"display": "unknown"}, true))
 	}
 	event["agent"] = agents
-	if e.Object != "" {
+	switch {
+	case e.Kind == oauth.EventAccess:
+		accessEvent(e, event)
+	case e.Object != "":
 		event["entity"] = []object{{"what": object{"display": e.Object}}}
 	}
 	return event

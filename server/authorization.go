@@ -23,7 +23,6 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 	if s.Database != nil {
 		database = s.Database.URL
 	}
-	log := newAuditLog(s)
 	a, err := oauth.New(ctx, oauth.Options{
 		Config:  s.Config.Auth,
 		BaseURL: s.Config.Server.BaseURL,
@@ -33,13 +32,11 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		Proxies: proxies,
 		Logger:  s.Logger,
 		Explain: s.explain,
-		Audit:   log.add,
+		Audit:   s.audit.add,
 	})
 	if err != nil {
-		log.close()
 		return nil, err
 	}
-	s.onClose(log.close)
 	discovery := a.Discovery()
 	uris := make(map[string]string)
 	for name, field := range map[string]string{

@@ -66,6 +66,7 @@ type Server struct {
 	closers  []func()     // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
+	audit               *auditLog     // of sign-ins, tokens and decisions; nil likewise
 }
 
 // Options are what a Server gets beside its configuration.
@@ -138,6 +139,11 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	parts := []web.Part{s.admin, policies}
 	if c.Auth.Enabled {
+		s.audit = newAuditLog(s)
+		s.onClose(s.audit.close)
+		if c.Auth.Audit.LogAccessDecisions {
+			mux.Decided = s.decided
+		}
 		authorization, err := s.authorization(ctx, o)
 		if err != nil {
 			return nil, err

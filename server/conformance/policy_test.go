@@ -198,3 +198,31 @@ func TestPolicyDefaultDeny(t *testing.T) {
 	app.post("/Patient", `{"resourceType":"Patient"}`).want(201)
 	app.get("/Observation").want(403)
 }
+
+// auth.audit.log_access_decisions: an AuditEvent of each request that needs a token.
+func TestAuditOfDecisions(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, func(c *server.Config) { c.Auth.Audit.LogAccessDecisions = true })
+	s.as(systemClient("system/*.cruds")).put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	s.as(patientApp("p", "patient/Patient.r")).get("/Patient/p").want(200)
+	s.as(patientApp("p", "patient/Patient.r")).get("/Observation?code=x").want(403)
+	s.get("/Patient/p").want(401)
+	s.get("/metadata").want(200)
+	auditor := s.as(systemClient("system/AuditEvent.s"))
+	var found *answer
+	eventually(t, "the AuditEvents", func() bool {
+		found = auditor.get("/AuditEvent?_count=100&_sort=date").want(200)
+		return found.len("entry") >= 4
+	})
+	for i, want := range []struct{ action, outcome, subtype, detail, who string }{
+		{"U", "0", "update", "PUT /fhir/Patient/p: 201", "backend"},
+		{"R", "0", "read", "GET /fhir/Patient/p: 200", "user-p"},
+		{"E", "4", "search-type", "GET /fhir/Observation: 403", "user-p"},
+		{"R", "4", "read", "GET /fhir/Patient/p: 401", "unknown"},
+	} {
+		at := "entry." + string(rune('0'+i)) + ".resource."
+		found.equal(at+"type.code", "rest").equal(at+"action", want.action).equal(at+"outcome", want.outcome).
+			equal(at+"outcomeDesc", want.detail).equal(at+"agent.0.who.display", want.who)
+	}
+	found.equal("entry.1.resource.subtype.0.code", "read").equal("entry.1.resource.entity.0.what.reference", "Patient/p").equal("entry.1.resource.agent.0.network.address", "127.0.0.1")
+}

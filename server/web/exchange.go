@@ -34,7 +34,12 @@ type Exchange struct {
 	status int
 	bytes  int
 	stream bool // long-lived: not slow
+	// guarded says that the request needed a token.
+	guarded bool
 }
+
+// Path is the path of the request as it came, without its query.
+func (x *Exchange) Path() string { return x.path }
 
 // Of is the Exchange below w, nil where there is none.
 func Of(w http.ResponseWriter) *Exchange {

@@ -21,8 +21,11 @@ type Mux struct {
 	Limiter Limiter
 	// Settings are what can change at run time; nil is their zero value.
 	Settings func() *Settings
-	Metrics  *Metrics // nil counts nothing
-	Logger   *slog.Logger
+	// Decided is told of each request that needed a token, when it is answered; nil
+	// is told nothing.
+	Decided func(x *Exchange, r *http.Request)
+	Metrics *Metrics // nil counts nothing
+	Logger  *slog.Logger
 
 	routes   http.ServeMux
 	fallback Handler
@@ -154,6 +157,9 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 		b.stop()
 	}
 	m.observe(x, r)
+	if x.guarded && m.Decided != nil {
+		m.Decided(x, r)
+	}
 }
 
 // Allowed lists the methods that a path is served with by what Handle has mounted.
