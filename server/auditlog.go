@@ -130,7 +130,7 @@ func (s *Server) decided(x *web.Exchange, r *http.Request) {
 			e.User = ""
 		}
 	}
-	s.audit.add(e)
+	s.authorizationEvents.add(e)
 }
 
 // accessEvent makes the AuditEvent of a request from that of other events.

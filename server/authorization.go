@@ -32,7 +32,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		Proxies: proxies,
 		Logger:  s.Logger,
 		Explain: s.explain,
-		Audit:   s.audit.add,
+		Audit:   s.authorizationEvents.add,
 	})
 	if err != nil {
 		return nil, err

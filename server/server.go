@@ -66,7 +66,7 @@ type Server struct {
 	closers  []func()     // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
-	audit               *auditLog     // of sign-ins, tokens and decisions; nil likewise
+	authorizationEvents *auditLog     // sign-ins, tokens and decisions; nil likewise
 }
 
 // Options are what a Server gets beside its configuration.
@@ -139,8 +139,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	parts := []web.Part{s.admin, policies}
 	if c.Auth.Enabled {
-		s.audit = newAuditLog(s)
-		s.onClose(s.audit.close)
+		s.authorizationEvents = newAuditLog(s)
+		s.onClose(s.authorizationEvents.close)
 		if c.Auth.Audit.LogAccessDecisions {
 			mux.Decided = s.decided
 		}
