@@ -54,11 +54,12 @@ func (tokens) Verify(_ context.Context, token string) (*access.Principal, error)
 		Scopes: scopes, Admin: scopes.Has("admin"), TokenID: token}, nil
 }
 
-// authorized starts a service that wants tokens.
+// authorized starts a service that wants tokens, and records no interactions: what is
+// stored is what a test stores.
 func authorized(t testing.TB, change ...func(*server.Config)) *service {
 	t.Helper()
 	return startWith(t, storetest.New(t), server.Options{Authorization: func(context.Context, *server.Server) (server.Authorization, error) { return tokens{}, nil }},
-		append(change, func(c *server.Config) { c.Auth.Enabled = true })...)
+		append(change, func(c *server.Config) { c.Auth.Enabled, c.Audit.Rest = true, "off" })...)
 }
 
 // as is the service with a token.
