@@ -13,3 +13,6 @@ CREATE TABLE policy_version (
 );
 
 INSERT INTO policy_version (version) VALUES (0);
+
+-- +goose Down
+DROP TABLE policy, policy_version;

@@ -100,7 +100,7 @@ func (s *Service) compile(c *search.Compiler, d search.Definition) (*search.Cust
 	}
 	custom.Parameters = slices.DeleteFunc(custom.Parameters, func(p fhir.Parameter) bool {
 		own, ok := s.Base.Lookup(p.Base, p.Code)
-		same := ok && own.URL == p.URL && own.Type == p.Type && (own.Expression == p.Expression || own.Unsupported != "" && p.Unsupported != "")
+		same := ok && own.URL == p.URL && own.Type == p.Type && (own.Expression == p.Expression || p.Unsupported != "")
 		if same {
 			custom.Drop(p.Base)
 		}
