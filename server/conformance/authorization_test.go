@@ -1,0 +1,425 @@
+package conformance
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"kiln/server"
+	"kiln/server/store/storetest"
+)
+
+// The parts of an authorization request that do not matter.
+const (
+	appRedirect  = "https://app.example.org/cb"
+	appState     = "b2c1f3c4-9b1e-4a57-8d35-6f0c6d3f2a11"
+	appVerifier  = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk-0123"
+	userPassword = "correct horse battery"
+	clientSecret = "a secret that is long enough, 0123456789"
+)
+
+// withAuthorization starts a server with its own authorization server, on a database that holds
+// the records of two patients, with clients and users from the configuration.
+func withAuthorization(t testing.TB, change ...func(*server.Config)) *service {
+	t.Helper()
+	database := storetest.New(t)
+	open := startOn(t, database)
+	twoPatients(open)
+	for _, body := range []string{
+		`{"resourceType":"Encounter","id":"enc-a","status":"finished","class":{"code":"AMB"},"type":[{"text":"Check-up"}],"subject":{"reference":"Patient/a"},"period":{"start":"2024-01-01"}}`,
+		`{"resourceType":"Encounter","id":"enc-b","status":"finished","class":{"code":"AMB"},"subject":{"reference":"Patient/b"}}`,
+	} {
+		var head struct{ ID string }
+		_ = json.Unmarshal([]byte(body), &head)
+		open.put("/Encounter/"+head.ID, body).want(201)
+	}
+	open.stop()
+	return withAuthorizationOn(t, database, change...)
+}
+
+// withAuthorizationOn is withAuthorization on a database that has its records.
+func withAuthorizationOn(t testing.TB, database string, change ...func(*server.Config)) *service {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := server.Default()
+	cfg.Database.URL, cfg.Server.Listen, cfg.Log.Level = database, l.Addr().String(), "error"
+	cfg.Auth.Enabled = true
+	cfg.Auth.Signing.Algorithm = "ES384" // made in no time
+	cfg.Auth.RateLimiting.Auth, cfg.Auth.RateLimiting.Token = 0, 0
+	cfg.Auth.Bootstrap.Clients = []map[string]any{
+		{"clientId": "app", "name": "Growth Chart", "redirectUris": []any{appRedirect},
+			"scopes": []any{"openid fhirUser launch launch/patient launch/encounter offline_access patient/*.rs patient/Observation.cruds user/*.rs"}},
+		{"clientId": "backend", "name": "Backend", "confidential": true, "clientSecret": clientSecret, "mayIntrospect": true,
+			"grantTypes": []any{"client_credentials"}, "scopes": []any{"system/*.cruds launch/context"}},
+		{"clientId": "operator", "name": "Operator", "confidential": true, "clientSecret": clientSecret,
+			"grantTypes": []any{"client_credentials"}, "scopes": []any{"admin system/Patient.rs"}},
+	}
+	cfg.Auth.Bootstrap.Users = []map[string]any{
+		{"username": "doctor", "password": userPassword, "name": "Dr. Grace Doctor", "fhirUser": "Practitioner/dr"},
+		{"username": "anna", "password": userPassword, "name": "Anna", "fhirUser": "Patient/a"},
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatalf("start the service: %v", err)
+	}
+	web := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.Handler}}
+	web.Start()
+	stop := sync.OnceFunc(func() {
+		web.Close()
+		s.Close()
+	})
+	t.Cleanup(stop)
+	return &service{t: t, base: web.URL + "/fhir", stop: stop}
+}
+
+// origin is the service outside FHIR.
+func (s *service) origin() string { return strings.TrimSuffix(s.base, "/fhir") }
+
+// bearer is the service with an access token.
+func (s *service) bearer(token string) *service {
+	n := *s
+	n.token = "Bearer " + token
+	return &n
+}
+
+// form posts a form.
+func (s *service) form(path string, v url.Values, headers ...string) *answer {
+	s.t.Helper()
+	return s.do("POST", s.origin()+path, v.Encode(), append([]string{"Content-Type", "application/x-www-form-urlencoded"}, headers...)...)
+}
+
+// backendToken is a token by client credentials.
+func (s *service) backendToken(client, scope string) string {
+	s.t.Helper()
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte(client+":"+url.QueryEscape(clientSecret)))
+	return s.form("/auth/token", url.Values{"grant_type": {"client_credentials"}, "scope": {scope}}, "Authorization", basic).want(200).str("access_token")
+}
+
+// person is somebody with a browser that follows no redirect.
+type person struct {
+	*service
+	name    string
+	cookies map[string]string
+	page    *answer
+}
+
+func (s *service) person(name string) *person {
+	return &person{service: s, name: name, cookies: make(map[string]string)}
+}
+
+func (p *person) show(a *answer) {
+	for _, c := range (&http.Response{Header: a.header}).Cookies() {
+		if p.cookies[c.Name] = c.Value; c.MaxAge < 0 {
+			delete(p.cookies, c.Name)
+		}
+	}
+	p.page = a
+}
+
+func (p *person) cookie() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(p.cookies)) {
+		all = append(all, name+"="+p.cookies[name])
+	}
+	return strings.Join(all, "; ")
+}
+
+// visit opens the authorization request of an app.
+func (p *person) visit(changes ...string) {
+	p.t.Helper()
+	sum := sha256.Sum256([]byte(appVerifier))
+	v := url.Values{"response_type": {"code"}, "client_id": {"app"}, "redirect_uri": {appRedirect}, "state": {appState}, "aud": {p.base},
+		"scope": {"openid fhirUser launch/patient offline_access patient/*.rs"}, "code_challenge_method": {"S256"},
+		"code_challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}}
+	for i := 0; i+1 < len(changes); i += 2 {
+		v.Set(changes[i], changes[i+1])
+	}
+	p.show(p.do("GET", p.origin()+"/auth/authorize?"+v.Encode(), "", "Cookie", p.cookie()))
+}
+
+// submit sends the page's form with an action and more fields.
+func (p *person) submit(action string, fields ...string) {
+	p.t.Helper()
+	if !slices.Contains(p.page.inputs("action"), action) {
+		p.t.Fatalf("the page has no button %s: %d %s\n%s", action, p.page.status, p.page.header.Get("Location"), clip(p.page.body))
+	}
+	v := url.Values{"session_id": p.page.inputs("session_id")[:1], "csrf_token": p.page.inputs("csrf_token")[:1], "action": {action}}
+	for i := 0; i+1 < len(fields); i += 2 {
+		v.Add(fields[i], fields[i+1])
+	}
+	p.show(p.form("/auth/authorize", v, "Cookie", p.cookie()))
+}
+
+func (p *person) login() { p.submit("login", "username", p.name, "password", userPassword) }
+
+// allow consents to all that is asked for.
+func (p *person) allow() {
+	p.t.Helper()
+	var fields []string
+	for _, scope := range p.page.inputs("scope") {
+		fields = append(fields, "scope", scope)
+	}
+	p.submit("authorize", fields...)
+}
+
+// tokens takes the code to which the browser was sent to the token endpoint.
+func (p *person) tokens() *answer {
+	p.t.Helper()
+	to, err := url.Parse(p.page.header.Get("Location"))
+	if err != nil || p.page.status/100 != 3 || to.Query().Get("code") == "" {
+		p.t.Fatalf("no code: %d %q\n%s", p.page.status, p.page.header.Get("Location"), clip(p.page.body))
+	}
+	if q := to.Query(); q.Get("state") != appState || q.Get("iss") != p.origin() || !strings.HasPrefix(to.String(), appRedirect+"?") {
+		p.t.Errorf("sent to %s", to)
+	}
+	return p.form("/auth/token", url.Values{"grant_type": {"authorization_code"}, "code": {to.Query().Get("code")}, "redirect_uri": {appRedirect},
+		"client_id": {"app"}, "code_verifier": {appVerifier}}).want(200).has("Cache-Control", "no-store").equal("token_type", "Bearer")
+}
+
+var (
+	controlTag = regexp.MustCompile(`<(?:input|button)[^>]*>`)
+	attribute  = regexp.MustCompile(`([a-z_-]+)="([^"]*)"`)
+)
+
+// inputs are the values of the form fields of a name.
+func (a *answer) inputs(name string) []string {
+	var out []string
+	for _, tag := range controlTag.FindAllString(string(a.body), -1) {
+		attrs := make(map[string]string)
+		for _, m := range attribute.FindAllStringSubmatch(tag, -1) {
+			attrs[m[1]] = html.UnescapeString(m[2])
+		}
+		if attrs["name"] == name {
+			out = append(out, attrs["value"])
+		}
+	}
+	return out
+}
+
+// Authorization, Endpoints: a Practitioner chooses a patient; the app reaches that
+// one's record until its tokens end.
+func TestAuthorizationOfAPractitioner(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	p := s.person("doctor")
+	p.visit()
+	p.login()
+	p.allow()
+
+	// The picker searches, and shows what the user may see.
+	if got := p.page.inputs("patient"); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a", "b"}) {
+		t.Fatalf("the picker shows %q\n%s", got, clip(p.page.body))
+	}
+	for _, tt := range []struct {
+		q, birthdate string
+		want         []string
+	}{{"secret-b", "", []string{"b"}}, {"secret-a", "", []string{"a"}}, {"nobody", "", nil}, {"", "1900-01-01", nil}} {
+		p.submit("search", "q", tt.q, "birthdate", tt.birthdate)
+		if got := p.page.want(200).inputs("patient"); !slices.Equal(got, tt.want) {
+			t.Errorf("search %q %q: %q, want %q", tt.q, tt.birthdate, got, tt.want)
+		}
+	}
+	p.submit("search", "q", "secret-a")
+	p.submit("select_patient", "patient", "a")
+	tokens := p.tokens().equal("patient", "a").equal("scope", "openid fhirUser launch/patient offline_access patient/*.rs")
+	if tokens.str("refresh_token") == "" || tokens.str("id_token") == "" {
+		t.Errorf("tokens: %s", clip(tokens.body))
+	}
+	app := s.bearer(tokens.str("access_token"))
+	reaches(t, app)
+
+	t.Run("userinfo", func(t *testing.T) {
+		app.in(t).get(s.origin()+"/auth/userinfo").want(200).equal("sub", "doctor").equal("fhirUser", "Practitioner/dr")
+	})
+	t.Run("introspection by a client that may", func(t *testing.T) {
+		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("backend:"+url.QueryEscape(clientSecret)))
+		s.in(t).form("/auth/introspect", url.Values{"token": {tokens.str("access_token")}}, "Authorization", basic).
+			want(200).equal("active", "true").equal("client_id", "app").equal("patient", "a").equal("sub", "doctor")
+		if a := s.in(t).form("/auth/introspect", url.Values{"token": {"x"}}, "Authorization", basic).want(200); strings.TrimSpace(string(a.body)) != `{"active":false}` {
+			t.Errorf("an unknown token: %s", a.body)
+		}
+		s.in(t).form("/auth/introspect", url.Values{"token": {"x"}}).want(401)
+	})
+	// Refresh rotates; the patient stays.
+	refresh := func(token string) *answer {
+		return s.form("/auth/token", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {token}, "client_id": {"app"}})
+	}
+	next := refresh(tokens.str("refresh_token")).want(200).equal("patient", "a")
+	refresh(tokens.str("refresh_token")).want(400).equal("error", "invalid_grant")
+	app = s.bearer(next.str("access_token"))
+	app.get("/Patient/a").want(200)
+	app.get("/Patient/b").want(404)
+	// Revoking the refresh token ends the access tokens, at once on this server.
+	s.form("/auth/revoke", url.Values{"token": {next.str("refresh_token")}, "client_id": {"app"}}).want(200)
+	app.get("/Patient/a").issue(401, "login")
+	refresh(next.str("refresh_token")).want(400).equal("error", "invalid_grant")
+
+	// Signed in still: consent is remembered, the picker is not. Logout ends both.
+	p.visit()
+	p.submit("select_patient", "patient", "b")
+	second := p.tokens().equal("patient", "b").str("access_token")
+	s.bearer(second).get("/Patient/b").want(200)
+	s.bearer(second).get("/Patient/a").want(404)
+	out := s.form("/auth/logout", url.Values{"token": {second}}, "Cookie", p.cookie()).want(200).equal("success", "true")
+	if !strings.Contains(out.header.Get("Set-Cookie"), "oauth_session=;") {
+		t.Errorf("logout sets %q", out.header.Get("Set-Cookie"))
+	}
+	s.bearer(second).get("/Patient/b").issue(401, "login")
+	p.visit()
+	if !slices.Contains(p.page.inputs("action"), "login") {
+		t.Error("after logout there is no login page")
+	}
+}
+
+// Authorization, Endpoints: a user who is a patient is not asked which.
+func TestAuthorizationOfAPatientUser(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	p := s.person("anna")
+	p.visit()
+	p.login()
+	p.allow()
+	app := s.bearer(p.tokens().equal("patient", "a").str("access_token"))
+	reaches(t, app)
+
+	// user/ of a patient reaches the same record.
+	p = s.person("anna")
+	p.visit("scope", "user/*.rs")
+	p.login()
+	p.allow()
+	app = s.bearer(p.tokens().equal("scope", "user/*.rs").str("access_token"))
+	reaches(t, app)
+	app.get(s.origin() + "/auth/userinfo").want(403)
+
+	// A scope that writes: inside 201, outside 403, before and after.
+	p = s.person("anna")
+	p.visit("scope", "launch/patient patient/Observation.cruds")
+	p.login()
+	p.allow()
+	app = s.bearer(p.tokens().str("access_token"))
+	of := func(patient, id string) string {
+		body := `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/` + patient + `"}`
+		if id != "" {
+			body += `,"id":"` + id + `"`
+		}
+		return body + "}"
+	}
+	id := app.post("/Observation", of("a", "")).want(201).str("id")
+	app.post("/Observation", of("b", "")).issue(403, "forbidden")
+	app.put("/Observation/"+id, of("b", id)).issue(403, "forbidden")
+	app.put("/Observation/obs-b", of("a", "obs-b")).issue(403, "forbidden")
+	app.do("DELETE", "/Observation/obs-b", "").want(app.do("DELETE", "/Observation/obs-z", "").status)
+	s.bearer(s.backendToken("backend", "system/*.cruds")).get("/Observation/obs-b").want(200).equal("subject.reference", "Patient/b")
+	lacks(app.get("/Condition"), "patient/Condition.s")
+	lacks(app.get("/Patient/a"), "patient/Patient.r")
+	app.do("DELETE", "/Observation/"+id, "").want(204)
+}
+
+// reaches holds a token of patient a's that may read and search against the records.
+func reaches(t *testing.T, app *service) {
+	t.Helper()
+	for path, want := range map[string][]string{
+		"/Observation": {"obs-a", "vital-a"}, "/Observation?subject=Patient/b": nil, "/Patient": {"a"}, "/Condition?_total=accurate": {"cond-a"},
+		"/Encounter": {"enc-a"}, "/Practitioner": {"dr"}, "/Patient?_has:Observation:subject:_id=obs-b": nil, "/Observation?subject:Patient.name=secret-b": nil,
+	} {
+		a := app.get(path).want(200)
+		if got := slices.Sorted(slices.Values(a.ids())); !slices.Equal(got, want) {
+			t.Errorf("GET %s: %q, want %q", path, got, want)
+		}
+		a.equal("total", fmt.Sprint(len(want)))
+	}
+	app.get("/Observation/obs-a").want(200)
+	for _, path := range []string{"/Patient/%s", "/Observation/obs-%s", "/Observation/obs-%s/_history", "/Encounter/enc-%s"} {
+		hidden, absent := app.get(strings.ReplaceAll(path, "%s", "b")), app.get(strings.ReplaceAll(path, "%s", "z"))
+		hidden.issue(404, "not-found")
+		if strings.ReplaceAll(string(hidden.body), "-b", "-z") != string(absent.body) && strings.ReplaceAll(string(hidden.body), "/b", "/z") != string(absent.body) {
+			t.Errorf("hidden: %s\nabsent: %s", hidden.body, absent.body)
+		}
+	}
+	lacks(app.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/a"}}`), "Observation.c")
+	lacks(app.do("DELETE", "/Observation/obs-a", ""), "Observation.d")
+	app.get(app.origin() + "/admin/clients").want(403)
+	app.get(app.origin() + "/metrics").want(403)
+}
+
+// lacks expects the answer to a token whose scopes do not do. RFC 6750 §3.1.
+func lacks(a *answer, scope string) {
+	a.t.Helper()
+	a.issue(403, "forbidden", scope)
+	if h := a.header.Get("WWW-Authenticate"); !strings.HasPrefix(h, "Bearer") || !strings.Contains(h, `error="insufficient_scope"`) || !strings.Contains(h, scope) {
+		a.t.Errorf("%s: WWW-Authenticate is %q, want insufficient_scope and %s", a.what, h, scope)
+	}
+}
+
+// Authorization, Endpoints: a launch from an EHR says which patient and encounter.
+func TestAuthorizationOfALaunch(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	ehr := s.bearer(s.backendToken("backend", "launch/context"))
+	launch := ehr.post(s.origin()+"/auth/launch", `{"patient":"Patient/a","encounter":"enc-a","client_id":"app","user":"doctor","intent":"reconcile","needPatientBanner":false}`,
+		"Content-Type", "application/json").want(201).equal("expiresIn", "300").str("launch")
+	visit := func(p *person) {
+		p.visit("scope", "openid fhirUser launch patient/*.rs", "launch", launch)
+	}
+	p := s.person("doctor")
+	visit(p)
+	p.login()
+	p.allow()
+	tokens := p.tokens().equal("patient", "a").equal("encounter", "enc-a").equal("intent", "reconcile").equal("need_patient_banner", "false")
+	reaches(t, s.bearer(tokens.str("access_token")))
+	// It is used up.
+	visit(p)
+	if to := p.page.header.Get("Location"); !strings.Contains(to, "error=invalid_request") && !strings.Contains(to, "error=access_denied") {
+		t.Errorf("the launch a second time: %d %s", p.page.status, to)
+	}
+	s.bearer(s.backendToken("backend", "system/*.rs")).post(s.origin()+"/auth/launch", `{"patient":"a"}`, "Content-Type", "application/json").want(403)
+	s.post(s.origin()+"/auth/launch", `{"patient":"a"}`, "Content-Type", "application/json").want(401)
+}
+
+// Authorization, Shape: which paths want a token, and which an admin's.
+func TestAuthorizationOfPaths(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	for _, path := range []string{"/fhir/metadata", "/.well-known/smart-configuration", "/fhir/.well-known/smart-configuration", "/.well-known/openid-configuration",
+		"/.well-known/oauth-authorization-server", "/.well-known/jwks.json", "/fhir/.well-known/jwks.json", "/health", "/health/live", "/health/ready"} {
+		s.get(s.origin() + path).want(200)
+	}
+	for _, path := range []string{"/fhir/Patient", "/fhir/Patient/a", "/fhir/_history", "/fhir/Patient/a/$everything"} {
+		a := s.get(s.origin()+path).issue(401, "login")
+		if h := a.header.Get("WWW-Authenticate"); !strings.HasPrefix(h, "Bearer") {
+			t.Errorf("%s: WWW-Authenticate is %q", path, h)
+		}
+		s.bearer("x.y.z").get(s.origin()+path).issue(401, "login")
+	}
+	plain, admin := s.bearer(s.backendToken("backend", "system/*.cruds")), s.bearer(s.backendToken("operator", "admin"))
+	for _, path := range []string{"/metrics", "/admin/clients", "/admin/users", "/admin/policies", "/admin/clients/app", "/admin/users/doctor"} {
+		s.get(s.origin() + path).want(401)
+		lacks(plain.get(s.origin()+path), "admin")
+		admin.get(s.origin() + path).want(200)
+	}
+	lacks(admin.get("/Patient/a"), "Patient.r") // the scope admin alone reads no patient's data
+	admin.do("PATCH", s.origin()+"/admin/clients/backend", `{"active":false}`, "Content-Type", "application/json").want(200)
+	plain.get("/Patient/a").issue(401, "login")
+	// What the configuration lists is made once: changes stay.
+	admin.get(s.origin()+"/admin/clients/backend").want(200).equal("active", "false")
+}
