@@ -99,6 +99,14 @@ func (p *Plan) drivers() {
 	}
 }
 
+// OneDriver reports whether what the driver finds are the matches, all of them and
+// nothing else.
+func (p *Plan) OneDriver() bool {
+	c := &p.where
+	terms := len(c.All)+len(c.Any)+len(c.None) > 0 || c.ByID
+	return len(p.Drivers) == 1 && (len(c.Preds) == 0 || len(c.Preds) == 1 && !terms && len(p.types) <= 1)
+}
+
 // DefaultLimit keeps the work on candidates within a few milliseconds.
 const DefaultLimit = 2001
 

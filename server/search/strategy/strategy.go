@@ -394,6 +394,18 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		p, _, err := x.walk(ctx, nil)
 		return p, false, err
 	}
+	if x.q.Total == search.TotalNone && x.plan.OneDriver() {
+		// The driver is the whole search and has found its limit: there are that many
+		// matches, and nobody asks how many more.
+		ofType, err := x.totalOfType(ctx, int64(x.plan.Limit))
+		if err != nil {
+			return nil, false, err
+		}
+		if x.probes(int64(x.plan.Limit), ofType) <= walkCost {
+			p, _, err := x.walk(ctx, nil)
+			return p, false, err
+		}
+	}
 	total, err := x.total(ctx, known)
 	if err != nil {
 		return nil, false, err

@@ -1,0 +1,39 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTotalNoneCountsNothing asks for a page without its total: the page is the same,
+// and no statement counts matches.
+// Contract: Design, "Where the specification is silent" (_total=none).
+func TestTotalNoneCountsNothing(t *testing.T) {
+	s, _ := open(t)
+	c := newCorpus(32, 20, 600)
+	c.load(t, s)
+	s.SetSearchLimit(20)
+	for _, values := range [][2]string{{"status", "final"}, {"code", "8480-6"}, {"date", "ge1990"}} {
+		exact := searchCase{typ: "Observation", values: params(values[0], values[1])}
+		without := searchCase{typ: "Observation", values: params(values[0], values[1], "_total", "none")}
+		for range 2 { // the second time the number of Observations is known
+			q := without.parse(t)
+			q.Explain = true
+			got := find(t, s, q)
+			counted := 0
+			for _, issue := range got.Issues {
+				if strings.HasPrefix(issue.Diagnostics, "count\n") && !strings.Contains(issue.Diagnostics, "resource r WHERE r.rid >=") {
+					counted++
+				}
+			}
+			want := find(t, s, exact.parse(t))
+			if !slices.Equal(ids(got), ids(want)) {
+				t.Errorf("%s: %v, with a total %v", &without, ids(got), ids(want))
+			}
+			if *want.Total > 100 && (got.Total != nil || counted > 0) {
+				t.Errorf("%s: total %v, %d statements count", &without, got.Total, counted)
+			}
+		}
+	}
+}
