@@ -55,6 +55,8 @@ var workloads = []Workload{
 	pageAllWorkload,
 	stormWorkload,
 	mixWorkload,
+	liveWorkload,
+	behindWorkload,
 }
 
 // findWorkloads returns the workloads of a comma-separated list; "all" is every
