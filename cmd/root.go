@@ -80,10 +80,10 @@ func configured(c *cobra.Command) (server.Config, error) {
 }
 
 // logger writes to standard error as the configuration says.
-func logger(c server.LogConfig) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		level = slog.LevelInfo
+func logger(c server.LogConfig, level *slog.LevelVar) *slog.Logger {
+	var at slog.Level
+	if err := at.UnmarshalText([]byte(c.Level)); err == nil {
+		level.Set(at)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {

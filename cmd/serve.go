@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +30,7 @@ and stops when it ends.`,
   KILN_SERVER__LISTEN=127.0.0.1:9090 kiln serve`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := configured(c)
+			l, err := readConfig(c.Flags(), os.Environ())
 			if err != nil {
 				return err
 			}
@@ -37,11 +38,14 @@ and stops when it ends.`,
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
+			cfg, level := l.config, new(slog.LevelVar)
 			o := server.Options{
-				Version: softwareVersion(),
-				Sandbox: []string{self, "sandbox-worker"},
-				Logger:  logger(cfg.Log),
-				Ready:   func(s *server.Server) { banner(c.ErrOrStderr(), s) },
+				Version:  softwareVersion(),
+				Sandbox:  []string{self, "sandbox-worker"},
+				Logger:   logger(cfg.Log, level),
+				LogLevel: level,
+				Origin:   l.origin,
+				Ready:    func(s *server.Server) { banner(c.ErrOrStderr(), s) },
 			}
 			if show, _ := c.Flags().GetBool("demo"); show {
 				if err := demoConfig(&cfg); err != nil {

@@ -185,7 +185,13 @@ func TestAdminState(t *testing.T) {
 	a.get(a.root("/admin/servers")).equal("0.version", "test")
 	b.stop()
 	within(t, "one that has ended is not", func() bool { return len(a.get(a.root("/admin/servers")).want(200).json.([]any)) == 1 })
-	a.get(a.root("/admin/cache/stats")).want(200)
+	a.get("/ValueSet/$expand?url=http://hl7.org/fhir/ValueSet/administrative-gender").want(200)
+	cache := a.get(a.root("/admin/cache/stats")).want(200)
+	for _, name := range []string{"hits", "misses", "hit_ratio", "size", "capacity", "bytes", "evictions"} {
+		if cache.at("terminology."+name) == nil {
+			t.Errorf("the terminology cache has no %s\n%s", name, cache.body)
+		}
+	}
 	a.post(a.root("/admin/cache/clear"), `{"caches":["nonsense"]}`).issue(404, "not-found")
 	a.post(a.root("/admin/cache/clear"), ``).want(200).equal("status", "cleared")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/maypok86/otter/v2"
+	"github.com/maypok86/otter/v2/stats"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -29,6 +30,7 @@ const (
 // newLocalExpansions returns the cache of expansions made of local definitions.
 func newLocalExpansions() *otter.Cache[key, *expansion] {
 	return otter.Must(&otter.Options[key, *expansion]{
+		StatsRecorder: stats.NewCounter(),
 		MaximumWeight: expansionBytes,
 		Weigher:       func(_ key, e *expansion) uint32 { return uint32(min(e.size(), expansionBytes)) },
 	})

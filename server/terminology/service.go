@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/maypok86/otter/v2"
+	"github.com/maypok86/otter/v2/stats"
 
 	"kiln/definitions"
 	"kiln/server/fhir"
@@ -105,11 +106,13 @@ func New(c Config) (*Service, error) {
 	s := &Service{config: c, packages: sync.OnceValues(c.Packages)}
 	s.implied, s.supplements = sync.OnceValues(s.readImplied), sync.OnceValues(s.readSupplements)
 	s.parsed = otter.Must(&otter.Options[key, sized]{
+		StatsRecorder: stats.NewCounter(),
 		MaximumWeight: parsedBytes,
 		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
 	})
 	s.expansions = newLocalExpansions()
 	s.sets = otter.Must(&otter.Options[setKey, *set]{
+		StatsRecorder: stats.NewCounter(),
 		MaximumWeight: setBytes,
 		Weigher:       func(_ setKey, v *set) uint32 { return uint32(min(300+8*len(v.codes.Values), setBytes)) },
 	})
