@@ -20,7 +20,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), doctor(), version(), sandboxWorker())
+	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), backupCommand(), restoreCommand(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
 			continue

@@ -1,0 +1,196 @@
+// Package backup writes a whole database into one file and reads it back. The file
+// is a zip archive: database.dump is what pg_dump makes (custom format), and
+// manifest.json has the rows of every table counted and summed in the same
+// snapshot, so that a restored database can be compared with it.
+//
+// Others may write meanwhile: dump and manifest are of one moment.
+package backup
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Manifest says what a backup holds.
+type Manifest struct {
+	Software string           `json:"software"`
+	Made     time.Time        `json:"made"`
+	Database string           `json:"postgresql"` // its version
+	Schema   int64            `json:"schema_version"`
+	Tables   map[string]Table `json:"tables"`
+}
+
+// Table is what a table holds: its rows, and the exclusive or of 64 bits of the MD5
+// of each row as text, which does not depend on their order.
+type Table struct {
+	Rows int64  `json:"rows"`
+	Sum  string `json:"sum"`
+}
+
+const (
+	dumpName     = "database.dump"
+	manifestName = "manifest.json"
+)
+
+// Write writes a backup of the database at url to out. software is the version
+// that makes it.
+func Write(ctx context.Context, url, software string, out io.Writer) (*Manifest, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it has only read
+	var snapshot string
+	if err := tx.QueryRow(ctx, "SELECT pg_export_snapshot()").Scan(&snapshot); err != nil {
+		return nil, fmt.Errorf("export a snapshot: %w", err)
+	}
+	z := zip.NewWriter(out)
+	dump, err := z.CreateHeader(&zip.FileHeader{Name: dumpName, Method: zip.Store}) // it is compressed already
+	if err != nil {
+		return nil, err
+	}
+	if err := run(ctx, nil, dump, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--snapshot="+snapshot, "--dbname="+url); err != nil {
+		return nil, err
+	}
+	m, err := manifest(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	m.Software, m.Made = software, time.Now().UTC()
+	text, err := z.Create(manifestName)
+	if err != nil {
+		return nil, err
+	}
+	e := json.NewEncoder(text)
+	e.SetIndent("", "  ")
+	if err := e.Encode(m); err != nil {
+		return nil, err
+	}
+	return m, z.Close()
+}
+
+// manifest counts and sums what a transaction sees. Tables that are of no use after
+// a restart (unlogged) are left out.
+func manifest(ctx context.Context, tx pgx.Tx) (*Manifest, error) {
+	// Values as text do not depend on the client.
+	if _, err := tx.Exec(ctx, "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'"); err != nil {
+		return nil, err
+	}
+	m := &Manifest{Tables: make(map[string]Table)}
+	if err := tx.QueryRow(ctx, "SELECT current_setting('server_version'), (SELECT max(g.version_id) FROM goose_db_version g)").Scan(&m.Database, &m.Schema); err != nil {
+		return nil, fmt.Errorf("the database is not one of this service: %w", err)
+	}
+	rows, err := tx.Query(ctx, `SELECT c.relname FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY c.relname`)
+	if err != nil {
+		return nil, err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		var t Table
+		if err := tx.QueryRow(ctx, `SELECT count(*), to_hex(coalesce(bit_xor(('x' || left(md5(t::text), 16))::bit(64)::bigint), 0)) FROM `+pgx.Identifier{name}.Sanitize()+` t`).Scan(&t.Rows, &t.Sum); err != nil {
+			return nil, fmt.Errorf("sum table %s: %w", name, err)
+		}
+		m.Tables[name] = t
+	}
+	return m, nil
+}
+
+// Restore reads a backup into the database at url, which must be empty. With verify
+// the restored rows are compared with the manifest, table by table.
+func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, error) {
+	z, err := zip.OpenReader(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no backup: %w", file, err)
+	}
+	defer z.Close()
+	text, err := z.Open(manifestName)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no backup, or not a whole one: %w", file, err)
+	}
+	defer text.Close()
+	want := new(Manifest)
+	if err := json.NewDecoder(text).Decode(want); err != nil {
+		return nil, fmt.Errorf("%s: its manifest cannot be read: %w", file, err)
+	}
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var tables int
+	if err := conn.QueryRow(ctx, "SELECT count(*) FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'").Scan(&tables); err != nil {
+		return nil, err
+	}
+	if tables > 0 {
+		return nil, errors.New("the database is not empty: a backup is only restored into an empty one")
+	}
+	dump, err := z.Open(dumpName)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no backup: %w", file, err)
+	}
+	defer dump.Close()
+	if err := run(ctx, dump, os.Stderr, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", "--dbname="+url); err != nil {
+		return nil, err
+	}
+	if !verify {
+		return want, nil
+	}
+	return want, check(ctx, conn, want)
+}
+
+// check compares a database with a manifest, and names every table that differs.
+func check(ctx context.Context, conn *pgx.Conn, want *Manifest) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it has only read
+	got, err := manifest(ctx, tx)
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for name, w := range want.Tables {
+		if g, ok := got.Tables[name]; !ok {
+			wrong = append(wrong, fmt.Errorf("table %s is missing", name))
+		} else if g != w {
+			wrong = append(wrong, fmt.Errorf("table %s has %d rows with the sum %s, the backup %d with %s", name, g.Rows, g.Sum, w.Rows, w.Sum))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// run runs a program of PostgreSQL's. What it complains of is in the error, without
+// the connection's password.
+func run(ctx context.Context, in io.Reader, out io.Writer, program string, args ...string) error {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return fmt.Errorf("%s is needed and not installed: on Debian it is in postgresql-client", program)
+	}
+	var complaint bytes.Buffer
+	c := exec.CommandContext(ctx, path, args...)
+	c.Stdin, c.Stdout, c.Stderr = in, out, &complaint
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(complaint.String()))
+	}
+	return nil
+}
