@@ -79,7 +79,7 @@ func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 }
 
 var parametersGoldenIndex = []fhir.Parameter{
-	{Code: "_content", Base: "GoldenIndex", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
+	{Code: "_content", Base: "GoldenIndex", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/Resource-content", Description: "Search on the entire content of the resource"},
 	{Code: "_filter", Base: "GoldenIndex", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "GoldenIndex", Type: fhir.SearchToken, Single: true, Expression: "GoldenIndex.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "GoldenIndex", Type: fhir.SearchDate, Single: true, Expression: "GoldenIndex.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
@@ -88,7 +88,7 @@ var parametersGoldenIndex = []fhir.Parameter{
 	{Code: "_security", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x9429199238e5c373}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "GoldenIndex", Type: fhir.SearchURI, Keys: []fhir.Key{0x18beee0e87e4d7e3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x4455069de1aac407}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "_text", Base: "GoldenIndex", Type: fhir.SearchString, Unsupported: "full-text search is not supported", URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
+	{Code: "_text", Base: "GoldenIndex", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "code", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xc44f0b250bbec0fe}, Expression: "GoldenIndex.part.code", URL: "http://example.org/fhir/SearchParameter/gi-code", Description: "The code"},
 	{Code: "code-value", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x9261547b1817da36, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken}, {Code: "value", Type: fhir.SearchQuantity}}}}, Expression: "GoldenIndex.part", URL: "http://example.org/fhir/SearchParameter/gi-code-value", Description: "The code-value"},
 	{Code: "done", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x08e258e12a15b80c}, Single: true, Expression: "GoldenIndex.done.exists() and GoldenIndex.done != false", URL: "http://example.org/fhir/SearchParameter/gi-done", Description: "The done"},
