@@ -1,0 +1,254 @@
+package oauth_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// chromium is a tab of a real browser, which reaches nothing but this machine.
+type chromium struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string // errors of the console, refusals of the Content-Security-Policy among them
+}
+
+// openChromium starts the system's Chromium; the test is skipped where there is none.
+func openChromium(t *testing.T) *chromium {
+	t.Helper()
+	program := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			program = path
+			break
+		}
+	}
+	if program == "" {
+		t.Skip("no Chromium on this machine: apt-get install chromium")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute),
+		chromedp.DisableGPU, chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-domain-reliability", true), chromedp.Flag("disable-sync", true), chromedp.Flag("no-pings", true),
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium's sandbox refuses root
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	ctx, stop := chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(stop)
+	ctx, closeTab := chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // waits until the browser has ended
+		closeTab()
+	})
+	c := &chromium{t: t, ctx: ctx}
+	c.run(chromedp.Navigate("about:blank"))
+	if err := chromedp.Listen(ctx, func(event any) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch e := event.(type) {
+		case *log.EventEntryAdded:
+			c.problems = append(c.problems, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
+		case *runtime.EventExceptionThrown:
+			c.problems = append(c.problems, e.ExceptionDetails.Text)
+		case *runtime.EventConsoleAPICalled:
+			c.problems = append(c.problems, "console."+string(e.Type))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *chromium) run(actions ...chromedp.Action[chromedp.Void]) {
+	c.t.Helper()
+	if err := chromedp.Do(c.ctx, actions...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// script evaluates an expression.
+func script[T any](c *chromium, expression string) T {
+	c.t.Helper()
+	value, err := chromedp.Run(c.ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		c.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// tab presses Tab until an element has the focus, as people without a mouse do.
+func (c *chromium) tab(selector string) {
+	c.t.Helper()
+	for range 30 {
+		if script[bool](c, fmt.Sprintf("document.activeElement.matches(%q)", selector)) {
+			if !script[bool](c, "document.activeElement.matches(':focus-visible') && getComputedStyle(document.activeElement).outlineStyle !== 'none'") {
+				c.t.Errorf("%s: the focus cannot be seen", selector)
+			}
+			return
+		}
+		c.run(chromedp.KeyEvent(kb.Tab))
+	}
+	c.t.Fatalf("Tab does not reach %s", selector)
+}
+
+// press sends a key that leads to another page, which has an element.
+func (c *chromium) press(key, selector string) {
+	c.t.Helper()
+	if _, err := chromedp.RunResponse(c.ctx, chromedp.KeyEvent(key)); err != nil {
+		c.t.Fatal(err)
+	}
+	c.run(chromedp.WaitVisible(chromedp.CSS(selector)))
+}
+
+// quiet fails the test on what the console says.
+func (c *chromium) quiet(page string) {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.problems {
+		c.t.Errorf("%s: the console says: %s", page, p)
+	}
+	c.problems = nil
+}
+
+// look holds a page against what phones and screen readers need. With
+// KILN_SCREENSHOTS, a folder, it leaves pictures there.
+func (c *chromium) look(page string) {
+	c.t.Helper()
+	for _, screen := range []struct {
+		name          string
+		width, height int64
+	}{{"phone", 320, 640}, {"desktop", 1280, 800}} {
+		c.run(chromedp.EmulateViewport(screen.width, screen.height))
+		for problem, found := range map[string]string{
+			"wider than the screen":                        `document.documentElement.scrollWidth > innerWidth ? ["page"] : []`,
+			"too small to be touched":                      `[...document.querySelectorAll("button, input:not([type=hidden]):not([type=checkbox]):not([type=radio]), .choices label")].filter(e => e.getBoundingClientRect().height < 44)`,
+			"text that phones zoom into":                   `[...document.querySelectorAll("input")].filter(e => e.type != "hidden" && parseFloat(getComputedStyle(e).fontSize) < 16 && e.type != "checkbox" && e.type != "radio")`,
+			"without a label":                              `[...document.querySelectorAll("input:not([type=hidden])")].filter(e => e.labels.length != 1 || !e.labels[0].innerText.trim())`,
+			"a button without a name":                      `[...document.querySelectorAll("button")].filter(e => !e.innerText.trim())`,
+			"an id that is not the only one":               `[...document.querySelectorAll("[id]")].filter(e => document.querySelectorAll("#" + CSS.escape(e.id)).length > 1)`,
+			"without language, title, main or one heading": `document.documentElement.lang && document.title && document.querySelectorAll("main").length == 1 && document.querySelectorAll("h1").length == 1 ? [] : ["page"]`,
+			"not styled":                                   `getComputedStyle(document.querySelector("main")).maxWidth == "none" ? ["page"] : []`,
+			"a script":                                     `[...document.scripts]`,
+			"text of low contrast": `(() => {
+				const rgb = c => c.match(/[\d.]+/g).map(Number);
+				const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+				const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if ((rgb(c)[3] ?? 1) > 0) return c; } return "rgb(255, 255, 255)"; };
+				return [...document.querySelectorAll("h1, p, label, legend, span, small, code, button, strong")].filter(e => { const a = light(getComputedStyle(e).color), b = light(ground(e)); return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5; });
+			})()`,
+		} {
+			if list := script[[]string](c, "("+found+").map(e => e.outerHTML ? e.outerHTML.slice(0, 120) : String(e))"); len(list) > 0 {
+				c.t.Errorf("%s, %s: %s: %s", page, screen.name, problem, strings.Join(list, "\n"))
+			}
+		}
+		if folder := os.Getenv("KILN_SCREENSHOTS"); folder != "" {
+			picture, err := chromedp.Run(c.ctx, chromedp.FullScreenshot(100))
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(folder, page+"-"+screen.name+".png"), picture, 0o600); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	c.quiet(page)
+}
+
+// Authorization, Endpoints: the pages in a real browser, by keyboard alone and
+// without a word in the console; the policy of the pages lets the browser go on to
+// the app.
+func TestPagesInABrowser(t *testing.T) {
+	t.Parallel()
+	c := openChromium(t)
+	s := start(t)
+	s.app()
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, `<!DOCTYPE html><link rel="icon" href="data:,"><p id="arrived">The app.</p>`)
+	}))
+	defer app.Close()
+	callback := app.URL + "/cb"
+	request := s.request("redirect_uri", callback, "scope", "openid fhirUser launch/patient launch/encounter patient/*.rs patient/Observation.cruds?category=laboratory user/Patient.r offline_access")
+
+	// 1. Signing in: the name has the focus; a wrong password is told.
+	c.run(chromedp.Navigate(s.base+"/auth/authorize?"+request.Encode()), chromedp.WaitVisible(chromedp.CSS("#username")))
+	c.look("login")
+	if !script[bool](c, `document.activeElement.id == "username"`) {
+		t.Error("the user name does not have the focus")
+	}
+	c.run(chromedp.KeyEvent("doctor"))
+	c.tab("#password")
+	c.run(chromedp.KeyEvent("not the password"))
+	c.press(kb.Enter, "#problem")
+	c.mu.Lock()
+	c.problems = nil // the status 401
+	c.mu.Unlock()
+	c.look("login-failed")
+	if !script[bool](c, `document.activeElement.id == "password" && document.querySelector("#username").value == "doctor"`) {
+		t.Error("after a wrong password, the password does not have the focus")
+	}
+	c.run(chromedp.KeyEvent(password))
+	c.press(kb.Enter, "[name=scope]")
+
+	// 2. Consent: one scope is unticked.
+	c.look("consent")
+	c.tab(`[value="user/Patient.r"]`)
+	c.run(chromedp.KeyEvent(" "))
+	c.tab("button[value=authorize]")
+	c.press(kb.Enter, "#q")
+
+	// 3. The patient: searched, none found, found.
+	c.look("patient")
+	c.tab("#q")
+	c.run(chromedp.KeyEvent("Nobody"))
+	c.press(kb.Enter, "[role=status]")
+	c.look("patient-none")
+	c.tab("#q")
+	c.run(chromedp.KeyEvent("Ada")) // Tab has selected what stood there
+	c.press(kb.Enter, "[name=patient]")
+	if n := script[int](c, `document.querySelectorAll("[name=patient]").length`); n != 1 {
+		t.Errorf("the picker shows %d patients, want 1", n)
+	}
+	c.tab("[name=patient]")
+	c.run(chromedp.KeyEvent(" "))
+	c.tab("button[value=select_patient]")
+	c.press(kb.Enter, "[name=encounter]")
+
+	// 4. The encounter; the browser goes on to the app.
+	c.look("encounter")
+	c.tab("[name=encounter]")
+	c.run(chromedp.KeyEvent(" "))
+	c.tab("button[value=select_encounter]")
+	c.press(kb.Enter, "#arrived")
+	c.quiet("the app")
+	to, err := url.Parse(script[string](c, "location.href"))
+	if err != nil || to.Query().Get("code") == "" {
+		t.Fatalf("sent to %s", to)
+	}
+	tokens := s.exchange(to.Query().Get("code"), "redirect_uri", callback)
+	if got := tokens.text("scope"); tokens.status != 200 || tokens.text("patient") != "p1" || tokens.text("encounter") != "e1" || strings.Contains(got, "user/Patient.r") || !strings.Contains(got, "patient/*.rs") {
+		t.Errorf("tokens: %d %s", tokens.status, tokens.body)
+	}
+}
