@@ -19,19 +19,24 @@ func pack() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "package",
-		Short: "Add, list and remove FHIR packages that the server is compiled from",
+		Short: "Add, list and remove FHIR packages, in the source tree or on a running server",
 		Example: `  kiln package list
-  kiln package add hl7.fhir.uv.ips@2.0.0 && make generate build`,
-		Long: `FHIR packages (R4 itself, implementation guides) are kept condensed in
-definitions/. After a change, generate and build again:
+  kiln package add hl7.fhir.uv.ips@2.0.0 && make generate build
+  kiln package install hl7.fhir.uv.ips@2.0.0 --server http://127.0.0.1:8080/fhir`,
+		Long: `FHIR packages (R4 itself, implementation guides) that the server is compiled from
+are kept condensed in definitions/. After a change there, generate and build again:
 
-	make generate build`,
+	make generate build
+
+A running server takes the definitions of a package as resources: install.`,
 	}
 	f := c.PersistentFlags()
 	f.StringVar(&dir, "dir", "definitions", "folder of the packages in the source tree")
 	f.StringVar(&source.Registry, "registry", "", "npm or FHIR package registry (default npm's: npm config get registry)")
 	c.AddCommand(
-		install(),
+		install(&source),
+		listPackages(&dir),
+		removePackage(&dir),
 		&cobra.Command{
 			Use:   "add NAME@VERSION|FILE.tgz",
 			Short: "Fetch a package, check its digest and put it into the source tree",
@@ -53,46 +58,80 @@ definitions/. After a change, generate and build again:
 				return tellPackage(c, "added", p, conflicts...)
 			},
 		},
-		&cobra.Command{
-			Use:     "list",
-			Short:   "List the packages of the source tree, or of this program where there is none",
-			Example: "  kiln package list --json",
-			Args:    cobra.NoArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				var from fs.FS = definitions.FS
-				if inTree(dir) == nil {
-					from = os.DirFS(dir)
-				}
-				list, err := definitions.List(from)
-				if err != nil {
-					return err
-				}
-				if wantsJSON(c) {
-					return printJSON(c.OutOrStdout(), list)
-				}
-				for _, p := range list {
-					fmt.Fprintf(c.OutOrStdout(), "%s@%s  %s\n", p.Name, p.Version, contents(p))
-				}
-				return nil
-			},
-		},
-		&cobra.Command{
-			Use:     "remove NAME[@VERSION]",
-			Short:   "Take a package out of the source tree",
-			Example: "  kiln package remove hl7.fhir.uv.ips@2.0.0",
-			Args:    cobra.ExactArgs(1),
-			RunE: func(c *cobra.Command, args []string) error {
-				if err := inTree(dir); err != nil {
-					return err
-				}
-				p, err := definitions.Remove(dir, args[0])
-				if err != nil {
-					return err
-				}
-				return tellPackage(c, "removed", p)
-			},
-		},
 	)
+	return c
+}
+
+// listPackages is `kiln package list`.
+func listPackages(dir *string) *cobra.Command {
+	var r remote
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the packages of the source tree, of this program where there is none, or of a running server",
+		Example: `  kiln package list --json
+  kiln package list --server http://127.0.0.1:8080/fhir`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if on, err := r.onServer(); err != nil {
+				return err
+			} else if on {
+				return listInstalled(c, &r)
+			}
+			var from fs.FS = definitions.FS
+			if inTree(*dir) == nil {
+				from = os.DirFS(*dir)
+			}
+			list, err := definitions.List(from)
+			if err != nil {
+				return err
+			}
+			if wantsJSON(c) {
+				return printJSON(c.OutOrStdout(), list)
+			}
+			for _, p := range list {
+				fmt.Fprintf(c.OutOrStdout(), "%s@%s  %s\n", p.Name, p.Version, contents(p))
+			}
+			return nil
+		},
+	}
+	r.serverFlags(c)
+	return c
+}
+
+// removePackage is `kiln package remove`.
+func removePackage(dir *string) *cobra.Command {
+	var r remote
+	var dryRun bool
+	c := &cobra.Command{
+		Use:   "remove NAME[@VERSION]",
+		Short: "Take a package out of the source tree, or off a running server",
+		Long: `Take a package out of the source tree. With --server, delete what it brought to a
+running server, but for what has been changed since and what another installed
+package brought too.`,
+		Example: `  kiln package remove hl7.fhir.uv.ips@2.0.0
+  kiln package remove hl7.fhir.uv.ips --server http://127.0.0.1:8080/fhir --dry-run`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			switch on, err := r.onServer(); {
+			case err != nil:
+				return err
+			case on:
+				return removeInstalled(c, &r, args[0], dryRun)
+			case dryRun:
+				return fmt.Errorf("--dry-run is for a running server: give --server too")
+			}
+			if err := inTree(*dir); err != nil {
+				return err
+			}
+			p, err := definitions.Remove(*dir, args[0])
+			if err != nil {
+				return err
+			}
+			return tellPackage(c, "removed", p)
+		},
+	}
+	r.serverFlags(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be deleted on the server, and delete nothing")
 	return c
 }
 

@@ -186,6 +186,13 @@ func cutVersion(spec string) (name, version string, ok bool) {
 	return name, version, namePattern.MatchString(name) && versionPattern.MatchString(version)
 }
 
+// Fetch returns the .tgz of the package spec (NAME@VERSION, or the path of a .tgz
+// file). The digest of one from the registry is checked.
+func (s Source) Fetch(ctx context.Context, spec string) ([]byte, error) {
+	archive, _, err := s.archive(ctx, spec)
+	return archive, err
+}
+
 // archive returns the .tgz that spec names and what is known of it.
 func (s Source) archive(ctx context.Context, spec string) ([]byte, Package, error) {
 	if strings.HasSuffix(spec, ".tgz") || strings.HasSuffix(spec, ".tar.gz") {
