@@ -10,14 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"kiln/server/outbound"
 )
 
 // Result is what came of an attempt.
@@ -175,104 +174,14 @@ func failure(err error, timedOut bool, timeout time.Duration) string {
 	return err.Error()
 }
 
-// errAddress is of an endpoint at an address that the server does not call.
-type errAddress struct{ addr netip.Addr }
-
-func (e errAddress) Error() string {
-	return fmt.Sprintf("the address %s is private, loopback or link-local, and notifications.webhook.allow_private_networks is off", e.addr)
+// rules say which endpoints may be called.
+func (s *Service) rules() outbound.Rules {
+	w := s.Config.Webhook
+	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent}
 }
 
-// checkEndpoint refuses http where it is not allowed, and an address in the URL that may
-// not be called. Names are checked when they are dialled, by what they resolve to then.
-func (s *Service) checkEndpoint(u *url.URL) error {
-	host := u.Hostname()
-	addr, err := netip.ParseAddr(host)
-	literal := err == nil
-	if u.Scheme == "http" && !s.Config.Webhook.AllowHTTP && !(host == "localhost" || strings.HasSuffix(host, ".localhost") || literal && addr.Unmap().IsLoopback()) {
-		return errors.New("the endpoint is http, and notifications.webhook.allow_http is off: only loopback may be called without TLS")
-	}
-	if literal {
-		return s.checkAddress(addr)
-	}
-	return nil
-}
+// checkEndpoint refuses what rules refuse before it is dialled.
+func (s *Service) checkEndpoint(u *url.URL) error { return s.rules().Check(u) }
 
-// checkAddress refuses addresses that are not public.
-func (s *Service) checkAddress(addr netip.Addr) error {
-	addr = addr.Unmap()
-	if s.Config.Webhook.AllowPrivate {
-		return nil
-	}
-	if !addr.IsValid() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() ||
-		addr.IsInterfaceLocalMulticast() || special(addr) {
-		return errAddress{addr}
-	}
-	return nil
-}
-
-// specialNetworks are further networks that are not the Internet: shared address space,
-// documentation, benchmarking, reserved, and IPv4 inside of IPv6 by translation. RFC 6890.
-var specialNetworks = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/96"),
-	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
-}
-
-func special(addr netip.Addr) bool {
-	for _, p := range specialNetworks {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
-}
-
-// newClient returns the client of endpoints: no proxy, no redirects, and every address
-// checked when it is dialled, whatever name it came from.
-func (s *Service) newClient() *http.Client {
-	dialer := &net.Dialer{
-		Timeout:   10 * time.Second,
-		KeepAlive: 30 * time.Second,
-		Control: func(_, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return err
-			}
-			return s.checkAddress(at.Addr().WithZone(""))
-		},
-	}
-	dial := dialer.DialContext
-	if lookup := s.Config.Webhook.Lookup; lookup != nil {
-		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			host, port, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			addrs, err := lookup(host)
-			if err != nil {
-				return nil, err
-			}
-			for _, a := range addrs {
-				var conn net.Conn
-				if conn, err = dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
-					return conn, nil
-				}
-			}
-			return nil, err
-		}
-	}
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:            dial,
-			ForceAttemptHTTP2:      true,
-			MaxIdleConns:           1000,
-			MaxIdleConnsPerHost:    max(2, s.Config.Webhook.MaxConcurrent),
-			IdleConnTimeout:        90 * time.Second,
-			TLSHandshakeTimeout:    10 * time.Second,
-			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
+// newClient returns the client of endpoints.
+func (s *Service) newClient() *http.Client { return s.rules().Client() }

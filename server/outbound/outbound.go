@@ -1,0 +1,130 @@
+// Package outbound calls the addresses that clients of the server name: endpoints of
+// subscriptions and of Apps. It keeps them off the server's own network unless that is
+// allowed.
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Rules say which addresses may be called. docs/contract.md, Notifications, section 4.
+type Rules struct {
+	// AllowHTTP allows http where the host is not loopback.
+	AllowHTTP bool
+	// AllowPrivate allows private, loopback and link-local addresses.
+	AllowPrivate bool
+	// Lookup resolves names; nil asks the system.
+	Lookup  func(host string) ([]netip.Addr, error)
+	MaxIdle int // connections kept open to one host
+}
+
+// errAddress is of an endpoint at an address that the server does not call.
+type errAddress struct{ addr netip.Addr }
+
+func (e errAddress) Error() string {
+	return fmt.Sprintf("the address %s is private, loopback or link-local, and notifications.webhook.allow_private_networks is off", e.addr)
+}
+
+// Check refuses http where it is not allowed, and an address in the URL that may
+// not be called. Names are checked when they are dialled, by what they resolve to then.
+func (r Rules) Check(u *url.URL) error {
+	host := u.Hostname()
+	addr, err := netip.ParseAddr(host)
+	literal := err == nil
+	if u.Scheme == "http" && !r.AllowHTTP && !(host == "localhost" || strings.HasSuffix(host, ".localhost") || literal && addr.Unmap().IsLoopback()) {
+		return errors.New("the endpoint is http, and notifications.webhook.allow_http is off: only loopback may be called without TLS")
+	}
+	if literal {
+		return r.checkAddress(addr)
+	}
+	return nil
+}
+
+// checkAddress refuses addresses that are not public.
+func (r Rules) checkAddress(addr netip.Addr) error {
+	addr = addr.Unmap()
+	if r.AllowPrivate {
+		return nil
+	}
+	if !addr.IsValid() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() ||
+		addr.IsInterfaceLocalMulticast() || special(addr) {
+		return errAddress{addr}
+	}
+	return nil
+}
+
+// specialNetworks are further networks that are not the Internet: shared address space,
+// documentation, benchmarking, reserved, and IPv4 inside of IPv6 by translation. RFC 6890.
+var specialNetworks = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/96"),
+	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+func special(addr netip.Addr) bool {
+	for _, p := range specialNetworks {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// Client returns the client of endpoints: no proxy, no redirects, and every address
+// checked when it is dialled, whatever name it came from.
+func (r Rules) Client() *http.Client {
+	dialer := &net.Dialer{
+		Timeout:   10 * time.Second,
+		KeepAlive: 30 * time.Second,
+		Control: func(_, address string, _ syscall.RawConn) error {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return err
+			}
+			return r.checkAddress(at.Addr().WithZone(""))
+		},
+	}
+	dial := dialer.DialContext
+	if lookup := r.Lookup; lookup != nil {
+		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			addrs, err := lookup(host)
+			if err != nil {
+				return nil, err
+			}
+			for _, a := range addrs {
+				var conn net.Conn
+				if conn, err = dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
+					return conn, nil
+				}
+			}
+			return nil, err
+		}
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            dial,
+			ForceAttemptHTTP2:      true,
+			MaxIdleConns:           1000,
+			MaxIdleConnsPerHost:    max(2, r.MaxIdle),
+			IdleConnTimeout:        90 * time.Second,
+			TLSHandshakeTimeout:    10 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableCompression:     true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
