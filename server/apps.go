@@ -6,6 +6,7 @@ import (
 	"kiln/server/app"
 	"kiln/server/app/sandbox"
 	"kiln/server/interaction"
+	"kiln/server/outbound"
 	"kiln/server/rest"
 	"kiln/server/store"
 )
@@ -13,12 +14,13 @@ import (
 // apps builds the application platform on the interactions, and makes it stand before
 // the server's own operations.
 func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
-	c := s.Config.Apps
+	c, webhook := s.Config.Apps, s.Config.notifications().Webhook
 	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger,
 		Limits: sandbox.Limits{Execution: time.Duration(c.Sandbox.MaxExecutionMS) * time.Millisecond, Memory: int64(c.Sandbox.MaxMemoryMB) << 20}}
 	s.onClose(pool.Close)
 	p := &app.Platform{Service: i, Store: s.Store, Own: s.Operations, Pool: pool, Bundle: rest.BundleJSON, Now: time.Now, Logger: s.Logger,
-		Config: app.Config{MaxOperations: c.MaxOperations, Timeout: time.Duration(c.TimeoutSeconds) * time.Second}}
+		Config:   app.Config{MaxOperations: c.MaxOperations, Timeout: time.Duration(c.TimeoutSeconds) * time.Second},
+		Outbound: outbound.Rules{AllowHTTP: webhook.AllowHTTP, AllowPrivate: webhook.AllowPrivate, MaxIdle: webhook.MaxConcurrent}}
 	if s.Store.Hooks == nil {
 		s.Store.Hooks = make(map[string]store.Hook)
 	}

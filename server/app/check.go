@@ -181,12 +181,11 @@ func (p *Platform) checkOperation(ctx context.Context, at, status string, o *r4.
 		}
 		return err
 	case "http":
-		u, err := url.Parse(h.URL.Text)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return unprocessable(at+".url", "an http handler needs an http or https url, found %q", clip(h.URL.Text))
+		if _, err := p.remoteOf(at, h); err != nil {
+			return err
 		}
-		if active {
-			return unprocessable(at+".type", "this server runs no http handlers: keep the App in draft")
+		if active && auth == "app" {
+			return unprocessable(at+".auth", "this server gives Apps no credentials of their own: expected none or caller")
 		}
 	case "internal":
 		if !strings.HasPrefix(h.URL.Text, "internal:") {

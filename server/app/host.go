@@ -103,6 +103,9 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: %s is not for it", e.name, e.kind, clip(q.Name))
 	}
 	r, err := p.Service.Operation(ctx, q)
+	if err == nil && r.Status >= 400 {
+		return nil, outcome.New(outcome.CodeInvalid, "%s failed with status %d: %s", clip(q.Name), r.Status, clip(diagnostics(r.Body))).WithStatus(r.Status)
+	}
 	if err == nil && r.Bundle == nil && r.Body != nil {
 		return r.Body, nil
 	}
@@ -110,6 +113,17 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		return version(r, nil)
 	}
 	return p.bundle(r, err)
+}
+
+// diagnostics is the text of an OperationOutcome's first issue.
+func diagnostics(operationOutcome []byte) string {
+	var o struct {
+		Issue []struct{ Diagnostics string }
+	}
+	if json.Unmarshal(operationOutcome, &o) != nil || len(o.Issue) == 0 {
+		return ""
+	}
+	return o.Issue[0].Diagnostics
 }
 
 // changes reports whether an operation can change data.

@@ -77,7 +77,23 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 	if err != nil {
 		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.name, err)
 	}
-	result, err := p.Pool.Run(ctx, &sandbox.Call{Code: e.code, Context: text, Raw: raw, Nested: n > 0,
+	resp, err := p.invoke(ctx, e, hc, text, raw, n > 0)
+	if audit := p.audit(ctx, e, q, resp.Status, err); audit != nil && err == nil {
+		return interaction.Response{}, audit
+	}
+	return resp, err
+}
+
+// invoke has the handler of an operation do its work.
+func (p *Platform) invoke(ctx context.Context, e *entry, hc *handlerContext, text []byte, raw sandbox.Raw, nested bool) (interaction.Response, error) {
+	switch {
+	case e.broken != nil:
+		return interaction.Response{}, badGateway(e, "may not be called").Because(e.broken)
+	case e.remote != nil:
+		resp, err := p.callRemote(ctx, e, hc, text)
+		return resp, p.timely(e, err)
+	}
+	result, err := p.Pool.Run(ctx, &sandbox.Call{Code: e.code, Context: text, Raw: raw, Nested: nested,
 		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
 			value, err := p.host(ctx, e, function, args)
 			return value, failureOf(err)
@@ -87,15 +103,9 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 		},
 	})
 	if err != nil {
-		err = p.failed(e, err)
+		return interaction.Response{}, p.failed(e, err)
 	}
-	if audit := p.audit(ctx, e, q, err); audit != nil && err == nil {
-		return interaction.Response{}, audit
-	}
-	switch {
-	case err != nil:
-		return interaction.Response{}, err
-	case result == nil:
+	if result == nil {
 		return interaction.Response{Status: http.StatusNoContent}, nil
 	}
 	return p.response(result)
@@ -117,14 +127,19 @@ func (p *Platform) response(result json.RawMessage) (interaction.Response, error
 	return interaction.Response{Status: http.StatusOK, Body: result}, nil
 }
 
+// timely turns the end of the operation's time into its error.
+func (p *Platform) timely(e *entry, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return outcome.New(outcome.CodeTimeout, "%s took more than %s (apps.operation_timeout_seconds)", e.name, p.Config.Timeout).WithStatus(http.StatusGatewayTimeout)
+	}
+	return err
+}
+
 // failed is the answer to a script that did not come to its end.
 func (p *Platform) failed(e *entry, err error) error {
 	var f *sandbox.Failure
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return outcome.New(outcome.CodeTimeout, "%s took more than %s (apps.operation_timeout_seconds)", e.name, p.Config.Timeout).WithStatus(http.StatusGatewayTimeout)
-	case !errors.As(err, &f):
-		return err
+	if errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &f) {
+		return p.timely(e, err)
 	}
 	switch f.Kind {
 	case sandbox.KindTime, sandbox.KindMemory:
@@ -155,7 +170,7 @@ func failureOf(err error) *sandbox.Failure {
 
 // context makes what the handler is told.
 func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (*handlerContext, sandbox.Raw, error) {
-	hc := &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}}
+	hc := &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}, RequestID: interaction.CallerFrom(ctx).RequestID}
 	var raw sandbox.Raw
 	if c := access.From(ctx); c != nil {
 		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
@@ -287,9 +302,9 @@ func object(list []parameters.Parameter) map[string]any {
 }
 
 // audit records the operation. Spec: the specification, AuditEvent.
-func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, failed error) error {
+func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) error {
 	result := "0"
-	if o, ok := outcome.From(failed); ok && o.HTTPStatus() < 500 {
+	if o, ok := outcome.From(failed); ok && o.HTTPStatus() < 500 || failed == nil && status >= 400 {
 		result = "4"
 	} else if failed != nil {
 		result = "8"

@@ -15,6 +15,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/operation"
+	"kiln/server/outbound"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
@@ -34,13 +35,24 @@ type Platform struct {
 	Own     *operation.Set // the server's own operations
 	Pool    *sandbox.Pool
 	Config  Config
+	// Outbound says which addresses http handlers may have.
+	Outbound outbound.Rules
 	// Bundle writes a Bundle as JSON, with links below base.
 	Bundle func(base string, b *interaction.Bundle) []byte
 	Now    func() time.Time
 	Logger *slog.Logger
 
+	remotes sync.Once
+	http    *http.Client // of http handlers; client makes it
+
 	mu    sync.Mutex
 	state *snapshot
+}
+
+// client calls http handlers.
+func (p *Platform) client() *http.Client {
+	p.remotes.Do(func() { p.http = p.Outbound.Client() })
+	return p.http
 }
 
 type searcher interface {
@@ -59,6 +71,8 @@ type entry struct {
 	kind         string // read, search, write, execute
 	affects      bool
 	code         string
+	remote       *remote // of an http handler
+	broken       error   // why it cannot be called
 }
 
 // snapshot are the Apps of a version. It is never changed.
@@ -91,6 +105,12 @@ func (p *Platform) now(ctx context.Context) (*snapshot, error) {
 			e.affects = e.kind == "write" || e.kind == "execute" && o.AffectsState.Text != "false"
 			if o.Handler != nil {
 				e.code = o.Handler.Code.Text
+				if o.Handler.Type_.Text == "http" {
+					// It was judged when it was written; the rules may have become stricter.
+					if e.remote, e.broken = p.remoteOf("App.operations.handler", o.Handler); e.broken != nil {
+						p.Logger.Warn("an operation of an App cannot be called", "app", e.app, "operation", e.name, "error", e.broken)
+					}
+				}
 			}
 			next.operations[key{e.typ, e.name}] = e
 			next.byType[e.typ] = append(next.byType[e.typ], e)

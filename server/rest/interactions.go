@@ -278,7 +278,11 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		c.fail(r, err)
 		return
 	}
-	resp, err := h.Service.Operation(c.ctx, p)
+	caller := interaction.Caller{RequestID: c.ID, Traceparent: r.Header.Get("Traceparent")}
+	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		caller.Token = strings.TrimSpace(token)
+	}
+	resp, err := h.Service.Operation(interaction.WithCaller(c.ctx, caller), p)
 	c.answer(r, prefer{}, resp, err)
 }
 
