@@ -20,17 +20,17 @@ import (
 type Config struct {
 	Enabled              bool   `koanf:"enabled" restart:"" doc:"require access tokens"`
 	Issuer               string `koanf:"issuer" restart:"" doc:"URL of the authorization server; empty is server.base_url without /fhir, or the listen address"`
-	AllowHTTP            bool   `koanf:"allow_http" doc:"allow an http issuer that is not on loopback"`
-	AllowPrivateNetworks bool   `koanf:"allow_private_networks" doc:"fetch keys and discovery documents from private addresses too"`
+	AllowHTTP            bool   `koanf:"allow_http" restart:"" doc:"allow an http issuer that is not on loopback"`
+	AllowPrivateNetworks bool   `koanf:"allow_private_networks" restart:"" doc:"fetch keys and discovery documents from private addresses too"`
 
-	OAuth        GrantConfig        `koanf:"oauth"`
-	Smart        SmartConfig        `koanf:"smart"`
-	Signing      SigningConfig      `koanf:"signing"`
+	OAuth        GrantConfig        `koanf:"oauth" restart:""`
+	Smart        SmartConfig        `koanf:"smart" restart:""`
+	Signing      SigningConfig      `koanf:"signing" restart:""`
 	RateLimiting RateLimitingConfig `koanf:"rate_limiting"`
-	Policy       PolicyConfig       `koanf:"policy"`
-	Federation   FederationConfig   `koanf:"federation"`
-	Audit        AuditConfig        `koanf:"audit"`
-	Bootstrap    BootstrapConfig    `koanf:"bootstrap"`
+	Policy       PolicyConfig       `koanf:"policy" restart:""`
+	Federation   FederationConfig   `koanf:"federation" restart:""`
+	Audit        AuditConfig        `koanf:"audit" restart:""`
+	Bootstrap    BootstrapConfig    `koanf:"bootstrap" restart:""`
 }
 
 // GrantConfig is about grants.

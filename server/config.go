@@ -22,10 +22,10 @@ type Config struct {
 	Terminology TerminologyConfig `koanf:"terminology"`
 	Auth        AuthConfig        `koanf:"auth"`
 	Audit       AuditConfig       `koanf:"audit"`
-	Apps        AppsConfig        `koanf:"apps"`
+	Apps        AppsConfig        `koanf:"apps" restart:""`
 	Log         LogConfig         `koanf:"log"`
 
-	Notifications NotificationsConfig `koanf:"notifications"`
+	Notifications NotificationsConfig `koanf:"notifications" restart:""`
 }
 
 // ServerConfig is about HTTP.

@@ -131,6 +131,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	// The paths, each part its own; FHIR has all that is left.
 	s.limiter = &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
 		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
+	s.Streams.Enter = func(ctx context.Context, r *http.Request) (func(), error) {
+		return s.limiter.Enter(ctx, r, ratelimit.Stream)
+	}
 	mux := s.mux()
 	s.admin = s.administration()
 	policies, err := s.policies(ctx)
@@ -337,6 +340,7 @@ func (s *Server) fhir() *rest.Handler {
 		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
 		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
 		Audit:               s.audit,
+		Enter:               s.limiter.Enter,
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/ratelimit"
 	"kiln/server/web"
 )
 
@@ -26,6 +27,9 @@ type Handler struct {
 	// AllowSkipValidation lets X-Skip-Validation of this client skip validation; nil
 	// lets nobody.
 	AllowSkipValidation func(ctx context.Context) bool
+	// Enter counts what is expensive for the client of a request, and refuses more at
+	// the same time than it may; nil refuses nothing.
+	Enter func(ctx context.Context, r *http.Request, what ratelimit.Kind) (leave func(), err error)
 	// Audit records requests; nil records nothing.
 	Audit *audit.Recorder
 
@@ -63,6 +67,7 @@ type call struct {
 	ctx    context.Context
 	values url.Values    // of a search by POST: _format and _pretty can stand there
 	leave  func()        // gives back the body's room in the bodyLimit
+	end    func()        // counts off what was entered
 	read   *fhir.Version // what a read or a vread answers with
 }
 
@@ -79,6 +84,9 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 		if c.leave != nil {
 			c.leave()
 		}
+		if c.end != nil {
+			c.end()
+		}
 		if recorded != nil {
 			recorded.End(x, r, c.subject(r), c.read)
 		}
@@ -91,6 +99,21 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 		return
 	}
 	h.routes.ServeHTTP(c, r)
+}
+
+// enter counts something expensive until the request ends, and answers where it is
+// refused.
+func (c *call) enter(r *http.Request, what ratelimit.Kind) bool {
+	if c.h.Enter == nil {
+		return true
+	}
+	leave, err := c.h.Enter(c.ctx, r, what)
+	if err != nil {
+		c.fail(r, err)
+		return false
+	}
+	c.end = leave
+	return true
 }
 
 // subject is the reference of the resource that a request is about, "" where its

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kiln/server/interaction"
+	"kiln/server/ratelimit"
 )
 
 // The methods of gen/handler.Interactions: each reads the parameters of its
@@ -190,6 +191,9 @@ func (h *Handler) searchSystem(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *call) search(r *http.Request, p interaction.SearchParams) {
+	if !c.enter(r, ratelimit.Search) {
+		return
+	}
 	pref := preferences(r)
 	var err error
 	if r.Method == http.MethodPost {
@@ -209,6 +213,9 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 
 func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 	c := start(w, "bundle")
+	if !c.enter(r, ratelimit.Bundle) {
+		return
+	}
 	pref, err := c.asked(r)
 	if err != nil {
 		c.fail(r, err)

@@ -16,6 +16,10 @@ var ErrEnding = errors.New("the server is stopping")
 // StreamRegistry knows the long-lived answers (WebSocket, Server-Sent Events, large
 // exports) of this server. The zero value is empty.
 type StreamRegistry struct {
+	// Enter counts a stream of the request's client, and refuses one too many; nil
+	// refuses none. It is set before the first Open.
+	Enter func(ctx context.Context, r *http.Request) (leave func(), err error)
+
 	mu     sync.Mutex
 	open   map[*stream]struct{}
 	ending bool
@@ -29,9 +33,16 @@ type stream struct{ cancel context.CancelCauseFunc }
 // server stops; done must be called when the handler is through, hijacked or not.
 // It fails with exception, 503, while the server stops.
 func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
+	leave := func() {}
+	if s.Enter != nil {
+		if leave, err = s.Enter(r.Context(), r); err != nil {
+			return nil, nil, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending {
+		leave()
 		return nil, nil, outcome.Unavailable("%v", ErrEnding)
 	}
 	control := http.NewResponseController(w)
@@ -49,6 +60,7 @@ func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx conte
 	s.open[st] = struct{}{}
 	return ctx, sync.OnceFunc(func() {
 		cancel(nil)
+		leave()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.open, st)
