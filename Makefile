@@ -25,10 +25,10 @@ demo: build postgresql ## serve a demo with authorization, made-up patients and 
 	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; bin/kiln serve --demo --data-dir "$$dir" $(ARGS)
 
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)
-	tools/with-postgresql go test -count=1 $(TESTFLAGS) $(PKG)
+	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
 
 conformance: postgresql ## run the black-box tests of the running service
-	tools/with-postgresql go test -count=1 $(TESTFLAGS) ./server/conformance/...
+	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) ./server/conformance/...
 
 generate: ## compile definitions/ and queries/ to gen/
 	go generate ./codegen/...
