@@ -139,13 +139,18 @@ func (s *Server) principal(ctx context.Context, c accessClaims) (*access.Princip
 	return p, nil
 }
 
-// stillGood reads what was revoked before a token is taken for the first time.
+// stillGood reads what was revoked before a token is taken for the first time, and
+// the client's origins: they count anew when the token leaves the cache.
 func (s *Server) stillGood(ctx context.Context, v *verified) error {
-	if _, err := s.Store.GetClient(ctx, v.principal.ClientID); err != nil {
+	c, err := s.Store.GetClient(ctx, v.principal.ClientID)
+	if err != nil {
 		if isNotFound(err) {
 			return errToken
 		}
 		return err
+	}
+	if client, ok := c.(*storage.Client); ok {
+		v.principal.Origins = client.AllowedOrigins
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type Principal struct {
 	Admin     bool      // the scope admin was granted
 	TokenID   string    // the token's jti, or the id of the API key
 	SessionID string    // of the authorization that the token comes from
+	Origins   []string  // origins whose pages may read answers to the token; none: those of the server
 	Expires   time.Time // zero: never (API key)
 	open      bool
 }

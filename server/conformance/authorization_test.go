@@ -423,3 +423,26 @@ func TestAuthorizationOfPaths(t *testing.T) {
 	// What the configuration lists is made once: changes stay.
 	admin.get(s.origin()+"/admin/clients/backend").want(200).equal("active", "false")
 }
+
+// Authorization, Clients: a client's allowedOrigins count for its tokens on the token
+// endpoint, userinfo and FHIR paths.
+func TestAuthorizationOfOrigins(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t, func(c *server.Config) {
+		c.Auth.Bootstrap.Clients = append(c.Auth.Bootstrap.Clients, map[string]any{"clientId": "page", "confidential": true, "clientSecret": clientSecret,
+			"grantTypes": []any{"client_credentials"}, "scopes": []any{"system/Patient.rs"}, "allowedOrigins": []any{"https://page.example.org"}})
+	})
+	page, backend := s.bearer(s.backendToken("page", "system/Patient.rs")), s.bearer(s.backendToken("backend", "system/*.rs"))
+	for _, path := range []string{"/fhir/Patient", "/fhir/Patient/a", "/fhir/Observation", "/auth/userinfo"} {
+		own := page.get(s.origin()+path, "Origin", "https://page.example.org").has("Access-Control-Allow-Origin", "https://page.example.org")
+		if !slices.Contains(own.header.Values("Vary"), "Origin") || own.header.Get("Access-Control-Expose-Headers") == "" {
+			t.Errorf("%s: %v", path, own.header)
+		}
+		page.get(s.origin()+path, "Origin", "https://other.example.org").has("Access-Control-Allow-Origin", "")
+		backend.get(s.origin()+path, "Origin", "https://other.example.org").has("Access-Control-Allow-Origin", "*")
+	}
+	// An origin is the whole of it: scheme, host and port.
+	for _, origin := range []string{"https://page.example.org.evil.example", "http://page.example.org", "https://page.example.org:8443", "null"} {
+		page.get("/Patient/a", "Origin", origin).want(200).has("Access-Control-Allow-Origin", "")
+	}
+}

@@ -14,6 +14,9 @@ import (
 func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 	p, err := m.authenticate(r, g)
 	x.Principal = p
+	if p != nil {
+		narrow(x, r, p.Origins)
+	}
 	x.guarded = g.Token != NoToken && m.Verifier != nil
 	if m.Limiter != nil && !g.Unlimited {
 		if refused := m.Limiter.Limit(x, r, g, p); refused != nil {

@@ -55,3 +55,21 @@ func (c CORS) answer(x *Exchange, r *http.Request) (done bool) {
 	x.WriteHeader(http.StatusNoContent)
 	return true
 }
+
+// narrow lets only pages of a client's own origins read the answer to its token.
+// Preflights carry no token: they are answered by the server's origins.
+func narrow(x *Exchange, r *http.Request, origins []string) {
+	origin := r.Header.Get("Origin")
+	if len(origins) == 0 || origin == "" {
+		return
+	}
+	header := x.Header()
+	header.Del("Access-Control-Allow-Origin")
+	if !slices.Contains(header.Values("Vary"), "Origin") {
+		header.Add("Vary", "Origin")
+	}
+	if slices.Contains(origins, origin) {
+		header.Set("Access-Control-Allow-Origin", origin)
+		header.Set("Access-Control-Expose-Headers", corsExposed)
+	}
+}
