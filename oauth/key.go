@@ -188,10 +188,14 @@ func (r *keyring) open(row storage.Key) (*signingKey, error) {
 	}, nil
 }
 
-// ensure makes the keys that are missing, and the next ones of those that are old.
+// ensure makes the keys that are missing, and the next ones of those that are old. It
+// seals keys that were made while there was no encryption key.
 func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
 		now := r.now()
+		if err := r.sealAll(ctx, keys); err != nil {
+			return err
+		}
 		for _, alg := range algs {
 			last := lastOf(keys, alg)
 			switch {
@@ -215,6 +219,26 @@ func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 		return fmt.Errorf("make signing keys: %w", err)
 	}
 	return r.load(ctx)
+}
+
+// sealAll seals the keys that stand in the clear, when there is an encryption key.
+func (r *keyring) sealAll(ctx context.Context, keys []storage.Key) error {
+	if r.sealing == "" {
+		return nil
+	}
+	for _, k := range keys {
+		if k.Sealed {
+			continue
+		}
+		sealed, err := seal(r.sealing, k.Private)
+		if err != nil {
+			return err
+		}
+		if err := r.store.SealKey(ctx, k.Kid, sealed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rotate makes the next key of every algorithm that has one. It signs after a day,

@@ -1,6 +1,7 @@
 package oauth_test
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -437,6 +438,42 @@ func TestKeyRotation(t *testing.T) {
 	}
 	if _, err := oauth.New(t.Context(), oauth.Options{Config: func() oauth.Config { c := oauth.DefaultConfig(); c.Enabled = true; return c }(), Listen: "127.0.0.1:1", URL: s.url}); err == nil || !strings.Contains(err.Error(), "encryption_key") {
 		t.Errorf("without the key that seals them: %v", err)
+	}
+}
+
+// Keys that were made in the clear are sealed at the next start with an encryption
+// key, and sign on; a server that runs without it keeps those that it has read.
+func TestKeysAreSealedLater(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	token := s.tokens().text("access_token")
+	keys := func() (clear, sealed int) {
+		list, err := s.server.Store.Keys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range list {
+			if _, err := x509.ParsePKCS8PrivateKey(k.Private); (err == nil) == k.Sealed {
+				t.Errorf("key %s: sealed is %t, and reading it says %v", k.Kid, k.Sealed, err)
+			}
+			if k.Sealed {
+				sealed++
+			} else {
+				clear++
+			}
+		}
+		return clear, sealed
+	}
+	if clear, sealed := keys(); clear != 2 || sealed != 0 {
+		t.Fatalf("%d keys in the clear, %d sealed", clear, sealed)
+	}
+	later := startOn(t, s.url, s.server.Issuer, func(o *oauth.Options) { o.Config.Signing.EncryptionKey = "a passphrase" })
+	if clear, sealed := keys(); clear != 0 || sealed != 2 {
+		t.Errorf("%d keys in the clear, %d sealed", clear, sealed)
+	}
+	if later.use(token) != 200 || s.use(token) != 200 || later.use(s.tokens().text("access_token")) != 200 {
+		t.Error("the same keys do not sign on")
 	}
 }
 

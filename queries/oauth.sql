@@ -69,6 +69,11 @@ ORDER BY k.signs_from, k.kid;
 INSERT INTO oauth_key (kid, algorithm, private, sealed, created, signs_from, published_until)
 VALUES (@kid, @algorithm, @private, @sealed, @created, @signs_from, @published_until);
 
+-- name: SealOAuthKey :exec
+UPDATE oauth_key k
+SET private = @private, sealed = true
+WHERE k.kid = @kid;
+
 -- name: RetireOAuthKey :exec
 UPDATE oauth_key k
 SET published_until = @published_until::timestamptz

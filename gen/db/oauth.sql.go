@@ -1106,6 +1106,22 @@ func (q *Queries) RotateOAuthRefresh(ctx context.Context, arg RotateOAuthRefresh
 	return result.RowsAffected(), nil
 }
 
+const SealOAuthKey = `-- name: SealOAuthKey :exec
+UPDATE oauth_key k
+SET private = $1, sealed = true
+WHERE k.kid = $2
+`
+
+type SealOAuthKeyParams struct {
+	Private []byte
+	Kid     string
+}
+
+func (q *Queries) SealOAuthKey(ctx context.Context, arg SealOAuthKeyParams) error {
+	_, err := q.db.Exec(ctx, SealOAuthKey, arg.Private, arg.Kid)
+	return err
+}
+
 const SweepOAuthAssertions = `-- name: SweepOAuthAssertions :exec
 DELETE FROM oauth_assertion a
 WHERE a.expires < $1::timestamptz

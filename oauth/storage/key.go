@@ -50,6 +50,11 @@ func (s *Store) AddKey(ctx context.Context, k Key) error {
 	return s.q.InsertOAuthKey(ctx, db.InsertOAuthKeyParams(k))
 }
 
+// SealKey replaces the private part of a key by its sealed form.
+func (s *Store) SealKey(ctx context.Context, id string, sealed []byte) error {
+	return s.q.SealOAuthKey(ctx, db.SealOAuthKeyParams{Kid: id, Private: sealed})
+}
+
 // RetireKey says until when a key is published.
 func (s *Store) RetireKey(ctx context.Context, id string, until time.Time) error {
 	return s.q.RetireOAuthKey(ctx, db.RetireOAuthKeyParams{Kid: id, PublishedUntil: until})
