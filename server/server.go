@@ -163,7 +163,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		}
 		parts = append(parts, n)
 	}
-	parts = append(parts, fhir)
+	parts = append(parts, s.Apps, fhir)
 	for _, p := range parts {
 		p.Mount(mux)
 	}

@@ -188,11 +188,20 @@ func (p *Platform) checkOperation(ctx context.Context, at, status string, o *r4.
 			return unprocessable(at+".auth", "this server gives Apps no credentials of their own: expected none or caller")
 		}
 	case "internal":
-		if !strings.HasPrefix(h.URL.Text, "internal:") {
-			return unprocessable(at+".url", `an internal handler needs a url "internal:NAME"`)
-		}
-		if active {
-			return unprocessable(at+".type", "this server runs no internal handlers: keep the App in draft")
+		internal := findInternal(h.URL.Text)
+		switch {
+		case internal == nil:
+			var names []string
+			for _, h := range internalHandlers {
+				names = append(names, "internal:"+h.Name)
+			}
+			return unprocessable(at+".url", "%q is no internal handler: expected %s", clip(h.URL.Text), strings.Join(names, ", "))
+		case len(internal.Types) > 0 && !slices.Contains(internal.Types, typ):
+			return unprocessable(at+".url", "internal:%s is for %s, not %s", internal.Name, strings.Join(internal.Types, ", "), typ)
+		case active && internal.code != "" && !p.Pool.Supported():
+			return unprocessable(at+".url", "internal:%s needs a sandbox, which this server's platform does not have", internal.Name)
+		case active && auth == "app":
+			return unprocessable(at+".auth", "an internal handler runs with the caller's rights")
 		}
 	default:
 		return unprocessable(at+".type", "%q is no handler of an operation: expected http, javascript or internal", clip(h.Type_.Text))

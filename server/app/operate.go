@@ -77,7 +77,7 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 	if err != nil {
 		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.name, err)
 	}
-	resp, err := p.invoke(ctx, e, hc, text, raw, n > 0)
+	resp, err := p.invoke(ctx, e, q, hc, text, raw, n > 0)
 	if audit := p.audit(ctx, e, q, resp.Status, err); audit != nil && err == nil {
 		return interaction.Response{}, audit
 	}
@@ -85,12 +85,16 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 }
 
 // invoke has the handler of an operation do its work.
-func (p *Platform) invoke(ctx context.Context, e *entry, hc *handlerContext, text []byte, raw sandbox.Raw, nested bool) (interaction.Response, error) {
+func (p *Platform) invoke(ctx context.Context, e *entry, q interaction.OperationParams, hc *handlerContext, text []byte, raw sandbox.Raw, nested bool) (interaction.Response, error) {
 	switch {
 	case e.broken != nil:
 		return interaction.Response{}, badGateway(e, "may not be called").Because(e.broken)
 	case e.remote != nil:
 		resp, err := p.callRemote(ctx, e, hc, text)
+		return resp, p.timely(e, err)
+	}
+	if e.internal != nil && e.internal.run != nil {
+		resp, err := e.internal.run(p, ctx, e, hc, q)
 		return resp, p.timely(e, err)
 	}
 	result, err := p.Pool.Run(ctx, &sandbox.Call{Code: e.code, Context: text, Raw: raw, Nested: nested,

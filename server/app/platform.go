@@ -71,6 +71,7 @@ type entry struct {
 	kind         string // read, search, write, execute
 	affects      bool
 	code         string
+	internal     *internalHandler
 	remote       *remote // of an http handler
 	broken       error   // why it cannot be called
 }
@@ -105,6 +106,11 @@ func (p *Platform) now(ctx context.Context) (*snapshot, error) {
 			e.affects = e.kind == "write" || e.kind == "execute" && o.AffectsState.Text != "false"
 			if o.Handler != nil {
 				e.code = o.Handler.Code.Text
+				if e.internal = findInternal(o.Handler.URL.Text); o.Handler.Type_.Text != "internal" {
+					e.internal = nil
+				} else if e.internal != nil {
+					e.code = e.internal.code
+				}
 				if o.Handler.Type_.Text == "http" {
 					// It was judged when it was written; the rules may have become stricter.
 					if e.remote, e.broken = p.remoteOf("App.operations.handler", o.Handler); e.broken != nil {

@@ -178,3 +178,25 @@ func TestAppHTTPAuth(t *testing.T) {
 		}
 	}
 }
+
+// The contract, Apps section 3: internal handlers.
+func TestAppInternal(t *testing.T) {
+	s := start(t)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p","name":[{"family":"Kin"}]}`).want(201)
+	s.put("/Observation/o", `{"resourceType":"Observation","id":"o","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p"}}`).want(201)
+	for kind, names := range map[string][]string{"read": {"everything", "fhirpath"}, "write": {"validate"}, "execute": {"fhirpath", "validate"}} {
+		for _, name := range names {
+			id := kind + "-" + name
+			s.put("/App/"+id, remoteApp(id, kind, id, `{"type":"internal","url":"internal:`+name+`"}`)).want(201)
+		}
+	}
+	s.get("/Patient/p/$read-everything").want(200).equal("resourceType", "Bundle").equal("total", "2")
+	s.get("/Patient/p/$read-fhirpath?expression=name.family").want(200).equal("0", "Kin")
+	s.post("/Patient/p/$execute-fhirpath", `{"parameters":{"expression":"name.exists()"}}`).want(200).equal("0", "true")
+	s.post("/Patient/p/$execute-fhirpath", "").issue(400, "required", "expression")
+	s.post("/Patient/$execute-fhirpath", `{"parameters":{"expression":"id"}}`).issue(400, "required", "resource")
+	s.post("/Patient/p/$execute-validate", "").want(200).equal("resourceType", "OperationOutcome")
+	s.post("/Patient/$write-validate", `{"resourceType":"Patient"}`).want(200).equal("resourceType", "OperationOutcome")
+	s.put("/App/none", remoteApp("none", "execute", "none", `{"type":"internal","url":"internal:nothing"}`)).issue(422, "invalid", "internal:everything")
+	s.get("/admin/apps/handlers").want(200).equal("handlers.0.name", "everything").equal("handlers.1.name", "fhirpath").equal("handlers.2.name", "validate")
+}
