@@ -112,7 +112,7 @@ func separates(r rune) bool {
 
 // Bounds of what a text is found by beside its start.
 const (
-	maxWords   = 64  // words after the first
+	maxWords   = 64 // words after the first
 	wordLength = 64 // characters from a word on
 )
 

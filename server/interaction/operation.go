@@ -93,8 +93,8 @@ func (s *Service) operationsVersion() int64 {
 	return s.Operations.Version()
 }
 
-// serves reports whether a type has an operation.
-func (s *Service) serves(typ, name string) bool {
+// Serves reports whether a type has an operation; name is without its $.
+func (s *Service) Serves(typ, name string) bool {
 	return slices.ContainsFunc(s.listed(typ), func(o OperationListing) bool { return o.Name == name })
 }
 

@@ -27,7 +27,7 @@ type Response struct {
 	Body     []byte // a resource made for this answer
 	// ContentType is that of Body where it is no resource; "" is FHIR's.
 	ContentType string
-	Bundle   *Bundle
+	Bundle      *Bundle
 	// Issues are what else there is to say.
 	Issues []outcome.Issue
 

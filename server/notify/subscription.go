@@ -92,7 +92,7 @@ func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*
 		}
 		c.topic = r.Topic.Text
 		err = s.compileTopic(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy")
-	case strings.Contains(text, "://") || strings.HasPrefix(text, "urn:"):
+	case isCanonical(text):
 		c.backport, c.topic = true, text
 		err = s.compileTopic(ctx, c, backportFilters(r), "Subscription.criteria.extension")
 	case text == "":
@@ -393,4 +393,11 @@ func readOwner(b []byte) Owner {
 	var o Owner
 	_ = json.Unmarshal(b, &o) // written by json
 	return o
+}
+
+// isCanonical reports whether criteria name a topic, as the Backport IG has it, and
+// are no search: a search may well hold a URL, behind its question mark.
+func isCanonical(criteria string) bool {
+	path, _, _ := strings.Cut(criteria, "?")
+	return strings.Contains(path, "://") || strings.HasPrefix(path, "urn:")
 }

@@ -194,6 +194,8 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 	switch {
 	case e == nil:
 		return interaction.Response{}, s.unknown(p)
+	case p.Method == http.MethodPut:
+		return interaction.Response{}, outcome.NotSupported("%s is called by POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
 	case e.affects() && p.Read:
 		return interaction.Response{}, outcome.NotSupported("%s changes something and needs a POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
 	}

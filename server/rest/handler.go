@@ -177,6 +177,9 @@ func (h *Handler) allowed(r *http.Request) []string {
 		switch at := pattern[strings.LastIndexByte(pattern, '/')+1:]; {
 		case at == "{operation}":
 			served = strings.HasPrefix(name, "$")
+			if typ, _, _ := strings.Cut(r.URL.Path[1:], "/"); served && method == http.MethodPut {
+				served = !h.Service.Serves(typ, name[1:]) // only operations of Apps have PUT
+			}
 		case at == "{type}" && !reserved(name):
 			served = name == "*" || h.Service.Model.Resources[name] != nil
 		case at == "{id}", at == "{type}":
