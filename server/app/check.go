@@ -98,7 +98,7 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 	var was struct{ Status string }
 	if before != nil {
 		if err := json.Unmarshal(before, &was); err != nil {
-			return fmt.Errorf("App/%s: %w", id, err)
+			return fmt.Errorf("resource App/%s: %w", id, err)
 		}
 	}
 	status := a.Status.Text
@@ -247,7 +247,7 @@ func (p *Platform) active(ctx context.Context, from searcher) ([]*r4.App, error)
 		for _, v := range page.Matches {
 			r, err := fhir.Decode(p.Service.Model, v.Body)
 			if err != nil {
-				return nil, fmt.Errorf("App/%s: %w", v.ID, err)
+				return nil, fmt.Errorf("resource App/%s: %w", v.ID, err)
 			}
 			if a, ok := r.(*r4.App); ok {
 				out = append(out, a)

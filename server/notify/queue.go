@@ -400,7 +400,6 @@ type receiver struct {
 	deliver func(ctx context.Context, d *Delivery) Result
 	// after is told of each attempt, once it is on its way to be written.
 	after func(ctx context.Context, d *Delivery, r Result, f finished)
-	close func()
 }
 
 // errNoReceiver is of a subscriber that there is no more.
