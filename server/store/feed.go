@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"kiln/gen/db"
 )
@@ -145,7 +147,13 @@ func (f *Feed) listen(ctx context.Context) {
 func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, f.store.side.Config().ConnConfig)
+	c := f.store.side.Config().ConnConfig
+	// Waiting for a notification is no statement that could be cancelled: its end
+	// closes the connection at once.
+	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
+	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		return nil, err
 	}
