@@ -20,6 +20,9 @@ import (
 // maxDrain is how long a body that is too long is read for the client's sake.
 const maxDrain = 5 * time.Second
 
+// minDrain is how much is read of it under any limit.
+const minDrain = 16 << 20
+
 // body reads the request's body, unpacked. It fails with too-long, 413, above
 // the limit, and with not-supported, 415, for encodings other than gzip.
 func (c *call) body(r *http.Request) ([]byte, error) {
@@ -80,7 +83,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 }
 
 // drain reads what a client still sends of a body that is too long, up to another
-// limit of it, and not for long: many clients read no answer before they have sent
+// limit of it, at least minDrain bytes, and not for long: many clients read no answer before they have sent
 // everything, and one that waits for leave to send is told at once.
 func (c *call) drain(r *http.Request, limit int64) {
 	if r.Header.Get("Expect") != "" {
@@ -88,7 +91,7 @@ func (c *call) drain(r *http.Request, limit int64) {
 	}
 	// Where there is no deadline to set, the server's own holds.
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(maxDrain))
-	_, _ = io.CopyN(io.Discard, r.Body, limit)
+	_, _ = io.CopyN(io.Discard, r.Body, max(limit, minDrain))
 }
 
 func tooLong(limit int64) error {
