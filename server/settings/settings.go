@@ -71,9 +71,15 @@ func Open[C any](ctx context.Context, c Config[C]) (*Settings[C], error) {
 // Current is the configuration in force. It is not to be changed.
 func (s *Settings[C]) Current() *C { return &s.current.Load().config }
 
-// OnChange makes f run, with the new configuration, after every change. It is
-// called before the first Refresh.
-func (s *Settings[C]) OnChange(f func(C)) { s.changed = append(s.changed, f) }
+// OnChange makes f run, with the new configuration, after every change of it, until
+// the server ends; f is not called for the configuration as it is. The calls come
+// one after the other, each within a quarter of a second of the change, on every
+// server of the database. f must not call Refresh, Put or Delete.
+func (s *Settings[C]) OnChange(f func(C)) {
+	s.refresh.Lock()
+	defer s.refresh.Unlock()
+	s.changed = append(s.changed, f)
+}
 
 // Refresh reads the settings again, unless version is the one that is known.
 func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
