@@ -84,7 +84,8 @@ func TestDatabaseHangs(t *testing.T) {
 					t.Errorf("%s %s: %v", q.method, q.path, err)
 					return
 				}
-				if took := time.Since(began); took > seconds*time.Second {
+				// A busy machine may be late to send and to read: a second for both.
+				if took := time.Since(began); took > (seconds+1)*time.Second {
 					t.Errorf("round %d: %s %s took %v, database.timeout_seconds is %d", round, q.method, q.path, took, seconds)
 				}
 				if a.status != 503 || a.str("resourceType") != "OperationOutcome" {
