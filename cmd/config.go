@@ -145,10 +145,10 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 				if from == "environment" && near != "" {
 					near += " (" + envName(outcome.Nearest(name, names())) + ")"
 				}
-				wrong = append(wrong, fmt.Errorf("%s: unknown key %s%s; its value is %q", from, name, near, brief(layer.Get(name))))
+				wrong = append(wrong, fmt.Errorf("%s: unknown key %s%s; its value is %q", from, name, near, shown(layer.Get(name))))
 				layer.Delete(name)
 			case its.expected(layer.Get(name)) != "":
-				wrong = append(wrong, fmt.Errorf("%s: %s is %q: expected %s", from, name, brief(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name))))
+				wrong = append(wrong, fmt.Errorf("%s: %s is %q: expected %s", from, name, shown(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name))))
 				layer.Delete(name)
 			default:
 				l.origin[name] = from
@@ -256,8 +256,8 @@ func nearMiss(name string) string {
 	return ""
 }
 
-// brief is a value as a message shows it.
-func brief(value any) string {
+// shown is a value as a message shows it.
+func shown(value any) string {
 	const most = 60
 	text := fmt.Sprint(value)
 	if r := []rune(text); len(r) > most {

@@ -31,7 +31,7 @@ something is wrong.`,
 				found.print(c.OutOrStdout())
 			}
 			if found.err() != nil {
-				return told{errors.New("something is wrong")}
+				return reportedError{errors.New("something is wrong")}
 			}
 			return nil
 		},

@@ -16,14 +16,14 @@ func main() {
 	err := root().ExecuteContext(ctx)
 	cut := ctx.Err() != nil
 	stop()
-	var told told
+	var reported reportedError
 	switch {
 	case err == nil:
 	case cut && errors.Is(err, context.Canceled), cut && errors.Is(err, errNotReady):
 		// What was under way when the signal came fails in words of its own.
 		fmt.Fprintln(os.Stderr, "kiln: interrupted")
 		os.Exit(1)
-	case errors.As(err, &told):
+	case errors.As(err, &reported):
 		os.Exit(1)
 	default:
 		fmt.Fprintln(os.Stderr, "kiln:", err)
@@ -34,5 +34,5 @@ func main() {
 // errNotReady is a start that did not come to its end.
 var errNotReady = errors.New("the server was not ready yet")
 
-// told is a failure that the user has read of already.
-type told struct{ error }
+// reportedError is a failure that the user has read of already.
+type reportedError struct{ error }

@@ -26,7 +26,7 @@ func waitForDatabase(ctx context.Context, url string, limit time.Duration, log *
 	}
 	at := net.JoinHostPort(config.Host, fmt.Sprint(config.Port))
 	end := time.Now().Add(limit)
-	for told := false; ; {
+	for logged := false; ; {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
 		conn, err := pgx.ConnectConfig(try, config)
 		cancel()
@@ -43,8 +43,8 @@ func waitForDatabase(ctx context.Context, url string, limit time.Duration, log *
 		if time.Now().After(end) {
 			return fmt.Errorf("the database at %s is not up after %v (database.wait_seconds): %s", at, limit, reason)
 		}
-		if !told {
-			told = true
+		if !logged {
+			logged = true
 			log.Info("waiting for the database", slog.String("at", at), slog.String("reason", reason))
 		}
 		select {

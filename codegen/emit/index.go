@@ -183,8 +183,8 @@ func inside(g *jen.Group, n *node, name string) {
 	leaves(g, n, jen.Id(name))
 	for _, c := range n.composites {
 		open := "Open"
-		if c.Joint {
-			open = "OpenJoint"
+		if c.Coded {
+			open = "OpenCoded"
 		}
 		g.Id("x").Dot(open).Call(key(c.Key), jen.Lit(len(c.Parts))).Comment(c.Text)
 		for i, part := range c.Parts {
@@ -339,8 +339,8 @@ func compositeFacts(c fhir.Composite) []jen.Code {
 	if c.Key != 0 {
 		facts = append(facts, jen.Id("Key").Op(":").Add(key(c.Key)))
 	}
-	if c.Joint != 0 {
-		facts = append(facts, jen.Id("Joint").Op(":").Add(key(c.Joint)))
+	if c.Coded != 0 {
+		facts = append(facts, jen.Id("Coded").Op(":").Add(key(c.Coded)))
 	}
 	parts := jen.Index().Qual(fhirPath, "Part").ValuesFunc(func(g *jen.Group) {
 		for _, p := range c.Parts {

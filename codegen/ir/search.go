@@ -39,7 +39,7 @@ type Branch struct {
 // CompositeBranch is an element whose components are indexed together.
 type CompositeBranch struct {
 	Key     fhir.Key
-	Joint   bool // Key is a fhir.Composite's Joint
+	Coded   bool // Key is a fhir.Composite's Coded
 	Text    string
 	Element Path
 	Parts   []CompositePart
@@ -482,14 +482,14 @@ func (s *searcher) composite(d *definition.SearchParameter, t *Type, branches []
 				b.Parts = append(b.Parts, cp)
 				out.Parts = append(out.Parts, part)
 			}
-			b.Joint = joint(b)
-			if e.Repeats() || b.Joint {
+			b.Coded = coded(b)
+			if e.Repeats() || b.Coded {
 				if err := combinable(b); err != nil {
 					return err
 				}
 				b.Key = fhir.KeyOf(fhir.SearchComposite, b.Text)
-				if b.Joint {
-					out.Joint = b.Key
+				if b.Coded {
+					out.Coded = b.Key
 				} else {
 					out.Key = b.Key
 				}
@@ -564,10 +564,10 @@ func combinable(b CompositeBranch) error {
 	return nil
 }
 
-// joint reports whether a composite is a token of the resource itself with a value
+// coded reports whether a composite is a token of the resource itself with a value
 // that has an order and no text: such a search would otherwise look at every
 // resource with the token.
-func joint(b CompositeBranch) bool {
+func coded(b CompositeBranch) bool {
 	if b.Element.Repeats() || len(b.Parts) != 2 {
 		return false
 	}

@@ -24,8 +24,8 @@ type composite struct {
 	part  int
 	pair  int // the second of two parts that are numbers, while it is closed; else -1
 	open  bool
-	joint bool // of the resource itself: a token is its system and code
-	// systems are those of the codes of a joint composite.
+	coded bool // of the resource itself: a token is its system and code
+	// systems are those of the codes of a coded composite.
 	systems []TextEntry
 }
 
@@ -159,7 +159,7 @@ func (x *Index) Code(k Key, code string) {
 	case x.Sorters != nil:
 		x.sortToken(k, "", code)
 		return
-	case x.composite.open && x.composite.joint:
+	case x.composite.open && x.composite.coded:
 		x.inSystem(k, "", code)
 		return
 	}
@@ -215,7 +215,7 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 
 // code leaves a code in whatever system.
 func (x *Index) code(k Key, code string) {
-	if !x.composite.open || !x.composite.joint {
+	if !x.composite.open || !x.composite.coded {
 		x.add(k, ValueCode(code))
 	}
 }
@@ -223,7 +223,7 @@ func (x *Index) code(k Key, code string) {
 // inSystem leaves a code with its system.
 func (x *Index) inSystem(k Key, system, code string) {
 	x.add(k, ValueCoding(system, code))
-	if c := &x.composite; c.open && c.joint {
+	if c := &x.composite; c.open && c.coded {
 		c.systems = append(c.systems, TextEntry{CompositeKey(c.key, ValueCode(code)), system})
 	}
 }
@@ -580,7 +580,7 @@ func (x *Index) QuantityRange(k Key, low, high, system, code, unit string) {
 // next part.
 func (x *Index) Open(k Key, n int) {
 	c := &x.composite
-	c.key, c.part, c.open, c.joint = k, 0, true, false
+	c.key, c.part, c.open, c.coded = k, 0, true, false
 	for len(c.parts) < n {
 		c.parts = append(c.parts, partValues{})
 	}
@@ -590,12 +590,12 @@ func (x *Index) Open(k Key, n int) {
 	}
 }
 
-// OpenJoint is Open for a composite of the resource itself (Composite.Joint): of a
+// OpenCoded is Open for a composite of the resource itself (Composite.Coded): of a
 // token only the code in its system counts. Which systems a code comes in is left
 // among the texts, under CompositeKey of the code, for searches that name none.
-func (x *Index) OpenJoint(k Key, n int) {
+func (x *Index) OpenCoded(k Key, n int) {
 	x.Open(k, n)
-	x.composite.joint, x.composite.systems = true, emptied(x.composite.systems)
+	x.composite.coded, x.composite.systems = true, emptied(x.composite.systems)
 }
 
 // Next goes to the next part of the open repetition.
@@ -627,13 +627,13 @@ func (x *Index) Close() {
 			return
 		}
 	}
-	if !c.joint {
+	if !c.coded {
 		x.present(c.key)
 	}
 	if !whole {
 		return
 	}
-	if c.joint {
+	if c.coded {
 		x.Texts = append(x.Texts, c.systems...)
 	}
 	x.combine(0, ordered, 0, false)

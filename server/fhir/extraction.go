@@ -17,7 +17,7 @@ func (p *Parameter) EveryKey() []Key {
 	}
 	keys := append([]Key(nil), p.Keys...)
 	for _, c := range p.Composites {
-		for _, k := range []Key{c.Key, c.Joint} {
+		for _, k := range []Key{c.Key, c.Coded} {
 			if k != 0 {
 				keys = append(keys, k)
 			}

@@ -223,10 +223,10 @@ type Composite struct {
 	// together. It is 0 where the branch is the resource itself and every
 	// component occurs once: then the search is the conjunction of the parts.
 	Key Key
-	// Joint has rows of a branch that is the resource itself and has one component
+	// Coded has rows of a branch that is the resource itself and has one component
 	// that is a date, a number or a quantity: under CompositeKey of the other one,
 	// a code in its system. 0 where there are none.
-	Joint Key
+	Coded Key
 	// Parts are the components: their search types and, where Key is 0, their
 	// own keys.
 	Parts []Part

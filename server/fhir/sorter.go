@@ -30,13 +30,13 @@ type Sorter struct {
 	// Every collects all uris and canonicals, for Values, and finds no order.
 	Every bool
 
-	all         []string
-	value, text string // text is what counts where there is no value
-	found, told bool
+	all              []string
+	value, text      string // text is what counts where there is no value
+	found, textFound bool
 }
 
 // Reset makes the Sorter ready for the next resource.
-func (s *Sorter) Reset() { s.value, s.text, s.found, s.told, s.all = "", "", false, false, nil }
+func (s *Sorter) Reset() { s.value, s.text, s.found, s.textFound, s.all = "", "", false, false, nil }
 
 // Values are all uris and canonicals of the resource.
 func (s *Sorter) Values() []string { return s.all }
@@ -46,7 +46,7 @@ func (s *Sorter) Value() (string, bool) {
 	if s.found {
 		return beginning(s.value), true
 	}
-	return beginning(s.text), s.told
+	return beginning(s.text), s.textFound
 }
 
 // beginning is the part of a value that counts, a copy where it is not the whole:
@@ -68,8 +68,8 @@ func (s *Sorter) offer(value string) {
 }
 
 func (s *Sorter) offerText(text string) {
-	if !s.told || s.before(text, s.text) {
-		s.text, s.told = text, true
+	if !s.textFound || s.before(text, s.text) {
+		s.text, s.textFound = text, true
 	}
 }
 

@@ -239,8 +239,8 @@ func (ip *interpreter) extract(x *fhir.Index, r fhir.Resource) error {
 			switch c := ip.composite[i]; {
 			case c.Key != 0:
 				x.Open(c.Key, len(ip.parts[i]))
-			case c.Joint != 0:
-				x.OpenJoint(c.Joint, len(ip.parts[i]))
+			case c.Coded != 0:
+				x.OpenCoded(c.Coded, len(ip.parts[i]))
 			default:
 				continue // the parts are parameters of their own
 			}

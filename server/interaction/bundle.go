@@ -311,13 +311,13 @@ func entryOf(r Response, p BundleParams, method string) Entry {
 		e.Body, e.Nested = nil, nil
 	}
 	if r.Written && p.Return == ReturnOutcome && e.Answer.Issues == nil {
-		e.Answer.Issues = Told(r)
+		e.Answer.Issues = WriteIssues(r)
 	}
 	return e
 }
 
-// Told says in issues what a write did: Prefer: return=OperationOutcome.
-func Told(r Response) []outcome.Issue {
+// WriteIssues describes what a write did, for Prefer: return=OperationOutcome.
+func WriteIssues(r Response) []outcome.Issue {
 	verb := "updated"
 	switch {
 	case r.Existing:

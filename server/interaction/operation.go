@@ -123,10 +123,10 @@ func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 // error in r.
 func (s *Service) Check(ctx context.Context, r fhir.Resource) error { return s.validate(ctx, r) }
 
-// SearchOptions are what the service adds to a query; told gets what the client is
+// SearchOptions are what the service adds to a query; warnings gets what the client is
 // to know of the codes that terminology modifiers stand for, and may be nil.
-func (s *Service) SearchOptions(ctx context.Context, lenient bool, told *[]outcome.Issue) search.Options {
-	return s.searchOptions(ctx, lenient, told)
+func (s *Service) SearchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
+	return s.searchOptions(ctx, lenient, warnings)
 }
 
 // Page runs q and makes a searchset of the result; self is its URL without what

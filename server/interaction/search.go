@@ -32,13 +32,13 @@ func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) 
 	return s.search(ctx, s.Store, p)
 }
 
-// searchOptions are what the service adds to a query; told gets what the client is
+// searchOptions are what the service adds to a query; warnings gets what the client is
 // to know of the codes that terminology modifiers stand for, and may be nil.
-func (s *Service) searchOptions(ctx context.Context, lenient bool, told *[]outcome.Issue) search.Options {
+func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
 	opt := search.Options{Lenient: lenient, DefaultCount: s.now().DefaultCount, MaxCount: s.now().MaxCount,
 		Explain: s.now().Explain != nil && s.now().Explain(ctx), BaseURLs: s.BaseURLs, Now: s.Now()}
 	if s.Terminology != nil {
-		opt.Expand = s.expander(ctx, told)
+		opt.Expand = s.expander(ctx, warnings)
 	}
 	return opt
 }
@@ -63,12 +63,12 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 		}
 		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
 	}
-	var told []outcome.Issue
-	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &told))
+	var warnings []outcome.Issue
+	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &warnings))
 	if err != nil {
 		return Response{}, err
 	}
-	q.Ignored = append(q.Ignored, told...)
+	q.Ignored = append(q.Ignored, warnings...)
 	if typ == "" {
 		for _, t := range q.Types { // those that the client names
 			if err := s.may(ctx, access.Search, t, ""); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // expander answers the terminology modifiers of one search.
-func (s *Service) expander(ctx context.Context, told *[]outcome.Issue) func(search.Expansion) (search.Codes, error) {
+func (s *Service) expander(ctx context.Context, warnings *[]outcome.Issue) func(search.Expansion) (search.Codes, error) {
 	return func(e search.Expansion) (search.Codes, error) {
 		if id, ok := s.localValueSet(e.ValueSet); ok {
 			var err error
@@ -20,10 +20,10 @@ func (s *Service) expander(ctx context.Context, told *[]outcome.Issue) func(sear
 				return search.Codes{}, err
 			}
 		}
-		codes, warnings, err := s.Terminology.SearchCodes(ctx, e)
-		for _, w := range warnings {
-			if told != nil {
-				*told = append(*told, outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeInformational, Diagnostics: w})
+		codes, texts, err := s.Terminology.SearchCodes(ctx, e)
+		for _, w := range texts {
+			if warnings != nil {
+				*warnings = append(*warnings, outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeInformational, Diagnostics: w})
 			}
 		}
 		return codes, err

@@ -39,7 +39,7 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 		if err := t.write(ctx, s.Store.WriteAll, t.writes); err != nil {
 			return Response{}, err
 		}
-		out, err := t.told(ctx, p)
+		out, err := t.response(ctx, p)
 		if err != nil {
 			return Response{}, err
 		}
@@ -516,7 +516,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		}
 	}
 	// 7. Read, and tell.
-	out, err := t.told(ctx, p)
+	out, err := t.response(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -530,8 +530,8 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	return out, nil
 }
 
-// told is the response, with what the writes did.
-func (t *plan) told(ctx context.Context, p BundleParams) (*Bundle, error) {
+// response is the answer to the transaction, with what the writes did.
+func (t *plan) response(ctx context.Context, p BundleParams) (*Bundle, error) {
 	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
 	for _, j := range t.writes {
 		r, err := t.s.readable(ctx, j.response(), nil)

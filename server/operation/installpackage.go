@@ -87,7 +87,7 @@ func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (int
 	if err != nil && !errors.Is(err, errDryRun) {
 		return interaction.Response{}, err
 	}
-	return told(http.StatusOK, got.told(a, dryRun))
+	return parametersResponse(http.StatusOK, got.report(a, dryRun))
 }
 
 // packageContent is what a package is found to hold.
@@ -197,8 +197,8 @@ func (c *packageContent) brought() []store.InstalledResource {
 	return out
 }
 
-// told tells what was done, or would be.
-func (c *packageContent) told(a *definitions.Archive, dryRun bool) []parameters.Parameter {
+// report is the Parameters of the answer: what was done, or would be.
+func (c *packageContent) report(a *definitions.Archive, dryRun bool) []parameters.Parameter {
 	out := []parameters.Parameter{
 		parameters.String("name", a.Name), parameters.String("version", a.Version),
 		parameters.String("integrity", a.Integrity), parameters.Boolean("dryRun", dryRun),
@@ -221,15 +221,15 @@ func (c *packageContent) told(a *definitions.Archive, dryRun bool) []parameters.
 		out = append(out, parameters.Parts("conflict", parameters.String("code", d.code), parameters.URI("used", d.used), parameters.URI("hidden", d.hidden)))
 	}
 	for _, it := range c.items {
-		out = append(out, itemTold(it.action, it.file, it.file.Type+"/"+it.id))
+		out = append(out, reportItem(it.action, it.file, it.file.Type+"/"+it.id))
 	}
 	for _, f := range c.refused {
-		out = append(out, itemTold("refused", f, ""))
+		out = append(out, reportItem("refused", f, ""))
 	}
 	return out
 }
 
-func itemTold(action string, f *definitions.File, reference string) parameters.Parameter {
+func reportItem(action string, f *definitions.File, reference string) parameters.Parameter {
 	parts := []parameters.Parameter{parameters.Code("action", action), parameters.URI("url", f.URL)}
 	if f.Version != "" {
 		parts = append(parts, parameters.String("version", f.Version))

@@ -225,8 +225,8 @@ func (s *Set) unknown(p Request) error {
 	return outcome.NotSupported("there is no operation %s %s; %s", clip(p.Name), where, "there are "+strings.Join(near, ", "))
 }
 
-// told answers with a Parameters resource.
-func told(status int, list []parameters.Parameter) (interaction.Response, error) {
+// parametersResponse answers with a Parameters resource.
+func parametersResponse(status int, list []parameters.Parameter) (interaction.Response, error) {
 	body, err := parameters.Write(list)
 	return interaction.Response{Status: status, Body: body}, err
 }

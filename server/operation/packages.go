@@ -33,7 +33,7 @@ func (s *Set) packages() Operation {
 				parameters.String("name", p.Name), parameters.String("version", p.Version), parameters.String("integrity", p.Integrity),
 				parameters.DateTime("installed", p.Installed.Format(time.RFC3339Nano)), parameters.Integer("resources", p.Resources)))
 		}
-		return told(http.StatusOK, out)
+		return parametersResponse(http.StatusOK, out)
 	}}
 }
 
@@ -93,7 +93,7 @@ func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (inte
 	if err != nil && !errors.Is(err, errDryRun) {
 		return interaction.Response{}, err
 	}
-	return told(http.StatusOK, slices.Concat([]parameters.Parameter{
+	return parametersResponse(http.StatusOK, slices.Concat([]parameters.Parameter{
 		parameters.String("name", name), parameters.String("version", version), parameters.Boolean("dryRun", dryRun),
 		parameters.Integer("delete", deleted), parameters.Integer("keep", len(out)-deleted)}, out))
 }

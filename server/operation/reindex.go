@@ -35,7 +35,7 @@ func (s *Set) reindexState(ctx context.Context) (interaction.Response, error) {
 	for _, j := range slices.Backward(jobs) {
 		out = append(out, parameters.Parts("job", jobParts(j, now)...))
 	}
-	return told(http.StatusOK, out)
+	return parametersResponse(http.StatusOK, out)
 }
 
 func jobParts(j store.ReindexJob, now time.Time) []parameters.Parameter {
@@ -126,7 +126,7 @@ func (s *Set) reindex(ctx context.Context, in *Inputs) (interaction.Response, er
 		out = append(out, parameters.Parts("job", jobParts(j, now)...))
 	}
 	s.Parameters.Wake()
-	return told(http.StatusAccepted, out)
+	return parametersResponse(http.StatusAccepted, out)
 }
 
 // withParameters returns the types that have one of the parameters.

@@ -51,7 +51,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		header["Content-Length"] = []string{"0"}
 		c.WriteHeader(resp.Status)
 	case resp.Written && p.ret == interaction.ReturnOutcome:
-		c.Send(r, resp.Status, contentType, outcome.JSON(append(interaction.Told(resp), resp.Issues...)), pretty)
+		c.Send(r, resp.Status, contentType, outcome.JSON(append(interaction.WriteIssues(resp), resp.Issues...)), pretty)
 	case resp.Body != nil && resp.ContentType != "":
 		c.Send(r, resp.Status, resp.ContentType, resp.Body, pretty)
 	case resp.Body != nil:

@@ -58,14 +58,14 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 		case !isOrdered(part.Type):
 			continue
 		case keyed.inSystem:
-			sub.Keys = []fhir.Key{fhir.CompositeKey(branch.Joint, fhir.ValueCoding(keyed.system, keyed.code))}
+			sub.Keys = []fhir.Key{fhir.CompositeKey(branch.Coded, fhir.ValueCoding(keyed.system, keyed.code))}
 		}
 		matches, err := p.value(&sub, name, "", values[i])
 		if err != nil {
 			return nil, err
 		}
 		if keyed != nil && !keyed.inSystem {
-			matches = []match.Match{match.Coded{Key: branch.Joint, Code: keyed.code, Any: matches[0]}}
+			matches = []match.Match{match.Coded{Key: branch.Coded, Code: keyed.code, Any: matches[0]}}
 		}
 		if keyed != nil {
 			return matches, nil
@@ -75,10 +75,10 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 	return []match.Match{all}, nil
 }
 
-// codeIn is the token among the values of a branch that has joint rows; nil where
+// codeIn is the token among the values of a branch that has coded rows; nil where
 // it has none, or where the token says no code.
 func codeIn(branch fhir.Composite, values []string) *token {
-	if branch.Joint == 0 {
+	if branch.Coded == 0 {
 		return nil
 	}
 	for i, part := range branch.Parts {

@@ -68,7 +68,7 @@
 // 4,500 to 5,300 times a second, at 0.11 to 0.14 ms of PostgreSQL and 0.18 to 0.22 ms
 // of the server each.
 // What memory does not know costs, in PostgreSQL: identifier 0.04 ms, patient 0.2,
-// name 0.1, code 0.3 to 5, a code with a quantity 1 to 3 (17 before joint rows), a
+// name 0.1, code 0.3 to 5, a code with a quantity 1 to 3 (17 before coded rows), a
 // count of 88,674 matches by a term 50 to 100.
 //
 // The text of a statement depends on the shape of the query only, and every value

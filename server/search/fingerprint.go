@@ -42,7 +42,7 @@ func (r *Registry) indexed(typ string) []string {
 			lines = append(lines, fmt.Sprintf("key %x %s %q %v", uint64(k), p.Type, r.systems[k], narrowed))
 		}
 		for _, c := range p.Composites {
-			line := fmt.Appendf(nil, "composite %x %x", uint64(c.Key), uint64(c.Joint))
+			line := fmt.Appendf(nil, "composite %x %x", uint64(c.Key), uint64(c.Coded))
 			for _, part := range c.Parts {
 				line = fmt.Appendf(line, " %s %x %q", part.Type, part.Keys, part.System)
 			}

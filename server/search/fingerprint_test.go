@@ -15,7 +15,7 @@ func TestFingerprints(t *testing.T) {
 		params := []fhir.Parameter{
 			{Code: "code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{1}},
 			{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{2}, Systems: []string{"http://s"}},
-			{Code: "code-value", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 3,
+			{Code: "code-value", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 3,
 				Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{1}}, {Code: "value", Type: fhir.SearchQuantity, Keys: []fhir.Key{4}}}}}},
 			{Code: "subject", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{5}},
 			{Code: "code", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{6}},
@@ -49,7 +49,7 @@ func TestFingerprints(t *testing.T) {
 		{"one more key", of(on("code", func(p *fhir.Parameter) { p.Keys = []fhir.Key{1, 7} })), true},
 		{"another type", of(on("code", func(p *fhir.Parameter) { p.Type = fhir.SearchString })), true},
 		{"another implicit system", of(on("status", func(p *fhir.Parameter) { p.Systems = []string{"http://t"} })), true},
-		{"no joint rows", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Joint = 0 })), true},
+		{"no coded rows", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Coded = 0 })), true},
 		{"another key of a composite", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Key = 8 })), true},
 		{"another type of a part", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Parts[1].Type = fhir.SearchNumber })), true},
 		{"references that say their type", of(on("subject", func(p *fhir.Parameter) {

@@ -112,7 +112,7 @@
 //	bodies         s2 with a dictionary 25% of the JSON in 0.8 us, lz4 55%, zstd with it 21% in 13 us
 //	change log     one row for a transaction 16 bytes, one for each version 70
 //	many rows      COPY 2,420 bytes of WAL and 23 us, INSERT of arrays 2,555 and 26
-//	writers        one for two cores (shift.go): two make twice the commits and cost PostgreSQL 10 to 15% more
+//	writers        one for two cores (workerslots.go): two make twice the commits and cost PostgreSQL 10 to 15% more
 //	equal rows     left alone by updates 16% less of PostgreSQL for a CRUD request (ranges.go)
 //	pending terms  200,000 at a time 2,600 bytes of WAL, 40,000 2,780; a search reads them in 1.4 ms
 //

@@ -24,7 +24,7 @@ import (
 type queue struct {
 	store *Store
 	wake  chan struct{}
-	shift shift
+	slots workerSlots
 	done  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -60,7 +60,7 @@ var errStopped = unavailable("the server is stopping")
 func (q *queue) start(s *Store, workers int) {
 	q.store = s
 	q.wake = make(chan struct{}, workers)
-	q.shift = newShift(workers)
+	q.slots = newWorkerSlots(workers)
 	q.busy = make(map[int64]struct{})
 	for range workers {
 		q.done.Go(q.work)
@@ -126,8 +126,8 @@ func (q *queue) work() {
 
 // round writes what waits, and returns false when nothing does.
 func (q *queue) round() bool {
-	if q.shift.enter() {
-		defer q.shift.leave()
+	if q.slots.acquire() {
+		defer q.slots.release()
 	}
 	taken := q.take()
 	if len(taken) == 0 {

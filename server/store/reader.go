@@ -20,7 +20,7 @@ import (
 // answered before.
 type reader struct {
 	wake  chan struct{}
-	shift shift
+	slots workerSlots
 	done  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -43,7 +43,7 @@ var readRequests = sync.Pool{New: func() any { return &readRequest{done: make(ch
 
 func (r *reader) start(s *Store, workers int) {
 	r.wake = make(chan struct{}, workers)
-	r.shift = newShift(workers)
+	r.slots = newWorkerSlots(workers)
 	for range workers {
 		r.done.Go(func() { r.work(s) })
 	}
@@ -98,8 +98,8 @@ func (r *reader) work(s *Store) {
 // round reads what waits, and returns false when nothing does. taken and refs are
 // memory of the worker.
 func (r *reader) round(s *Store, taken *[]*readRequest, refs *array) bool {
-	if r.shift.enter() {
-		defer r.shift.leave()
+	if r.slots.acquire() {
+		defer r.slots.release()
 	}
 	r.mu.Lock()
 	n := min(len(r.waiting), maxRead)

@@ -66,7 +66,7 @@ type code struct{ system, code string }
 
 // evaluation expands one value set, with what it includes.
 type evaluation struct {
-	*generation
+	*snapshot
 	// lenient notes gaps instead of asking the server or failing.
 	lenient bool
 	// keptOnly takes the server's expansions from the cache, of whatever age, and
@@ -85,8 +85,8 @@ func (e *evaluation) looks(n int) error {
 	return nil
 }
 
-func (g *generation) evaluate(lenient bool) *evaluation {
-	return &evaluation{generation: g, lenient: lenient, done: make(map[string]*expansion)}
+func (sn *snapshot) evaluate(lenient bool) *evaluation {
+	return &evaluation{snapshot: sn, lenient: lenient, done: make(map[string]*expansion)}
 }
 
 // canonical expands the value set of a canonical URL. It fails with not-found
@@ -193,11 +193,11 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 		for j := range x.entries {
 			b.seen[code{x.entries[j].system, x.entries[j].code}] = true
 		}
-		for _, g := range x.gaps {
-			g.exclude = true
-			out.gaps = append(out.gaps, g)
+		for _, gap := range x.gaps {
+			gap.exclude = true
+			out.gaps = append(out.gaps, gap)
 		}
-		out.also(x)
+		out.addNotices(x)
 	}
 
 	// 2. Everything else, once.
@@ -216,13 +216,14 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 				out.systems = append(out.systems, c)
 			}
 		}
-		out.also(x)
+		out.addNotices(x)
 	}
 	return out, nil
 }
 
-// also takes over what is to be said of a part.
-func (x *expansion) also(part *expansion) {
+// addNotices takes over the warnings and the supplements of a part, and when it
+// expires.
+func (x *expansion) addNotices(part *expansion) {
 	x.foreign = x.foreign || part.foreign
 	x.unclosed = x.unclosed || part.unclosed
 	if x.expires.IsZero() || !part.expires.IsZero() && part.expires.Before(x.expires) {
@@ -322,7 +323,7 @@ func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*
 // of returns the entries of one system.
 func (x *expansion) of(system string) (*expansion, error) {
 	out := &expansion{gaps: x.gaps}
-	out.also(x)
+	out.addNotices(x)
 	for _, c := range x.systems {
 		if c.url == system {
 			out.systems = append(out.systems, c)
@@ -382,7 +383,7 @@ func intersect(parts []*expansion) (*expansion, error) {
 	})
 	for _, x := range parts {
 		out.systems = append(out.systems, x.systems...)
-		out.also(x)
+		out.addNotices(x)
 		if len(x.gaps) > 0 {
 			// Of what cannot be enumerated no intersection can be told.
 			out.gaps = []gap{{}}

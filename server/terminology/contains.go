@@ -23,10 +23,10 @@ const stampPause = 2 * time.Second
 // A change of stored value sets is seen within two seconds. An abstract code is in
 // the value sets that hold it.
 func (s *Service) Contains(valueSet, system, code string) (in, known bool) {
-	g := s.recent()
-	set := g.codes.get(valueSet)
+	sn := s.recent()
+	set := sn.codes.get(valueSet)
 	if set == nil {
-		set = g.compile(valueSet)
+		set = sn.compile(valueSet)
 	}
 	return set.contains(system, code)
 }
@@ -51,13 +51,13 @@ func (s *Service) Listed(valueSet string, most int) []string {
 	return slices.Compact(list)
 }
 
-// recent returns a generation that was valid within the last two seconds.
-func (s *Service) recent() *generation {
-	g := s.current.Load()
-	if g != nil {
-		at, last := int64(time.Since(started)), g.checked.Load()
-		if s.config.Resources == nil || at-last < int64(stampPause) || !g.checked.CompareAndSwap(last, at) {
-			return g
+// recent returns a snapshot that was valid within the last two seconds.
+func (s *Service) recent() *snapshot {
+	sn := s.current.Load()
+	if sn != nil {
+		at, last := int64(time.Since(started)), sn.checked.Load()
+		if s.config.Resources == nil || at-last < int64(stampPause) || !sn.checked.CompareAndSwap(last, at) {
+			return sn
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -66,23 +66,23 @@ func (s *Service) recent() *generation {
 	switch {
 	case err == nil:
 		return next
-	case g != nil:
+	case sn != nil:
 		s.config.Logger.Warn("value sets may be out of date", "error", err)
-		return g
+		return sn
 	}
 	// Nothing could be read yet: what is answered now is not kept.
-	return &generation{Service: s, number: s.gen.Add(1)}
+	return &snapshot{Service: s, number: s.snapshots.Add(1)}
 }
 
 // Forget makes the next Contains look whether stored resources have changed: to be
 // called when this instance knows that they have.
 func (s *Service) Forget() {
-	if g := s.current.Load(); g != nil {
-		g.checked.Store(int64(-stampPause))
+	if sn := s.current.Load(); sn != nil {
+		sn.checked.Store(int64(-stampPause))
 	}
 }
 
-// codeSets are the compiled value sets of a generation: read without a lock, and
+// codeSets are the compiled value sets of a snapshot: read without a lock, and
 // emptied when they hold too many codes.
 type codeSets struct {
 	byURL atomic.Pointer[map[string]*codeSet]
@@ -165,20 +165,20 @@ func (s *codeSet) contains(system, code string) (in, known bool) {
 var unknownSet = &codeSet{open: true, size: 50}
 
 // compile makes the code set of a value set.
-func (g *generation) compile(valueSet string) *codeSet {
+func (sn *snapshot) compile(valueSet string) *codeSet {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	set, err := g.codeSet(ctx, parseCanonical(valueSet))
+	set, err := sn.codeSet(ctx, parseCanonical(valueSet))
 	if err != nil {
-		g.config.Logger.Warn("value set cannot be used to check codes", "valueSet", valueSet, "error", err)
+		sn.config.Logger.Warn("value set cannot be used to check codes", "valueSet", valueSet, "error", err)
 		set = unknownSet
 	}
-	g.codes.put(valueSet, set)
+	sn.codes.put(valueSet, set)
 	return set
 }
 
-func (g *generation) codeSet(ctx context.Context, c canonical) (*codeSet, error) {
-	x, err := g.evaluate(true).canonical(ctx, c)
+func (sn *snapshot) codeSet(ctx context.Context, c canonical) (*codeSet, error) {
+	x, err := sn.evaluate(true).canonical(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func (g *generation) codeSet(ctx context.Context, c canonical) (*codeSet, error)
 		if t.system == "" {
 			continue
 		}
-		cs, err := g.codeSystem(ctx, canonical{url: t.system})
+		cs, err := sn.codeSystem(ctx, canonical{url: t.system})
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,7 @@
 //	         Service: Expand, ValidateCode, Lookup, SubsumesOutcome, Translate,
 //	                  SearchCodes (:in, :below, …), Contains, MemberOf
 //	             |
-//	         generation      what is resolved and compiled, valid while the
+//	         snapshot      what is resolved and compiled, valid while the
 //	        /     |    \     stored resources do not change
 //	packages  Resources   server ── Answers
 //	            (REST)  (external) (PostgreSQL)
@@ -40,7 +40,7 @@
 // No answer depends on what this process has done before. Resources has a stamp
 // that changes with every write of a terminology resource, by whichever server.
 // Operations and searches ask for it each time; a new stamp begins a new
-// generation, in which everything derived is made again. Contains, on the path of
+// snapshot, in which everything derived is made again. Contains, on the path of
 // every write, asks every two seconds.
 //
 // # The external server

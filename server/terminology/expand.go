@@ -44,13 +44,13 @@ func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 	if p.Count != nil && *p.Count < 0 || p.Offset < 0 {
 		return nil, outcome.Invalid("count and offset cannot be negative")
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	// 1. The value set and all of its codes.
-	vs, x, asked, err := g.expand(ctx, &p)
+	vs, x, asked, err := sn.expand(ctx, &p)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 	out := &Expansion{
 		Identifier: "urn:uuid:" + uuid.NewString(),
 		Timestamp:  s.config.Now().UTC().Format(time.RFC3339),
-		Parameter:  p.told(x),
+		Parameter:  p.expansionParameters(x),
 	}
 	if x.page {
 		total = x.total
@@ -112,8 +112,8 @@ func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 
 // expand finds the value set and its codes. asked says that the server was asked:
 // it has applied the filter, and where there is a count, that and the offset.
-func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet, x *expansion, asked bool, err error) {
-	e := g.evaluate(false)
+func (sn *snapshot) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet, x *expansion, asked bool, err error) {
+	e := sn.evaluate(false)
 	if p.ValueSet != nil {
 		if p.ValueSet.URL != "" {
 			e.path = []string{(canonical{p.ValueSet.URL, ""}).String()}
@@ -128,14 +128,14 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 	if p.Version != "" {
 		c.version = p.Version
 	}
-	if vs, err = g.valueSet(ctx, c); err != nil {
+	if vs, err = sn.valueSet(ctx, c); err != nil {
 		return nil, nil, false, err
 	}
 	if vs != nil {
 		x, err = e.canonical(ctx, c)
 		return vs, x, false, err
 	}
-	if g.server() == nil {
+	if sn.server() == nil {
 		return nil, nil, false, notFoundValueSet(c)
 	}
 	q := question{URL: c.String(), Filter: p.Filter, Count: p.Count, ActiveOnly: p.ActiveOnly,
@@ -144,7 +144,7 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 		q.Offset = p.Offset
 	}
 	vs = &ValueSet{URL: c.url, Version: c.version, Status: "active"}
-	x, err = g.server().expand(ctx, q)
+	x, err = sn.server().expand(ctx, q)
 	if err != nil {
 		if notKnown(err) {
 			err = notFoundValueSet(c).Because(err)
@@ -154,9 +154,9 @@ func (g *generation) expand(ctx context.Context, p *ExpandParams) (vs *ValueSet,
 	return vs, x, true, nil
 }
 
-// told are the inputs and sources that the expansion names.
+// expansionParameters are the inputs and sources that the expansion names.
 // Spec: https://hl7.org/fhir/R4/valueset-definitions.html#ValueSet.expansion.parameter.
-func (p *ExpandParams) told(x *expansion) []parameters.Parameter {
+func (p *ExpandParams) expansionParameters(x *expansion) []parameters.Parameter {
 	var list []parameters.Parameter
 	if p.Filter != "" {
 		list = append(list, parameters.String("filter", p.Filter))

@@ -10,10 +10,10 @@ import (
 // is there in another version than the one that is asked for ("" is any). Codes that a
 // stored code system with the same url has count too.
 func (s *Service) InSystem(system, version, code string) (in, known bool) {
-	g := s.recent()
-	set := g.systems.get(system)
+	sn := s.recent()
+	set := sn.systems.get(system)
 	if set == nil {
-		set = g.compileSystem(system)
+		set = sn.compileSystem(system)
 	}
 	if version != "" && version != set.version {
 		return false, false
@@ -22,22 +22,22 @@ func (s *Service) InSystem(system, version, code string) (in, known bool) {
 }
 
 // compileSystem makes the code set of a code system.
-func (g *generation) compileSystem(system string) *codeSet {
+func (sn *snapshot) compileSystem(system string) *codeSet {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	set := unknownSet
-	if lib, err := g.packages(); err == nil {
+	if lib, err := sn.packages(); err == nil {
 		if _, ok := lib.Resolve(system); ok {
-			cs, err := g.codeSystem(ctx, canonical{url: system})
+			cs, err := sn.codeSystem(ctx, canonical{url: system})
 			switch {
 			case err != nil:
-				g.config.Logger.Warn("code system cannot be used to check codes", "system", system, "error", err)
+				sn.config.Logger.Warn("code system cannot be used to check codes", "system", system, "error", err)
 			case cs != nil && cs.complete:
 				set = cs.codeSet(system)
 			}
 		}
 	}
-	g.systems.put(system, set)
+	sn.systems.put(system, set)
 	return set
 }
 

@@ -28,12 +28,12 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	if p.System == "" || p.Code == "" {
 		return nil, outcome.New(outcome.CodeRequired, "$lookup needs system and code, or coding")
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return nil, err
 	}
 	at := canonical{p.System, p.Version}
-	cs, err := g.codeSystem(ctx, at)
+	cs, err := sn.codeSystem(ctx, at)
 	if err != nil {
 		return nil, err
 	}

@@ -44,14 +44,14 @@ type Sets interface {
 }
 
 type setKey struct {
-	generation uint64
-	question   search.Expansion
+	snapshot uint64
+	question search.Expansion
 }
 
 // set is a search modifier's codes.
 type set struct {
 	codes   search.Codes
-	until   time.Time    // zero is for as long as the generation
+	until   time.Time    // zero is for as long as the snapshot
 	touched atomic.Int64 // Unix seconds
 }
 
@@ -66,14 +66,14 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 	if err := s.enabled(); err != nil {
 		return search.Codes{}, nil, err
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return search.Codes{}, nil, err
 	}
 	now := s.config.Now()
 
 	// 1. What was made before.
-	key := setKey{g.number, q}
+	key := setKey{sn.number, q}
 	if have, ok := s.sets.GetIfPresent(key); ok && (have.until.IsZero() || now.Before(have.until)) {
 		there, err := s.touch(ctx, have, now)
 		if there || err != nil {
@@ -82,7 +82,7 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 	}
 
 	// 2. The codes, hashed.
-	x, err := g.codesOf(ctx, q)
+	x, err := sn.codesOf(ctx, q)
 	if err != nil {
 		return search.Codes{}, nil, err
 	}
@@ -164,15 +164,15 @@ func (s *Service) keep(ctx context.Context, values []fhir.Value, now time.Time) 
 const snomed = "http://snomed.info/sct"
 
 // codesOf expands what a modifier asks for.
-func (g *generation) codesOf(ctx context.Context, q search.Expansion) (*expansion, error) {
-	e := g.evaluate(false)
+func (sn *snapshot) codesOf(ctx context.Context, q search.Expansion) (*expansion, error) {
+	e := sn.evaluate(false)
 	if q.Modifier == "in" {
 		return e.canonical(ctx, parseCanonical(q.ValueSet))
 	}
 	if q.System == "" {
 		return nil, outcome.Invalid(":%s needs the code with its system: system|code", q.Modifier)
 	}
-	cs, err := g.codeSystem(ctx, canonical{url: q.System})
+	cs, err := sn.codeSystem(ctx, canonical{url: q.System})
 	if err != nil {
 		return nil, err
 	}
@@ -193,10 +193,10 @@ func (g *generation) codesOf(ctx context.Context, q search.Expansion) (*expansio
 		}
 		return x, nil
 	}
-	if check, ok := grammars[q.System]; ok && g.server() == nil && check(q.Code) {
+	if check, ok := grammars[q.System]; ok && sn.server() == nil && check(q.Code) {
 		return &expansion{entries: []entry{{system: q.System, code: q.Code, parent: -1}}}, nil
 	}
-	if g.server() == nil {
+	if sn.server() == nil {
 		return nil, notFound(typeCodeSystem, canonical{url: q.System})
 	}
 	if q.System == snomed {
@@ -207,13 +207,13 @@ func (g *generation) codesOf(ctx context.Context, q search.Expansion) (*expansio
 		if q.Modifier == "above" {
 			operator = ">>"
 		}
-		return g.server().expand(ctx, question{URL: snomed + "?fhir_vs=ecl/" + operator + q.Code})
+		return sn.server().expand(ctx, question{URL: snomed + "?fhir_vs=ecl/" + operator + q.Code})
 	}
 	op := "is-a"
 	if q.Modifier == "above" {
 		op = "generalizes"
 	}
-	return g.server().expand(ctx, question{Compose: &Compose{Include: []Include{{System: q.System,
+	return sn.server().expand(ctx, question{Compose: &Compose{Include: []Include{{System: q.System,
 		Filter: []Filter{{Property: "concept", Op: op, Value: q.Code}}}}}})
 }
 

@@ -69,19 +69,19 @@ type Service struct {
 	external    atomic.Pointer[externalServer] // nil when there is none
 	disabled    atomic.Bool
 
-	current atomic.Pointer[generation]
-	gen     atomic.Uint64
+	current   atomic.Pointer[snapshot]
+	snapshots atomic.Uint64
 
 	parsed     *otter.Cache[key, sized]
 	expansions *otter.Cache[key, *expansion]
 	sets       *otter.Cache[setKey, *set]
 }
 
-// key names something derived in a generation; generation 0 is what the packages
+// key names something derived in a snapshot; number 0 is what the packages
 // say, which never changes.
 type key struct {
-	generation uint64
-	name       string
+	snapshot uint64
+	name     string
 }
 
 // sized is a parsed resource with its size in memory, in bytes, roughly.
@@ -151,8 +151,8 @@ func (s *Service) enabled() error {
 	return nil
 }
 
-// generation is what is derived from the resources as they are at one stamp.
-type generation struct {
+// snapshot is what is derived from the resources as they are at one stamp.
+type snapshot struct {
 	*Service
 	number  uint64
 	stamp   string
@@ -163,8 +163,8 @@ type generation struct {
 
 var started = time.Now()
 
-// now returns the generation of the stored resources as they are now.
-func (s *Service) now(ctx context.Context) (*generation, error) {
+// now returns the snapshot of the stored resources as they are now.
+func (s *Service) now(ctx context.Context) (*snapshot, error) {
 	stamp := ""
 	if s.config.Resources != nil {
 		var err error
@@ -173,24 +173,24 @@ func (s *Service) now(ctx context.Context) (*generation, error) {
 		}
 	}
 	for {
-		g := s.current.Load()
-		if g == nil || g.stamp != stamp {
-			next := &generation{Service: s, number: s.gen.Add(1), stamp: stamp}
+		sn := s.current.Load()
+		if sn == nil || sn.stamp != stamp {
+			next := &snapshot{Service: s, number: s.snapshots.Add(1), stamp: stamp}
 			next.checked.Store(int64(time.Since(started)))
-			if !s.current.CompareAndSwap(g, next) {
+			if !s.current.CompareAndSwap(sn, next) {
 				continue
 			}
 			return next, nil
 		}
-		g.checked.Store(int64(time.Since(started)))
-		return g, nil
+		sn.checked.Store(int64(time.Since(started)))
+		return sn, nil
 	}
 }
 
 // codeSystem returns the local code system with what its supplements add, nil where
 // there is none. It fails for a supplement.
-func (g *generation) codeSystem(ctx context.Context, c canonical) (*codeSystem, error) {
-	v, err := g.resolve(ctx, typeCodeSystem, c)
+func (sn *snapshot) codeSystem(ctx context.Context, c canonical) (*codeSystem, error) {
+	v, err := sn.resolve(ctx, typeCodeSystem, c)
 	cs, ok := v.(*codeSystem)
 	if !ok || err != nil {
 		return nil, err
@@ -198,29 +198,29 @@ func (g *generation) codeSystem(ctx context.Context, c canonical) (*codeSystem, 
 	if cs.content == contentSupplement {
 		return nil, noSystem(cs)
 	}
-	return g.supplemented(ctx, cs)
+	return sn.supplemented(ctx, cs)
 }
 
 // valueSet returns the local value set, nil where there is none. A value set that
 // a code system implies is local when the code system is.
-func (g *generation) valueSet(ctx context.Context, c canonical) (*ValueSet, error) {
-	v, err := g.resolve(ctx, typeValueSet, c)
+func (sn *snapshot) valueSet(ctx context.Context, c canonical) (*ValueSet, error) {
+	v, err := sn.resolve(ctx, typeValueSet, c)
 	if vs, ok := v.(*ValueSet); ok || err != nil {
 		return vs, err
 	}
-	return g.implicit(ctx, c)
+	return sn.implicit(ctx, c)
 }
 
 // implicit returns the value set that stands for all codes of a code system: the
 // one it names in CodeSystem.valueSet, "system?fhir_vs" and
 // "system?fhir_vs=isa/code".
 // Spec: https://hl7.org/fhir/R4/codesystem.html#CodeSystem.valueSet, snomedct.html#implicit.
-func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, error) {
+func (sn *snapshot) implicit(ctx context.Context, c canonical) (*ValueSet, error) {
 	system, query, ok := strings.Cut(c.url, "?fhir_vs")
 	inc := Include{System: system, Version: c.version}
 	switch {
 	case !ok:
-		implied, err := g.implied()
+		implied, err := sn.implied()
 		if inc.System = implied[c.url]; inc.System == "" || err != nil {
 			return nil, err
 		}
@@ -230,7 +230,7 @@ func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, erro
 	default:
 		return nil, nil
 	}
-	cs, err := g.codeSystem(ctx, canonical{inc.System, inc.Version})
+	cs, err := sn.codeSystem(ctx, canonical{inc.System, inc.Version})
 	if cs == nil || err != nil || !cs.complete {
 		return nil, err
 	}
@@ -239,8 +239,8 @@ func (g *generation) implicit(ctx context.Context, c canonical) (*ValueSet, erro
 }
 
 // conceptMap returns the local concept map, nil where there is none.
-func (g *generation) conceptMap(ctx context.Context, c canonical) (*conceptMap, error) {
-	v, err := g.resolve(ctx, typeConceptMap, c)
+func (sn *snapshot) conceptMap(ctx context.Context, c canonical) (*conceptMap, error) {
+	v, err := sn.resolve(ctx, typeConceptMap, c)
 	cm, _ := v.(*conceptMap)
 	return cm, err
 }
@@ -248,40 +248,40 @@ func (g *generation) conceptMap(ctx context.Context, c canonical) (*conceptMap, 
 // resolve returns the resource that a canonical names, parsed, or nil: a stored
 // one before one of a package, and of several the newest.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
-func (g *generation) resolve(ctx context.Context, typ string, c canonical) (any, error) {
+func (sn *snapshot) resolve(ctx context.Context, typ string, c canonical) (any, error) {
 	if c.url == "" {
 		return nil, nil
 	}
-	name := key{g.number, typ + " " + c.String()}
-	if v, ok := g.parsed.GetIfPresent(name); ok {
+	name := key{sn.number, typ + " " + c.String()}
+	if v, ok := sn.parsed.GetIfPresent(name); ok {
 		return v.value, nil
 	}
-	v, err := g.find(ctx, typ, c)
+	v, err := sn.find(ctx, typ, c)
 	if err != nil {
 		return nil, err
 	}
 	size := 500 // of the name, also for what does not exist
-	if g.stored(v) {
+	if sn.stored(v) {
 		size = v.size
 	}
-	g.parsed.Set(name, sized{v.value, size})
+	sn.parsed.Set(name, sized{v.value, size})
 	return v.value, nil
 }
 
 // anyStored reports whether any terminology resource was ever stored: a server
 // without them is not asked for each code system and value set of R4.
-func (g *generation) anyStored() bool { return g.config.Resources != nil && g.stamp != "" }
+func (sn *snapshot) anyStored() bool { return sn.config.Resources != nil && sn.stamp != "" }
 
-// stored reports whether v is counted under its name in this generation; what
-// comes from a package is counted once, under generation 0.
-func (g *generation) stored(v sized) bool { return v.size > 0 }
+// stored reports whether v is counted under its name in this snapshot; what
+// comes from a package is counted once, under number 0.
+func (sn *snapshot) stored(v sized) bool { return v.size > 0 }
 
-func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, error) {
+func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, error) {
 	// 1. What is stored. A supplement that carries the url of its code system hides
 	// nothing.
 	var best, supplement fhir.Version
-	if g.anyStored() {
-		list, err := g.config.Resources.Canonicals(ctx, typ, c.url)
+	if sn.anyStored() {
+		list, err := sn.config.Resources.Canonicals(ctx, typ, c.url)
 		if err != nil {
 			return sized{}, fmt.Errorf("look up %s %s: %w", typ, c.url, err)
 		}
@@ -308,11 +308,11 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 	// 2. What the packages hold. That never changes, so it is kept apart from the
 	// generations.
 	name := key{0, typ + " " + c.String()}
-	v, ok := g.parsed.GetIfPresent(name)
+	v, ok := sn.parsed.GetIfPresent(name)
 	if ok {
 		return sized{value: v.value}, nil
 	}
-	lib, err := g.packages()
+	lib, err := sn.packages()
 	if err != nil {
 		return sized{}, fmt.Errorf("open the packages: %w", err)
 	}
@@ -334,7 +334,7 @@ func (g *generation) find(ctx context.Context, typ string, c canonical) (sized, 
 	if v, err = parse(typ, body); err != nil {
 		return sized{}, err
 	}
-	g.parsed.Set(name, v)
+	sn.parsed.Set(name, v)
 	return sized{value: v.value}, nil
 }
 

@@ -35,12 +35,12 @@ func (s *Service) SubsumesOutcome(ctx context.Context, p SubsumesParams) (Subsum
 	if p.System == "" || p.CodeA == "" || p.CodeB == "" {
 		return "", outcome.New(outcome.CodeRequired, "$subsumes needs system, codeA and codeB")
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return "", err
 	}
 	at := canonical{p.System, p.Version}
-	cs, err := g.codeSystem(ctx, at)
+	cs, err := sn.codeSystem(ctx, at)
 	if err != nil {
 		return "", err
 	}

@@ -28,30 +28,30 @@ func noSystem(cs *codeSystem) error {
 }
 
 // supplemented returns cs with what its supplements add.
-func (g *generation) supplemented(ctx context.Context, cs *codeSystem) (*codeSystem, error) {
-	name := key{g.number, "supplemented " + cs.url + "|" + cs.version}
-	if v, ok := g.parsed.GetIfPresent(name); ok {
+func (sn *snapshot) supplemented(ctx context.Context, cs *codeSystem) (*codeSystem, error) {
+	name := key{sn.number, "supplemented " + cs.url + "|" + cs.version}
+	if v, ok := sn.parsed.GetIfPresent(name); ok {
 		if merged, ok := v.value.(*codeSystem); ok {
 			return merged, nil
 		}
 		return cs, nil
 	}
-	list, err := g.supplementsOf(ctx, cs)
+	list, err := sn.supplementsOf(ctx, cs)
 	if err != nil {
 		return nil, err
 	}
 	if len(list) == 0 {
-		g.parsed.Set(name, sized{nil, 300})
+		sn.parsed.Set(name, sized{nil, 300})
 		return cs, nil
 	}
 	merged := cs.with(list)
-	g.parsed.Set(name, sized{merged, merged.size})
+	sn.parsed.Set(name, sized{merged, merged.size})
 	return merged, nil
 }
 
 // supplementsOf returns the supplements of a code system, stored ones before those
 // of the packages, each by url.
-func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*codeSystem, error) {
+func (sn *snapshot) supplementsOf(ctx context.Context, cs *codeSystem) ([]*codeSystem, error) {
 	var out []*codeSystem
 	add := func(s *codeSystem) {
 		of := parseCanonical(s.supplements)
@@ -60,12 +60,12 @@ func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*code
 			out = append(out, s)
 		}
 	}
-	any, err := g.anySupplement(ctx)
+	any, err := sn.anySupplement(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if any {
-		stored, err := g.config.Resources.Supplements(ctx, cs.url)
+		stored, err := sn.config.Resources.Supplements(ctx, cs.url)
 		if err != nil {
 			return nil, fmt.Errorf("look up the supplements of %s: %w", cs.url, err)
 		}
@@ -78,12 +78,12 @@ func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*code
 			add(s)
 		}
 	}
-	packaged, err := g.supplements()
+	packaged, err := sn.supplements()
 	if err != nil {
 		return nil, err
 	}
 	for _, url := range packaged[cs.url] {
-		v, err := g.resolve(ctx, typeCodeSystem, canonical{url: url})
+		v, err := sn.resolve(ctx, typeCodeSystem, canonical{url: url})
 		if err != nil {
 			return nil, err
 		}
@@ -96,20 +96,20 @@ func (g *generation) supplementsOf(ctx context.Context, cs *codeSystem) ([]*code
 }
 
 // anySupplement reports whether any supplement is stored: a server without them
-// asks once a generation, not for each code system.
-func (g *generation) anySupplement(ctx context.Context) (bool, error) {
-	if !g.anyStored() {
+// asks once a snapshot, not for each code system.
+func (sn *snapshot) anySupplement(ctx context.Context) (bool, error) {
+	if !sn.anyStored() {
 		return false, nil
 	}
-	name := key{g.number, "any supplement"}
-	if v, ok := g.parsed.GetIfPresent(name); ok {
+	name := key{sn.number, "any supplement"}
+	if v, ok := sn.parsed.GetIfPresent(name); ok {
 		return v.value.(bool), nil
 	}
-	list, err := g.config.Resources.Supplements(ctx, "")
+	list, err := sn.config.Resources.Supplements(ctx, "")
 	if err != nil {
 		return false, fmt.Errorf("look for supplements: %w", err)
 	}
-	g.parsed.Set(name, sized{len(list) > 0, 100})
+	sn.parsed.Set(name, sized{len(list) > 0, 100})
 	return len(list) > 0, nil
 }
 
@@ -153,10 +153,10 @@ func (cs *codeSystem) with(supplements []*codeSystem) *codeSystem {
 
 // needed fails with not-found where a value set asks for a supplement that is not
 // here.
-func (g *generation) needed(ctx context.Context, vs *ValueSet) error {
+func (sn *snapshot) needed(ctx context.Context, vs *ValueSet) error {
 	for _, name := range vs.needs {
 		c := parseCanonical(name)
-		v, err := g.resolve(ctx, typeCodeSystem, c)
+		v, err := sn.resolve(ctx, typeCodeSystem, c)
 		if err != nil {
 			return err
 		}

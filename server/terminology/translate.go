@@ -45,18 +45,18 @@ func (s *Service) Translate(ctx context.Context, p TranslateParams) (TranslateRe
 	if len(p.Coding) == 0 || p.Coding[0].Code == "" {
 		return TranslateResult{}, outcome.New(outcome.CodeRequired, "$translate needs code with system, coding or codeableConcept")
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return TranslateResult{}, err
 	}
-	maps, err := g.conceptMaps(ctx, &p)
+	maps, err := sn.conceptMaps(ctx, &p)
 	if err != nil {
 		return TranslateResult{}, err
 	}
 	var r TranslateResult
 	for _, m := range maps {
 		for _, c := range p.Coding {
-			match, err := g.translate(ctx, m, c, &p, 0)
+			match, err := sn.translate(ctx, m, c, &p, 0)
 			if err != nil {
 				return TranslateResult{}, err
 			}
@@ -76,7 +76,7 @@ func (s *Service) Translate(ctx context.Context, p TranslateParams) (TranslateRe
 }
 
 // conceptMaps returns the maps that p asks for.
-func (g *generation) conceptMaps(ctx context.Context, p *TranslateParams) ([]*conceptMap, error) {
+func (sn *snapshot) conceptMaps(ctx context.Context, p *TranslateParams) ([]*conceptMap, error) {
 	if p.Map != nil {
 		m, err := parseConceptMap(p.Map)
 		if err != nil {
@@ -89,15 +89,15 @@ func (g *generation) conceptMaps(ctx context.Context, p *TranslateParams) ([]*co
 		if p.Version != "" {
 			c.version = p.Version
 		}
-		m, err := g.conceptMap(ctx, c)
+		m, err := sn.conceptMap(ctx, c)
 		if err == nil && m == nil {
 			err = notFound(typeConceptMap, c)
 		}
 		return []*conceptMap{m}, err
 	}
 	var maps []*conceptMap
-	if g.config.Resources != nil && p.Coding[0].System != "" {
-		list, err := g.config.Resources.ConceptMaps(ctx, p.Coding[0].System, p.Reverse)
+	if sn.config.Resources != nil && p.Coding[0].System != "" {
+		list, err := sn.config.Resources.ConceptMaps(ctx, p.Coding[0].System, p.Reverse)
 		if err != nil {
 			return nil, err
 		}
@@ -107,12 +107,12 @@ func (g *generation) conceptMaps(ctx context.Context, p *TranslateParams) ([]*co
 			}
 		}
 	}
-	lib, err := g.packages()
+	lib, err := sn.packages()
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range lib.Entries(typeConceptMap) {
-		m, err := g.conceptMap(ctx, canonical{e.URL, ""})
+		m, err := sn.conceptMap(ctx, canonical{e.URL, ""})
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +138,7 @@ func (m *conceptMap) fits(p *TranslateParams) bool {
 const maxOtherMaps = 8
 
 // translate returns the matches of one coding in one map.
-func (g *generation) translate(ctx context.Context, m *conceptMap, c Coding, p *TranslateParams, depth int) ([]Translation, error) {
+func (sn *snapshot) translate(ctx context.Context, m *conceptMap, c Coding, p *TranslateParams, depth int) ([]Translation, error) {
 	var out []Translation
 	add := func(t Translation) {
 		if p.TargetSystem == "" || t.Concept.System == p.TargetSystem {
@@ -183,14 +183,14 @@ func (g *generation) translate(ctx context.Context, m *conceptMap, c Coding, p *
 			if depth >= maxOtherMaps {
 				return nil, outcome.Invalid("ConceptMap %s: its unmapped codes lead from map to map without end", m.URL).WithStatus(422)
 			}
-			other, err := g.conceptMap(ctx, parseCanonical(u.URL))
+			other, err := sn.conceptMap(ctx, parseCanonical(u.URL))
 			if err != nil {
 				return nil, err
 			}
 			if other == nil {
 				return nil, notFound(typeConceptMap, parseCanonical(u.URL))
 			}
-			more, err := g.translate(ctx, other, c, p, depth+1)
+			more, err := sn.translate(ctx, other, c, p, depth+1)
 			if err != nil {
 				return nil, err
 			}

@@ -49,13 +49,13 @@ func (s *Service) ValidateCode(ctx context.Context, p ValidateCodeParams) (Valid
 	if len(p.Coding) == 0 {
 		return ValidateCodeResult{}, outcome.New(outcome.CodeRequired, "$validate-code needs code with system, coding or codeableConcept")
 	}
-	g, err := s.now(ctx)
+	sn, err := s.now(ctx)
 	if err != nil {
 		return ValidateCodeResult{}, err
 	}
-	check := g.inCodeSystem
+	check := sn.inCodeSystem
 	if p.URL != "" || p.ValueSet != nil {
-		if check, err = g.inValueSet(ctx, &p); err != nil {
+		if check, err = sn.inValueSet(ctx, &p); err != nil {
 			return ValidateCodeResult{}, err
 		}
 	}
@@ -82,12 +82,12 @@ func (s *Service) ValidateCode(ctx context.Context, p ValidateCodeParams) (Valid
 type checkFunc func(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error)
 
 // inCodeSystem checks a code against its code system.
-func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
+func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
 	if c.System == "" {
 		return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", clip(c.Code))}, nil
 	}
 	at := canonical{c.System, c.Version}
-	cs, err := g.codeSystem(ctx, at)
+	cs, err := sn.codeSystem(ctx, at)
 	if err != nil {
 		return ValidateCodeResult{}, err
 	}
@@ -105,8 +105,8 @@ func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c 
 	case check != nil && check(c.Code):
 		return ValidateCodeResult{Result: true, Coding: Coding{System: c.System, Code: c.Code}}, nil
 	case check == nil && (cs == nil || !cs.complete):
-		if g.server() != nil {
-			return g.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) { in.add(parameters.URI("url", c.System)) })
+		if sn.server() != nil {
+			return sn.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) { in.add(parameters.URI("url", c.System)) })
 		}
 		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
 	}
@@ -114,8 +114,8 @@ func (g *generation) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c 
 }
 
 // inValueSet returns the check of a code against the value set of p.
-func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (checkFunc, error) {
-	e := g.evaluate(true)
+func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (checkFunc, error) {
+	e := sn.evaluate(true)
 	vs := p.ValueSet
 	at := parseCanonical(p.URL)
 	var x *expansion
@@ -127,10 +127,10 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 		if p.Version != "" {
 			at.version = p.Version
 		}
-		if vs, err = g.valueSet(ctx, at); err != nil {
+		if vs, err = sn.valueSet(ctx, at); err != nil {
 			return nil, err
 		}
-		if vs == nil && g.server() == nil {
+		if vs == nil && sn.server() == nil {
 			return nil, notFoundValueSet(at)
 		}
 		x, err = e.canonical(ctx, at)
@@ -145,7 +145,7 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 		}
 
 		// 1. Among the codes that are known here.
-		y, cs, err := g.lookFor(ctx, x, c)
+		y, cs, err := sn.lookFor(ctx, x, c)
 		if err != nil {
 			return ValidateCodeResult{}, err
 		}
@@ -175,8 +175,8 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 			}
 			open = true
 		}
-		if open && g.server() != nil {
-			r, err := g.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
+		if open && sn.server() != nil {
+			r, err := sn.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
 				if vs == nil {
 					in.add(parameters.URI("url", at.url))
 					in.add(parameters.String("valueSetVersion", at.version))
@@ -188,7 +188,7 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 				}{"ValueSet", ValueSet{URL: vs.URL, Version: vs.Version, Status: "active", Compose: vs.Compose}})
 			})
 			if isUnreachable(err) {
-				if kept, ok := g.inKept(ctx, p, vs, at, c); ok {
+				if kept, ok := sn.inKept(ctx, p, vs, at, c); ok {
 					return kept, nil
 				}
 			}
@@ -206,8 +206,8 @@ func (g *generation) inValueSet(ctx context.Context, p *ValidateCodeParams) (che
 // inKept checks a code against the expansion that is kept of a value set which the
 // server has to be asked for: when that does not answer. ok is false where nothing
 // is kept, or where that does not tell.
-func (g *generation) inKept(ctx context.Context, p *ValidateCodeParams, vs *ValueSet, at canonical, c Coding) (_ ValidateCodeResult, ok bool) {
-	e := g.evaluate(false)
+func (sn *snapshot) inKept(ctx context.Context, p *ValidateCodeParams, vs *ValueSet, at canonical, c Coding) (_ ValidateCodeResult, ok bool) {
+	e := sn.evaluate(false)
 	e.keptOnly = true
 	var x *expansion
 	var err error
@@ -219,7 +219,7 @@ func (g *generation) inKept(ctx context.Context, p *ValidateCodeParams, vs *Valu
 	if err != nil {
 		return ValidateCodeResult{}, false
 	}
-	y, _, err := g.lookFor(ctx, x, c)
+	y, _, err := sn.lookFor(ctx, x, c)
 	if err != nil || y == nil && x.unclosed {
 		return ValidateCodeResult{}, false
 	}
@@ -241,7 +241,7 @@ func systemName(system string) string {
 }
 
 // lookFor finds a code in an expansion, and its code system where that is local.
-func (g *generation) lookFor(ctx context.Context, x *expansion, c Coding) (*entry, *codeSystem, error) {
+func (sn *snapshot) lookFor(ctx context.Context, x *expansion, c Coding) (*entry, *codeSystem, error) {
 	folds := make(map[string]*codeSystem)
 	for i := range x.entries {
 		y := &x.entries[i]
@@ -251,7 +251,7 @@ func (g *generation) lookFor(ctx context.Context, x *expansion, c Coding) (*entr
 		cs, ok := folds[y.system]
 		if !ok {
 			var err error
-			if cs, err = g.codeSystem(ctx, canonical{y.system, y.version}); err != nil {
+			if cs, err = sn.codeSystem(ctx, canonical{y.system, y.version}); err != nil {
 				return nil, nil, err
 			}
 			folds[y.system] = cs
@@ -284,7 +284,7 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 }
 
 // askValidate asks the server.
-func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*askedParameters)) (ValidateCodeResult, error) {
+func (sn *snapshot) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*askedParameters)) (ValidateCodeResult, error) {
 	var in askedParameters
 	where(&in)
 	in.add(parameters.URI("system", c.System))
@@ -293,7 +293,7 @@ func (g *generation) askValidate(ctx context.Context, p *ValidateCodeParams, c C
 	in.add(parameters.String("display", c.Display))
 	in.add(parameters.Code("displayLanguage", p.DisplayLanguage))
 	in.flag("abstract", p.Abstract)
-	out, warning, err := g.server().operation(ctx, path, in)
+	out, warning, err := sn.server().operation(ctx, path, in)
 	if err != nil {
 		if notKnown(err) && path == "ValueSet/$validate-code" && p.ValueSet == nil {
 			err = notFoundValueSet(canonical{p.URL, p.Version}).Because(err)

@@ -2,11 +2,11 @@ package match
 
 import "kiln/server/fhir"
 
-// Coded holds for a resource with a joint row of a composite: a code, in whatever
+// Coded holds for a resource with a coded row of a composite: a code, in whatever
 // system, and what Any, one of Dates, Numbers and Quantities, says of the value.
 // Compile puts Any in its place, with the keys of the code in each system.
 type Coded struct {
-	Key  fhir.Key // fhir.Composite.Joint
+	Key  fhir.Key // fhir.Composite.Coded
 	Code string
 	Any  Match
 }

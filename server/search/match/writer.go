@@ -14,7 +14,7 @@ type Env struct {
 	// Type returns the number of a resource type, false for one that has never
 	// been stored.
 	Type func(typ string) (int16, bool)
-	// Systems returns the systems in which a code has rows of a joint composite, by
+	// Systems returns the systems in which a code has rows of a coded composite, by
 	// fhir.CompositeKey of the code.
 	Systems func(code fhir.Key) []string
 	// Units are the units in use, needed when Query.NeedsUnits.
@@ -37,7 +37,7 @@ type Statement struct {
 // order: there is one row to join them with.
 func (st Statement) Beside(more Statement) Statement {
 	return Statement{
-		SQL:  "SELECT v.*, s.* FROM (SELECT " + shiftParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
+		SQL:  "SELECT v.*, s.* FROM (SELECT " + renumberParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
 		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
 	}
 }
@@ -46,13 +46,13 @@ func (st Statement) Beside(more Statement) Statement {
 // another statement.
 func (st Statement) Then(more Statement) Statement {
 	return Statement{
-		SQL:  "(" + st.SQL + "), " + shiftParams(more.SQL, len(st.Args)),
+		SQL:  "(" + st.SQL + "), " + renumberParams(more.SQL, len(st.Args)),
 		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
 	}
 }
 
-// shiftParams adds n to the number of every parameter.
-func shiftParams(sql string, n int) string {
+// renumberParams adds n to the number of every parameter.
+func renumberParams(sql string, n int) string {
 	var b strings.Builder
 	for {
 		before, after, ok := strings.Cut(sql, "$")

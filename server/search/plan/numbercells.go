@@ -52,8 +52,8 @@ func (a int128) minus(b int128) int128 {
 	return int128{int64(high), low}
 }
 
-// shift is ten times a and a digit; a is positive.
-func (a int128) shift(digit byte) int128 {
+// appendDigit is ten times a and a digit; a is positive.
+func (a int128) appendDigit(digit byte) int128 {
 	high, low := bits.Mul64(a.low, 10)
 	low, carry := bits.Add64(low, uint64(digit), 0)
 	return int128{int64(high + uint64(a.high)*10 + carry), low}
@@ -106,7 +106,7 @@ func (d *numberCells) floorText(s string) (n int128, exact, ok bool) {
 		case digit < '0' || digit > '9':
 			return n, false, false
 		case i < len(whole)+d.scale:
-			n = n.shift(digit - '0')
+			n = n.appendDigit(digit - '0')
 		case digit != '0':
 			exact = false
 		}

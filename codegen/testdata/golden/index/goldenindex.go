@@ -9,7 +9,7 @@ import (
 
 // goldenIndex adds what the search parameters say of r to x.
 func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
-	x.OpenJoint(0xa446eaba2b9f7f44, 2) // GoldenIndex: status & when
+	x.OpenCoded(0xa446eaba2b9f7f44, 2) // GoldenIndex: status & when
 	x.CodeOf(0, "http://hl7.org/fhir/administrative-gender", r.Status.Text)
 	x.Next()
 	dateOf(x, 0, r.When)
@@ -103,7 +103,7 @@ var parametersGoldenIndex = []fhir.Parameter{
 	{Code: "race", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x78ad88e8e7e6596f}, Expression: "GoldenIndex.extension.where(url = 'http://example.org/race').extension.where(url = 'detail').value", URL: "http://example.org/fhir/SearchParameter/gi-race", Description: "The race"},
 	{Code: "start", Base: "GoldenIndex", Type: fhir.SearchDate, Keys: []fhir.Key{0x00762baa6763c599, 0xcc9160a116437734}, Single: true, Expression: "(GoldenIndex.when as Period).start | GoldenIndex.when.ofType(dateTime)", URL: "http://example.org/fhir/SearchParameter/gi-start", Description: "The start"},
 	{Code: "status", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x01c16398e7247637}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "GoldenIndex.status", URL: "http://example.org/fhir/SearchParameter/gi-status", Description: "The status"},
-	{Code: "status-when", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Joint: 0xa446eaba2b9f7f44, Parts: []fhir.Part{{Code: "status", Type: fhir.SearchToken, Keys: []fhir.Key{0x01c16398e7247637}, System: "http://hl7.org/fhir/administrative-gender"}, {Code: "when", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}}}}}, Expression: "GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-status-when", Description: "The status-when"},
+	{Code: "status-when", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa446eaba2b9f7f44, Parts: []fhir.Part{{Code: "status", Type: fhir.SearchToken, Keys: []fhir.Key{0x01c16398e7247637}, System: "http://hl7.org/fhir/administrative-gender"}, {Code: "when", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}}}}}, Expression: "GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-status-when", Description: "The status-when"},
 	{Code: "subject", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x8086c773b3ef32dc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "GoldenIndex.subject", URL: "http://example.org/fhir/SearchParameter/gi-subject", Description: "The subject"},
 	{Code: "value", Base: "GoldenIndex", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x408d5d598e510a13}, Expression: "GoldenIndex.part.value.as(Quantity)", URL: "http://example.org/fhir/SearchParameter/gi-value", Description: "The value"},
 	{Code: "when", Base: "GoldenIndex", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}, Single: true, Expression: "GoldenIndex.when", URL: "http://example.org/fhir/SearchParameter/gi-when", Description: "The when"},
