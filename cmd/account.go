@@ -509,35 +509,39 @@ has the database anyhow.`,
 			return errors.New("a method and a path belong together: kiln token explain TOKEN GET /Patient/1")
 		}
 		if r.token == "" {
-			err := onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
+			return onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) (err error) {
 				key, err := a.CreateAPIKey(c.Context(), "kiln token explain", "admin", "1m")
-				if err == nil {
-					r.token = key.Key
+				if err != nil {
+					return err
 				}
-				return err
+				defer func() { err = errors.Join(err, a.DeleteAPIKey(context.WithoutCancel(c.Context()), key.Key)) }()
+				r.token = key.Key
+				return explainToken(c, r, args)
 			})(c, nil)
-			if err != nil {
-				return err
-			}
 		}
-		question := map[string]string{"token": args[0]}
-		if len(args) == 3 {
-			question["method"], question["path"] = strings.ToUpper(args[1]), args[2]
-		}
-		body, err := json.Marshal(question)
-		if err != nil {
-			return err
-		}
-		answer, err := r.call(c, "POST", "/admin/token/explain", "application/json", body)
-		if err != nil {
-			return err
-		}
-		var tree any
-		if err := json.Unmarshal(answer, &tree); err != nil {
-			return err
-		}
-		return printJSON(c.OutOrStdout(), tree)
+		return explainToken(c, r, args)
 	}
 	c.AddCommand(mint, explain)
 	return c
+}
+
+// explainToken asks the running server about a token, and a request where args has one.
+func explainToken(c *cobra.Command, r remote, args []string) error {
+	question := map[string]string{"token": args[0]}
+	if len(args) == 3 {
+		question["method"], question["path"] = strings.ToUpper(args[1]), args[2]
+	}
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	answer, err := r.call(c, "POST", "/admin/token/explain", "application/json", body)
+	if err != nil {
+		return err
+	}
+	var tree any
+	if err := json.Unmarshal(answer, &tree); err != nil {
+		return err
+	}
+	return printJSON(c.OutOrStdout(), tree)
 }

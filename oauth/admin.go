@@ -814,6 +814,16 @@ func (a *Admin) RevokeAPIKey(ctx context.Context, id string) error {
 	return nil
 }
 
+// DeleteAPIKey ends an API key that was made for one question, and leaves nothing of it
+// in the list.
+func (a *Admin) DeleteAPIKey(ctx context.Context, key string) error {
+	if err := a.Store.DeleteAPIKey(ctx, apiKeyID(storage.Hash(key))); err != nil {
+		return err
+	}
+	a.changed(ctx)
+	return nil
+}
+
 // KeyAnswer is a signing key as it is shown.
 type KeyAnswer struct {
 	ID             string     `json:"kid"`

@@ -39,7 +39,10 @@ type Encounter struct{ ID, Description, Period, Status string }
 
 // Options are what a Server is made of.
 type Options struct {
-	Config  Config
+	Config Config
+	// Current returns the configuration in force, for the keys that can change while the
+	// server runs; nil is Config.
+	Current func() Config
 	BaseURL string // server.base_url
 	Listen  string // server.listen
 	// URL of the database, with the current schema. MaxConns bounds the connections.
@@ -73,6 +76,7 @@ type Server struct {
 	revoked  *revoked
 	reading  sync.Mutex // one reader of revocations
 	cache    *otter.Cache[[sha256.Size]byte, *verified]
+	standing *otter.Cache[standing, struct{}]
 	trusted  map[string]*trustedIssuer
 	others   []*provider // OpenID providers to sign in with
 	stop     context.CancelFunc
@@ -132,6 +136,11 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	}); err != nil {
 		return nil, err
 	}
+	if s.standing, err = otter.New(&otter.Options[standing, struct{}]{
+		MaximumSize: maxCached, ExpiryCalculator: otter.ExpiryWriting[standing, struct{}](standsFor),
+	}); err != nil {
+		return nil, err
+	}
 	if s.trusted, err = readTrustedIssuers(c.Federation); err != nil {
 		return nil, err
 	}
@@ -152,6 +161,14 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	s.stop = stop
 	s.stopped.Go(func() { s.run(background) })
 	return s, nil
+}
+
+// current is the configuration in force.
+func (s *Server) current() Config {
+	if s.options.Current == nil {
+		return s.Config
+	}
+	return s.options.Current()
 }
 
 // Close stops the server's own work.
@@ -194,6 +211,7 @@ func (s *Server) run(ctx context.Context) {
 
 // readRevocations makes what was just revoked known here.
 func (s *Server) readRevocations(ctx context.Context) {
+	s.standing.InvalidateAll()
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	if err := s.revoked.read(context.WithoutCancel(ctx), s.Store); err != nil {
@@ -224,8 +242,6 @@ func (s *Server) Mount(m *web.Mux) {
 		m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
 		m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
 	}
-	if s.Config.Smart.DynamicRegistrationEnabled {
-		m.HandleFunc(web.Public, "POST /auth/register", s.register)
-	}
+	m.HandleFunc(web.Public, "POST /auth/register", s.register)
 	s.mountAdmin(m)
 }

@@ -33,6 +33,9 @@ const maxToken = 16 << 10
 // APIKeyPrefix is how every API key begins.
 const APIKeyPrefix = "kiln_"
 
+// apiKeyClient stands before the name of an API key where a client is named.
+const apiKeyClient = "apikey:"
+
 var errToken = errors.New("the token is unknown, expired or revoked")
 
 // Verify turns a bearer token into its principal: an access token of this server
@@ -170,7 +173,7 @@ func (s *Server) verifyAPIKey(ctx context.Context, token string) (*verified, err
 		return nil, errToken
 	}
 	v := &verified{apiKey: true, issued: k.Created, principal: &access.Principal{
-		Subject: k.Name, ClientID: "apikey:" + k.Name, Scopes: scopes, Admin: scopes.Has("admin"), TokenID: k.ID,
+		Subject: k.Name, ClientID: apiKeyClient + k.Name, Scopes: scopes, Admin: scopes.Has("admin"), TokenID: k.ID,
 	}}
 	if k.Expires.Before(storage.Never) {
 		v.expires, v.principal.Expires = k.Expires, k.Expires

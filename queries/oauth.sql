@@ -168,6 +168,18 @@ SELECT r.kind, r.id, r.before, r.expires, r.recorded
 FROM oauth_revocation r
 WHERE r.recorded > @since::timestamptz;
 
+-- OAuthStanding says in one row what is known against a token that was given once.
+-- name: OAuthStanding :one
+SELECT
+    coalesce((SELECT c.active FROM oauth_client c WHERE c.id = @client_id::text), false)::boolean AS client_active,
+    EXISTS (SELECT FROM oauth_client c WHERE c.id = @client_id::text) AS client_known,
+    coalesce((SELECT r.before FROM oauth_revocation r WHERE r.kind = 'client' AND r.id = @client_id::text), 'epoch')::timestamptz AS client_before,
+    coalesce((SELECT u.active FROM oauth_user u WHERE u.username = @username::text), false)::boolean AS user_active,
+    (EXISTS (SELECT FROM oauth_revocation r WHERE r.kind = 'token' AND r.id = @token::text)
+        OR EXISTS (SELECT FROM oauth_revocation r WHERE r.kind = 'grant' AND r.id = @grant_id::text)
+        OR EXISTS (SELECT FROM oauth_grant g WHERE g.id = @grant_id::text AND g.revoked))::boolean AS revoked,
+    EXISTS (SELECT FROM oauth_apikey k WHERE k.id = @token::text AND NOT k.revoked AND k.expires > @now::timestamptz) AS apikey;
+
 -- name: InsertOAuthAssertion :execrows
 INSERT INTO oauth_assertion (issuer, jti, expires)
 VALUES (@issuer, @jti, @expires)
@@ -286,6 +298,10 @@ ORDER BY k.created, k.id;
 -- name: RevokeOAuthAPIKey :execrows
 UPDATE oauth_apikey k
 SET revoked = true
+WHERE k.id = @id;
+
+-- name: DeleteOAuthAPIKey :exec
+DELETE FROM oauth_apikey k
 WHERE k.id = @id;
 
 -- name: SweepOAuthCodes :exec

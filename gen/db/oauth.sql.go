@@ -78,6 +78,16 @@ func (q *Queries) CountOAuthFailure(ctx context.Context, arg CountOAuthFailurePa
 	return i, err
 }
 
+const DeleteOAuthAPIKey = `-- name: DeleteOAuthAPIKey :exec
+DELETE FROM oauth_apikey k
+WHERE k.id = $1
+`
+
+func (q *Queries) DeleteOAuthAPIKey(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthAPIKey, id)
+	return err
+}
+
 const DeleteOAuthClient = `-- name: DeleteOAuthClient :execrows
 DELETE FROM oauth_client c
 WHERE c.id = $1
@@ -837,6 +847,56 @@ func (q *Queries) OAuthRevocations(ctx context.Context, since time.Time) ([]Oaut
 		return nil, err
 	}
 	return items, nil
+}
+
+const OAuthStanding = `-- name: OAuthStanding :one
+SELECT
+    coalesce((SELECT c.active FROM oauth_client c WHERE c.id = $1::text), false)::boolean AS client_active,
+    EXISTS (SELECT FROM oauth_client c WHERE c.id = $1::text) AS client_known,
+    coalesce((SELECT r.before FROM oauth_revocation r WHERE r.kind = 'client' AND r.id = $1::text), 'epoch')::timestamptz AS client_before,
+    coalesce((SELECT u.active FROM oauth_user u WHERE u.username = $2::text), false)::boolean AS user_active,
+    (EXISTS (SELECT FROM oauth_revocation r WHERE r.kind = 'token' AND r.id = $3::text)
+        OR EXISTS (SELECT FROM oauth_revocation r WHERE r.kind = 'grant' AND r.id = $4::text)
+        OR EXISTS (SELECT FROM oauth_grant g WHERE g.id = $4::text AND g.revoked))::boolean AS revoked,
+    EXISTS (SELECT FROM oauth_apikey k WHERE k.id = $3::text AND NOT k.revoked AND k.expires > $5::timestamptz) AS apikey
+`
+
+type OAuthStandingParams struct {
+	ClientID string
+	Username string
+	Token    string
+	GrantID  string
+	Now      time.Time
+}
+
+type OAuthStandingRow struct {
+	ClientActive bool
+	ClientKnown  bool
+	ClientBefore time.Time
+	UserActive   bool
+	Revoked      bool
+	Apikey       bool
+}
+
+// OAuthStanding says in one row what is known against a token that was given once.
+func (q *Queries) OAuthStanding(ctx context.Context, arg OAuthStandingParams) (OAuthStandingRow, error) {
+	row := q.db.QueryRow(ctx, OAuthStanding,
+		arg.ClientID,
+		arg.Username,
+		arg.Token,
+		arg.GrantID,
+		arg.Now,
+	)
+	var i OAuthStandingRow
+	err := row.Scan(
+		&i.ClientActive,
+		&i.ClientKnown,
+		&i.ClientBefore,
+		&i.UserActive,
+		&i.Revoked,
+		&i.Apikey,
+	)
+	return i, err
 }
 
 const OAuthUser = `-- name: OAuthUser :one

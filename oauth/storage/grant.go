@@ -378,3 +378,26 @@ func (s *Store) Revocations(ctx context.Context, since time.Time) ([]Revocation,
 	}
 	return out, nil
 }
+
+// StandingParams name what a token that was given once belongs to.
+type StandingParams struct{ Client, Username, Token, Grant string }
+
+// Standing is what is known against such a token.
+type Standing struct {
+	ClientKnown, ClientActive bool
+	ClientRevoked             bool      // what the client got until ClientBefore is over
+	ClientBefore              time.Time // by the clock of the server that revoked it
+	UserActive                bool
+	Revoked                   bool // the token, or its grant
+	APIKey                    bool // Token is the id of an API key that is good
+}
+
+// Standing asks the database.
+func (s *Store) Standing(ctx context.Context, p StandingParams) (Standing, error) {
+	r, err := s.q.OAuthStanding(ctx, db.OAuthStandingParams{ClientID: p.Client, Username: p.Username, Token: p.Token, GrantID: p.Grant, Now: s.Now()})
+	if err != nil {
+		return Standing{}, fmt.Errorf("read what is revoked: %w", err)
+	}
+	return Standing{ClientKnown: r.ClientKnown, ClientActive: r.ClientActive, ClientRevoked: r.ClientBefore.Unix() > 0, ClientBefore: r.ClientBefore,
+		UserActive: r.UserActive, Revoked: r.Revoked, APIKey: r.Apikey}, nil
+}

@@ -106,3 +106,11 @@ func (s *Store) RevokeAPIKey(ctx context.Context, id string) error {
 	}
 	return s.Revoke(ctx, KindAPIKey, []string{id})
 }
+
+// DeleteAPIKey takes an API key out of the list; it is revoked.
+func (s *Store) DeleteAPIKey(ctx context.Context, id string) error {
+	if err := s.Revoke(ctx, KindAPIKey, []string{id}); err != nil {
+		return err
+	}
+	return s.q.DeleteOAuthAPIKey(ctx, id)
+}
