@@ -24,12 +24,12 @@ type Config struct {
 	AllowPrivateNetworks bool   `koanf:"allow_private_networks" restart:"" doc:"fetch keys and discovery documents from private addresses too"`
 
 	OAuth        GrantConfig        `koanf:"oauth" restart:""`
-	Smart        SmartConfig        `koanf:"smart" restart:""`
+	Smart        SmartConfig        `koanf:"smart"`
 	Signing      SigningConfig      `koanf:"signing" restart:""`
 	RateLimiting RateLimitingConfig `koanf:"rate_limiting"`
-	Policy       PolicyConfig       `koanf:"policy" restart:""`
+	Policy       PolicyConfig       `koanf:"policy"`
 	Federation   FederationConfig   `koanf:"federation" restart:""`
-	Audit        AuditConfig        `koanf:"audit" restart:""`
+	Audit        AuditConfig        `koanf:"audit"`
 	Bootstrap    BootstrapConfig    `koanf:"bootstrap" restart:""`
 }
 
@@ -42,11 +42,11 @@ type GrantConfig struct {
 
 // SmartConfig is about SMART App Launch.
 type SmartConfig struct {
-	LaunchEHREnabled           bool     `koanf:"launch_ehr_enabled" doc:"launches from an EHR"`
-	LaunchStandaloneEnabled    bool     `koanf:"launch_standalone_enabled" doc:"launches by the app itself, with a patient picker"`
-	PublicClientsAllowed       bool     `koanf:"public_clients_allowed" doc:"clients that cannot keep a secret"`
-	OpenIDEnabled              bool     `koanf:"openid_enabled" doc:"ID tokens and /auth/userinfo"`
-	SupportedScopes            []string `koanf:"supported_scopes" doc:"scopes that discovery lists and that can be granted; empty is every one"`
+	LaunchEHREnabled           bool     `koanf:"launch_ehr_enabled" restart:"" doc:"launches from an EHR"`
+	LaunchStandaloneEnabled    bool     `koanf:"launch_standalone_enabled" restart:"" doc:"launches by the app itself, with a patient picker"`
+	PublicClientsAllowed       bool     `koanf:"public_clients_allowed" restart:"" doc:"clients that cannot keep a secret"`
+	OpenIDEnabled              bool     `koanf:"openid_enabled" restart:"" doc:"ID tokens and /auth/userinfo"`
+	SupportedScopes            []string `koanf:"supported_scopes" restart:"" doc:"scopes that discovery lists and that can be granted; empty is every one"`
 	DynamicRegistrationEnabled bool     `koanf:"dynamic_registration_enabled" doc:"clients register themselves at /auth/register"`
 }
 

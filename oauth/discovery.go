@@ -46,7 +46,7 @@ func (s *Server) Discovery() map[string]any {
 	if !code {
 		delete(d, "authorization_endpoint")
 	}
-	if c.Smart.DynamicRegistrationEnabled {
+	if s.current().Smart.DynamicRegistrationEnabled {
 		d["registration_endpoint"] = url("/auth/register")
 	}
 	if c.Smart.OpenIDEnabled {

@@ -451,8 +451,9 @@ func failureSubject(name string) string { return storage.Hash(strings.ToLower(na
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name, password string) {
 	ctx := r.Context()
 	address := s.Proxies.Client(r).String()
-	lockout := lifetime(s.Config.RateLimiting.LockoutDuration)
-	most := s.Config.RateLimiting.MaxFailedAttempts
+	limits := s.current().RateLimiting
+	lockout := lifetime(limits.LockoutDuration)
+	most := limits.MaxFailedAttempts
 	key := failureSubject(name)
 	again := func(status int, problem string) {
 		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipped(name), Client: c.ID, Detail: problem})

@@ -300,6 +300,8 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	}
 	answer.SetTokenType("Bearer")
 	session, _ := request.GetSession().(*storage.Session)
+	// fosite cuts off the part of a second that the request has taken.
+	answer.SetExpiresIn(time.Until(session.GetExpiresAt(fosite.AccessToken)).Round(time.Second))
 	s.audit(r, Event{Kind: EventToken, Client: request.GetClient().GetID(), User: session.GetUsername(), FHIRUser: session.Context.FHIRUser, Detail: grant})
 	s.allowOrigin(w, r, request.GetClient())
 	writeJSON(w, http.StatusOK, answer.ToMap())

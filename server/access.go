@@ -26,13 +26,14 @@ func (s *Server) access(i *interaction.Service) *access.Decider {
 
 // policies knows and administers the policies in force.
 func (s *Server) policies(ctx context.Context) (*admin.Access, error) {
-	source := &access.PolicySource{Store: s.Store, Decider: s.Service.Access, DefaultDeny: s.Config.Auth.Policy.DefaultDeny, Logger: s.Logger}
+	source := &access.PolicySource{Store: s.Store, Decider: s.Service.Access, DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny }, Logger: s.Logger}
 	s.Service.Access.Policies = source.Current
 	if s.Config.Auth.Enabled {
 		if err := source.Load(ctx); err != nil {
 			return nil, fmt.Errorf("read the access policies: %w", err)
 		}
 		s.background(source.Run)
+		admin.RegisterPolicies(s.Metrics, source)
 	}
 	return &admin.Access{Decider: s.Service.Access, Policies: source, Store: s.Store}, nil
 }

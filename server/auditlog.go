@@ -119,6 +119,9 @@ var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U"
 
 // decided records how access decided on a request: auth.audit.log_access_decisions.
 func (s *Server) decided(x *web.Exchange, r *http.Request) {
+	if !s.now().Auth.Audit.LogAccessDecisions {
+		return
+	}
 	e := oauth.Event{
 		Kind: oauth.EventAccess, Time: time.Now(), Address: s.derived.Load().web.Proxies.Client(r),
 		Failed: x.Status() == http.StatusUnauthorized || x.Status() == http.StatusForbidden,

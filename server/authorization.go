@@ -25,6 +25,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 	}
 	a, err := oauth.New(ctx, oauth.Options{
 		Config:  s.Config.Auth,
+		Current: s.authInForce,
 		BaseURL: s.Config.Server.BaseURL,
 		Listen:  s.Config.Server.Listen,
 		URL:     database,
@@ -37,18 +38,27 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	discovery := a.Discovery()
-	uris := make(map[string]string)
-	for name, field := range map[string]string{
-		"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
-		"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
-	} {
-		if uri, ok := discovery[field].(string); ok {
-			uris[name] = uri
+	s.Service.Facts.OAuthURIs = func() map[string]string {
+		discovery := a.Discovery()
+		uris := make(map[string]string)
+		for name, field := range map[string]string{
+			"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
+			"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
+		} {
+			if uri, ok := discovery[field].(string); ok {
+				uris[name] = uri
+			}
 		}
+		return uris
 	}
-	s.Service.Facts.OAuthURIs = uris
 	return a, nil
+}
+
+// authInForce is the section auth as administrators have set it last.
+func (s *Server) authInForce() oauth.Config {
+	c := s.now().Auth
+	c.Smart.DynamicRegistrationEnabled = s.Settings.Enabled("auth.dynamic_registration", "")
+	return c
 }
 
 // explanation is what access says to a request.

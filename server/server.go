@@ -144,9 +144,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if c.Auth.Enabled {
 		s.authorizationEvents = newAuditLog(s)
 		s.onClose(s.authorizationEvents.close)
-		if c.Auth.Audit.LogAccessDecisions {
-			mux.Decided = s.decided
-		}
+		mux.Decided = s.decided
 		authorization, err := s.authorization(ctx, o)
 		if err != nil {
 			return nil, err

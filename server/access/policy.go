@@ -126,11 +126,11 @@ func (d *Decider) policyCondition(ctx context.Context, text string, replace *str
 // changed.
 type Policies struct {
 	List        []*Policy
-	DefaultDeny bool // what no policy decides is denied
+	DefaultDeny func() bool // whether what no policy decides is denied
 }
 
 // NewPolicies sorts policies.
-func NewPolicies(list []*Policy, defaultDeny bool) *Policies {
+func NewPolicies(list []*Policy, defaultDeny func() bool) *Policies {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b *Policy) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
@@ -211,7 +211,7 @@ func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ stri
 			break
 		}
 	}
-	left := Condition{none: r.policies.DefaultDeny}
+	left := Condition{none: r.policies.DefaultDeny != nil && r.policies.DefaultDeny()}
 	if left.none {
 		a.message = "no policy of this server allows this (auth.policy.default_deny)"
 	}

@@ -38,7 +38,7 @@ func decider(t *testing.T, documents ...string) *Decider {
 		}
 		list = append(list, p)
 	}
-	policies := NewPolicies(list, false)
+	policies := NewPolicies(list, nil)
 	d.Policies = func(context.Context) (*Policies, error) { return policies, nil }
 	return d
 }

@@ -19,7 +19,7 @@ type PolicyStore interface {
 type PolicySource struct {
 	Store       PolicyStore
 	Decider     *Decider
-	DefaultDeny bool
+	DefaultDeny func() bool // auth.policy.default_deny as it is now
 	Logger      *slog.Logger
 
 	current atomic.Pointer[versioned]

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -418,6 +419,12 @@ func TestAuthorizationOfPaths(t *testing.T) {
 		admin.get(s.origin() + path).want(200)
 	}
 	lacks(admin.get("/Patient/a"), "Patient.r") // the scope admin alone reads no patient's data
+	// No token would help with a path or a method that there is not.
+	for _, path := range []string{"/auth/nowhere", "/.well-known/nowhere", "/health/nowhere"} {
+		s.get(s.origin() + path).want(404)
+	}
+	s.get(s.origin()+"/auth/token").want(405).has("Allow", "POST")
+	s.do("DELETE", s.origin()+"/.well-known/jwks.json", "").want(405)
 	admin.do("PATCH", s.origin()+"/admin/clients/backend", `{"active":false}`, "Content-Type", "application/json").want(200)
 	plain.get("/Patient/a").issue(401, "login")
 	// What the configuration lists is made once: changes stay.
@@ -445,4 +452,49 @@ func TestAuthorizationOfOrigins(t *testing.T) {
 	for _, origin := range []string{"https://page.example.org.evil.example", "http://page.example.org", "https://page.example.org:8443", "null"} {
 		page.get("/Patient/a", "Origin", origin).want(200).has("Access-Control-Allow-Origin", "")
 	}
+}
+
+// Administration, Configuration: the keys of auth that are not read at start alone take
+// effect on every server, without a restart.
+func TestAuthorizationAtRunTime(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	admin, app := s.bearer(s.backendToken("operator", "admin")), s.bearer(s.backendToken("backend", "system/*.cruds"))
+	set := func(path, body string) {
+		t.Helper()
+		admin.do("PUT", s.origin()+"/admin/"+path, body, "Content-Type", "application/json").want(200).equal("restart_required", "false")
+	}
+
+	// auth.policy.default_deny
+	app.get("/Patient/a").want(200)
+	set("config/auth/policy.default_deny", `{"value": true}`)
+	app.get("/Patient/a").issue(403, "forbidden", "default_deny")
+	admin.do("DELETE", s.origin()+"/admin/config/auth/policy.default_deny", "").want(200)
+	app.get("/Patient/a").want(200)
+
+	// auth.smart.dynamic_registration_enabled, by its flag
+	register := func() *answer {
+		return s.post(s.origin()+"/auth/register", `{"redirect_uris":["https://app.example.org/cb"],"token_endpoint_auth_method":"none"}`, "Content-Type", "application/json")
+	}
+	endpoint := func() (discovery, capability bool) {
+		return strings.Contains(string(s.get(s.origin()+"/.well-known/smart-configuration").want(200).body), `"registration_endpoint"`),
+			strings.Contains(string(s.get("/metadata").want(200).body), s.origin()+"/auth/register")
+	}
+	for _, on := range []bool{false, true, false} {
+		admin.do("PUT", s.origin()+"/admin/features/auth.dynamic_registration", `{"enabled": `+strconv.FormatBool(on)+`}`, "Content-Type", "application/json").want(200)
+		want := 404
+		if on {
+			want = 201
+		}
+		register().want(want)
+		if discovery, capability := endpoint(); discovery != on || capability != on {
+			t.Errorf("registration %v: discovery lists it %v, the capability statement %v", on, discovery, capability)
+		}
+	}
+
+	// auth.audit.log_access_decisions
+	decisions := func() string { return app.get("/AuditEvent?type=rest&entity=Patient/a&_count=0").want(200).total() }
+	before := decisions()
+	set("config/auth/audit.log_access_decisions", `{"value": true}`)
+	eventually(t, "the AuditEvent of a decision", func() bool { app.get("/Patient/a").want(200); return decisions() != before })
 }

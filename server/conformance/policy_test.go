@@ -165,6 +165,9 @@ func TestPolicies(t *testing.T) {
 		s.get("/Observation/vital-a").want(200)
 		s.get("/Observation").want(200).equal("total", "5")
 		admin.in(t).get("/admin/policies/dry").want(200).equal("dryRunDenied", "3")
+		if metrics := string(admin.in(t).get("/metrics").want(200).body); !strings.Contains(metrics, `service_access_dry_run_denied_total{policy="dry"} 3`) {
+			t.Error("/metrics does not count what the dry run would have denied")
+		}
 		remove(t, "dry")
 	})
 }

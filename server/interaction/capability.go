@@ -26,6 +26,7 @@ type metadata struct {
 	of            *search.Registry
 	operations    int64 // their version
 	profiles      int64 // their version
+	uris          map[string]string
 	before, after []byte
 }
 
@@ -79,9 +80,13 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 			return nil, fmt.Errorf("stored profiles: %w", err)
 		}
 	}
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version || s.metadata.profiles != profilesVersion {
-		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, mark))
-		s.metadata.of, s.metadata.operations, s.metadata.profiles = reg, version, profilesVersion
+	var uris map[string]string
+	if s.Facts.OAuthURIs != nil {
+		uris = s.Facts.OAuthURIs()
+	}
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, uris, mark))
+		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris = reg, version, profilesVersion, uris
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -123,16 +128,17 @@ func each[T any](of func(string) T, list ...string) []T {
 	return out
 }
 
-// security is rest.security of a service with authorization, nil without.
+// security is rest.security of a service with the endpoints of an authorization
+// server, nil without.
 // Spec: SMART App Launch 1.0, conformance; http://hl7.org/fhir/R4/valueset-restful-security-service.html.
-func (s *Service) security() *r4.CapabilityStatementRestSecurity {
-	if len(s.Facts.OAuthURIs) == 0 {
+func security(endpoints map[string]string) *r4.CapabilityStatementRestSecurity {
+	if len(endpoints) == 0 {
 		return nil
 	}
 	uris := fhir.Extension{URL: fhir.SystemString{Primitive: text("http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris")}}
-	for _, name := range slices.Sorted(maps.Keys(s.Facts.OAuthURIs)) {
+	for _, name := range slices.Sorted(maps.Keys(endpoints)) {
 		uris.Extension = append(uris.Extension, fhir.Extension{
-			URL: fhir.SystemString{Primitive: text(name)}, Value: &fhir.URI{Primitive: text(s.Facts.OAuthURIs[name])},
+			URL: fhir.SystemString{Primitive: text(name)}, Value: &fhir.URI{Primitive: text(endpoints[name])},
 		})
 	}
 	return &r4.CapabilityStatementRestSecurity{
@@ -147,8 +153,8 @@ func (s *Service) security() *r4.CapabilityStatementRestSecurity {
 }
 
 // capabilityStatement is the statement of the service at base. profiles are those
-// that are stored, by resource type.
-func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, base string) *r4.CapabilityStatement {
+// that are stored, by resource type; endpoints those of the authorization server.
+func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, endpoints map[string]string, base string) *r4.CapabilityStatement {
 	c := &r4.CapabilityStatement{
 		Status: codeOf("active"), Date: fhir.DateTime{Primitive: text(s.Facts.Date)}, Kind: codeOf("instance"),
 		Software:       &r4.CapabilityStatementSoftware{Name: stringOf("Kiln"), Version: stringOf(s.Facts.Version)},
@@ -164,7 +170,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 		}},
 	}
 	rest := &c.Rest[0]
-	rest.Security = s.security()
+	rest.Security = security(endpoints)
 	rest.SearchParam = []r4.CapabilityStatementRestResourceSearchParam{searchParam(&fhir.Parameter{Code: "_type", Type: fhir.SearchSpecial, Description: "Resource types to search"})}
 	for i := range common {
 		rest.SearchParam = append(rest.SearchParam, searchParam(&common[i]))

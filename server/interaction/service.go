@@ -107,10 +107,10 @@ type Facts struct {
 	// Profiles are, for each resource type, the canonical of its definition and
 	// those of the profiles on it.
 	Profiles map[string][]string
-	// OAuthURIs are the endpoints of the authorization server by the names of
+	// OAuthURIs returns the endpoints of the authorization server by the names of
 	// http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris; nil
 	// without authorization.
-	OAuthURIs map[string]string
+	OAuthURIs func() map[string]string
 }
 
 // UnknownType is the error of a resource type that there is not, not-supported, 404;

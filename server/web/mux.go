@@ -114,9 +114,24 @@ type admitted struct {
 }
 
 func (a admitted) ServeExchange(x *Exchange, r *http.Request) {
-	if a.m.admit(x, r, a.g) {
+	g := a.g
+	if open(r.URL.Path) {
+		g = Public // a path or method that there is not: no token would help
+	}
+	if a.m.admit(x, r, g) {
 		a.h.ServeExchange(x, r)
 	}
+}
+
+// open reports whether a path is among those that need no token.
+// Contract: docs/contract.md, Authorization, Shape.
+func open(path string) bool {
+	for _, prefix := range []string{"/auth/", "/.well-known/", "/health/"} {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return path == "/health" || path == "/metadata"
 }
 
 // ServeHTTP serves one request.
