@@ -96,6 +96,9 @@ func adminFeatures() *cobra.Command {
 	flag := func(a []string) string { return "/admin/features/" + url.PathEscape(a[0]) }
 	c.AddCommand(
 		get("list", "List the flags", "/admin/features"),
+		ask("get FLAG", "Show a flag", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+			return http.MethodGet, flag(a), nil, nil
+		}),
 		ask("enable FLAG", "Switch a flag on", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 			return http.MethodPut, flag(a), map[string]any{"enabled": true}, nil
 		}),
@@ -125,6 +128,44 @@ func adminCache() *cobra.Command {
 func adminDatabase() *cobra.Command {
 	c := &cobra.Command{Use: "db", Short: "Show the state of the database"}
 	c.AddCommand(get("stats", "Show sizes, vacuums, connections and lag", "/admin/db/stats"))
+	return c
+}
+
+// adminSearches is `kiln admin searches`.
+func adminSearches() *cobra.Command {
+	return get("searches", "List the searches that were run, by shape, slowest first", "/admin/searches")
+}
+
+// adminIndexes is `kiln admin indexes`.
+func adminIndexes() *cobra.Command {
+	c := &cobra.Command{Use: "indexes", Short: "Show and apply indexes that searches would gain by"}
+	var typ string
+	suggestions := ask("suggestions", "List the indexes that were proved to help", cobra.NoArgs, func([]string) (string, string, any, error) {
+		path := "/admin/indexes/suggestions"
+		if typ != "" {
+			path += "?" + url.Values{"resource_type": {typ}}.Encode()
+		}
+		return http.MethodGet, path, nil, nil
+	})
+	suggestions.Flags().StringVar(&typ, "type", "", "only those for searches of this resource type")
+	c.AddCommand(suggestions, ask("apply ID", "Build a suggested index, while others read and write", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+		return http.MethodPost, "/admin/indexes/suggestions/" + url.PathEscape(a[0]) + "/apply", nil, nil
+	}))
+	return c
+}
+
+// adminJobs is `kiln admin jobs`.
+func adminJobs() *cobra.Command {
+	c := &cobra.Command{Use: "jobs", Short: "Show and cancel work that goes on in the background"}
+	c.AddCommand(
+		get("list", "List the jobs, newest first", "/admin/jobs"),
+		ask("get ID", "Show a job", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+			return http.MethodGet, "/admin/jobs/" + url.PathEscape(a[0]), nil, nil
+		}),
+		ask("cancel ID", "Cancel a job", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+			return http.MethodDelete, "/admin/jobs/" + url.PathEscape(a[0]), nil, nil
+		}),
+	)
 	return c
 }
 

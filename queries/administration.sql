@@ -94,3 +94,76 @@ LIMIT 1000;
 -- name: DropSearchShapes :exec
 DELETE FROM search_shape s
 WHERE s.shape IN (SELECT o.shape FROM search_shape o ORDER BY o.last_run DESC OFFSET @keep::integer);
+
+-- name: PutIndexSuggestion :exec
+INSERT INTO index_suggestion AS s (id, resource_type, parameters, shapes, name, statement, reason, improvement, proof, proved)
+VALUES (@id, @resource_type, @parameters, @shapes, @name, @statement, @reason, @improvement, @proof, @proved)
+ON CONFLICT (id) DO UPDATE
+SET parameters = excluded.parameters, shapes = excluded.shapes, reason = excluded.reason, improvement = excluded.improvement,
+    proof = excluded.proof, proved = excluded.proved;
+
+-- name: IndexSuggestions :many
+SELECT s.id, s.resource_type, s.parameters, s.shapes, s.name, s.statement, s.reason, s.improvement, s.proof, s.proved
+FROM index_suggestion s
+ORDER BY s.id;
+
+-- name: DropIndexSuggestion :exec
+DELETE FROM index_suggestion s
+WHERE s.id = @id;
+
+-- name: AddIndexBuild :exec
+INSERT INTO index_build (id, name, statement, reason, created)
+VALUES (@id, @name, @statement, @reason, @created);
+
+-- name: IndexBuilds :many
+SELECT b.id, b.name, b.statement, b.reason, b.created, b.started, b.finished, b.cancel, b.failure
+FROM index_build b
+ORDER BY b.id;
+
+-- name: WaitingIndexBuilds :many
+SELECT b.id, b.name, b.statement
+FROM index_build b
+WHERE b.finished IS NULL
+ORDER BY b.id;
+
+-- name: StartIndexBuild :execrows
+UPDATE index_build b
+SET started = coalesce(b.started, @now::timestamptz)
+WHERE b.id = @id AND b.finished IS NULL;
+
+-- name: IndexBuildCancelled :one
+SELECT b.cancel
+FROM index_build b
+WHERE b.id = @id;
+
+-- name: FinishIndexBuild :exec
+UPDATE index_build b
+SET finished = @now::timestamptz, failure = @failure
+WHERE b.id = @id AND b.finished IS NULL;
+
+-- name: CancelIndexBuild :execrows
+UPDATE index_build b
+SET cancel = true
+WHERE b.id = @id AND b.finished IS NULL;
+
+-- name: TrimIndexBuilds :exec
+DELETE FROM index_build b
+WHERE b.finished < @before::timestamptz;
+
+-- CancelReindexJob ends a job where it is. What it was for stays known as not
+-- indexed, so that searches go on to warn of it.
+-- name: CancelReindexJob :execrows
+WITH cancelled AS (
+    UPDATE reindex_job j
+    SET finished = @now::timestamptz, planned = coalesce(j.planned, @now::timestamptz), horizon = coalesce(j.horizon, pg_current_xact_id()),
+        cancelled = true, failed_keys = j.keys, failure = 'cancelled by an administrator'
+    WHERE j.id = @id AND j.finished IS NULL
+    RETURNING j.id
+), dropped AS (
+    DELETE FROM reindex_chunk c
+    USING cancelled x
+    WHERE c.job = x.id
+)
+UPDATE search_registry g
+SET progress = g.progress + 1
+WHERE EXISTS (SELECT FROM cancelled x);

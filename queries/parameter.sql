@@ -80,7 +80,7 @@ SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @regi
 
 -- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
 FROM reindex_job j
 ORDER BY j.id;
 

@@ -92,6 +92,8 @@ type LogConfig struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error"`
 	Format string `koanf:"format" restart:"" doc:"text or json"`
 	Access string `koanf:"access" doc:"requests to log: all, errors (failed or slower than a second) or off"`
+
+	SlowSearchMS int `koanf:"slow_search_ms" doc:"searches that take longer are logged with their shape, without values; 0 logs none"`
 }
 
 // Default is the configuration of a server that nothing was configured for.
@@ -105,7 +107,7 @@ func Default() Config {
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
 		Apps:        defaultApps,
-		Log:         LogConfig{Level: "info", Format: "text", Access: "errors"},
+		Log:         LogConfig{Level: "info", Format: "text", Access: "errors", SlowSearchMS: 1000},
 
 		Notifications: defaultNotifications(),
 	}
@@ -131,6 +133,7 @@ func (c Config) Check() error {
 	p.atLeast("database.max_connections", int64(c.Database.MaxConnections), 0)
 	p.atLeast("search.default_count", int64(c.Search.DefaultCount), 1)
 	p.atLeast("search.max_count", int64(c.Search.MaxCount), 1)
+	p.atLeast("log.slow_search_ms", int64(c.Log.SlowSearchMS), 0)
 	p.atLeast("search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1)
 	p.atLeast("terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1)
 	c.Apps.check(&p)

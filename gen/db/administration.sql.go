@@ -10,6 +10,30 @@ import (
 	"time"
 )
 
+const AddIndexBuild = `-- name: AddIndexBuild :exec
+INSERT INTO index_build (id, name, statement, reason, created)
+VALUES ($1, $2, $3, $4, $5)
+`
+
+type AddIndexBuildParams struct {
+	ID        string
+	Name      string
+	Statement string
+	Reason    string
+	Created   time.Time
+}
+
+func (q *Queries) AddIndexBuild(ctx context.Context, arg AddIndexBuildParams) error {
+	_, err := q.db.Exec(ctx, AddIndexBuild,
+		arg.ID,
+		arg.Name,
+		arg.Statement,
+		arg.Reason,
+		arg.Created,
+	)
+	return err
+}
+
 const AddRates = `-- name: AddRates :many
 INSERT INTO rate_window AS r (client, starts, expires, count)
 SELECT n.client, n.starts, n.expires, n.count
@@ -102,6 +126,52 @@ func (q *Queries) AddSearchShapes(ctx context.Context, arg AddSearchShapesParams
 	return err
 }
 
+const CancelIndexBuild = `-- name: CancelIndexBuild :execrows
+UPDATE index_build b
+SET cancel = true
+WHERE b.id = $1 AND b.finished IS NULL
+`
+
+func (q *Queries) CancelIndexBuild(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.Exec(ctx, CancelIndexBuild, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const CancelReindexJob = `-- name: CancelReindexJob :execrows
+WITH cancelled AS (
+    UPDATE reindex_job j
+    SET finished = $1::timestamptz, planned = coalesce(j.planned, $1::timestamptz), horizon = coalesce(j.horizon, pg_current_xact_id()),
+        cancelled = true, failed_keys = j.keys, failure = 'cancelled by an administrator'
+    WHERE j.id = $2 AND j.finished IS NULL
+    RETURNING j.id
+), dropped AS (
+    DELETE FROM reindex_chunk c
+    USING cancelled x
+    WHERE c.job = x.id
+)
+UPDATE search_registry g
+SET progress = g.progress + 1
+WHERE EXISTS (SELECT FROM cancelled x)
+`
+
+type CancelReindexJobParams struct {
+	Now time.Time
+	ID  string
+}
+
+// CancelReindexJob ends a job where it is. What it was for stays known as not
+// indexed, so that searches go on to warn of it.
+func (q *Queries) CancelReindexJob(ctx context.Context, arg CancelReindexJobParams) (int64, error) {
+	result, err := q.db.Exec(ctx, CancelReindexJob, arg.Now, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const DeleteSetting = `-- name: DeleteSetting :execrows
 DELETE FROM setting s
 WHERE s.name = $1
@@ -113,6 +183,16 @@ func (q *Queries) DeleteSetting(ctx context.Context, name string) (int64, error)
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const DropIndexSuggestion = `-- name: DropIndexSuggestion :exec
+DELETE FROM index_suggestion s
+WHERE s.id = $1
+`
+
+func (q *Queries) DropIndexSuggestion(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, DropIndexSuggestion, id)
+	return err
 }
 
 const DropRates = `-- name: DropRates :exec
@@ -136,6 +216,23 @@ func (q *Queries) DropSearchShapes(ctx context.Context, keep int32) error {
 	return err
 }
 
+const FinishIndexBuild = `-- name: FinishIndexBuild :exec
+UPDATE index_build b
+SET finished = $1::timestamptz, failure = $2
+WHERE b.id = $3 AND b.finished IS NULL
+`
+
+type FinishIndexBuildParams struct {
+	Now     time.Time
+	Failure string
+	ID      string
+}
+
+func (q *Queries) FinishIndexBuild(ctx context.Context, arg FinishIndexBuildParams) error {
+	_, err := q.db.Exec(ctx, FinishIndexBuild, arg.Now, arg.Failure, arg.ID)
+	return err
+}
+
 const ForgetServer = `-- name: ForgetServer :exec
 DELETE FROM server_instance i
 WHERE i.id = $1
@@ -154,6 +251,129 @@ WHERE i.seen < $1
 // ForgetServers drops those that have not been seen since a time.
 func (q *Queries) ForgetServers(ctx context.Context, before time.Time) error {
 	_, err := q.db.Exec(ctx, ForgetServers, before)
+	return err
+}
+
+const IndexBuildCancelled = `-- name: IndexBuildCancelled :one
+SELECT b.cancel
+FROM index_build b
+WHERE b.id = $1
+`
+
+func (q *Queries) IndexBuildCancelled(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, IndexBuildCancelled, id)
+	var cancel bool
+	err := row.Scan(&cancel)
+	return cancel, err
+}
+
+const IndexBuilds = `-- name: IndexBuilds :many
+SELECT b.id, b.name, b.statement, b.reason, b.created, b.started, b.finished, b.cancel, b.failure
+FROM index_build b
+ORDER BY b.id
+`
+
+func (q *Queries) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
+	rows, err := q.db.Query(ctx, IndexBuilds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IndexBuild
+	for rows.Next() {
+		var i IndexBuild
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Statement,
+			&i.Reason,
+			&i.Created,
+			&i.Started,
+			&i.Finished,
+			&i.Cancel,
+			&i.Failure,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const IndexSuggestions = `-- name: IndexSuggestions :many
+SELECT s.id, s.resource_type, s.parameters, s.shapes, s.name, s.statement, s.reason, s.improvement, s.proof, s.proved
+FROM index_suggestion s
+ORDER BY s.id
+`
+
+func (q *Queries) IndexSuggestions(ctx context.Context) ([]IndexSuggestion, error) {
+	rows, err := q.db.Query(ctx, IndexSuggestions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IndexSuggestion
+	for rows.Next() {
+		var i IndexSuggestion
+		if err := rows.Scan(
+			&i.ID,
+			&i.ResourceType,
+			&i.Parameters,
+			&i.Shapes,
+			&i.Name,
+			&i.Statement,
+			&i.Reason,
+			&i.Improvement,
+			&i.Proof,
+			&i.Proved,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const PutIndexSuggestion = `-- name: PutIndexSuggestion :exec
+INSERT INTO index_suggestion AS s (id, resource_type, parameters, shapes, name, statement, reason, improvement, proof, proved)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (id) DO UPDATE
+SET parameters = excluded.parameters, shapes = excluded.shapes, reason = excluded.reason, improvement = excluded.improvement,
+    proof = excluded.proof, proved = excluded.proved
+`
+
+type PutIndexSuggestionParams struct {
+	ID           string
+	ResourceType string
+	Parameters   []string
+	Shapes       []string
+	Name         string
+	Statement    string
+	Reason       string
+	Improvement  float64
+	Proof        string
+	Proved       time.Time
+}
+
+func (q *Queries) PutIndexSuggestion(ctx context.Context, arg PutIndexSuggestionParams) error {
+	_, err := q.db.Exec(ctx, PutIndexSuggestion,
+		arg.ID,
+		arg.ResourceType,
+		arg.Parameters,
+		arg.Shapes,
+		arg.Name,
+		arg.Statement,
+		arg.Reason,
+		arg.Improvement,
+		arg.Proof,
+		arg.Proved,
+	)
 	return err
 }
 
@@ -392,6 +612,68 @@ func (q *Queries) Signals(ctx context.Context) ([]ServerSignal, error) {
 	for rows.Next() {
 		var i ServerSignal
 		if err := rows.Scan(&i.Name, &i.Version, &i.Detail); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const StartIndexBuild = `-- name: StartIndexBuild :execrows
+UPDATE index_build b
+SET started = coalesce(b.started, $1::timestamptz)
+WHERE b.id = $2 AND b.finished IS NULL
+`
+
+type StartIndexBuildParams struct {
+	Now time.Time
+	ID  string
+}
+
+func (q *Queries) StartIndexBuild(ctx context.Context, arg StartIndexBuildParams) (int64, error) {
+	result, err := q.db.Exec(ctx, StartIndexBuild, arg.Now, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const TrimIndexBuilds = `-- name: TrimIndexBuilds :exec
+DELETE FROM index_build b
+WHERE b.finished < $1::timestamptz
+`
+
+func (q *Queries) TrimIndexBuilds(ctx context.Context, before time.Time) error {
+	_, err := q.db.Exec(ctx, TrimIndexBuilds, before)
+	return err
+}
+
+const WaitingIndexBuilds = `-- name: WaitingIndexBuilds :many
+SELECT b.id, b.name, b.statement
+FROM index_build b
+WHERE b.finished IS NULL
+ORDER BY b.id
+`
+
+type WaitingIndexBuildsRow struct {
+	ID        string
+	Name      string
+	Statement string
+}
+
+func (q *Queries) WaitingIndexBuilds(ctx context.Context) ([]WaitingIndexBuildsRow, error) {
+	rows, err := q.db.Query(ctx, WaitingIndexBuilds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WaitingIndexBuildsRow
+	for rows.Next() {
+		var i WaitingIndexBuildsRow
+		if err := rows.Scan(&i.ID, &i.Name, &i.Statement); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -46,6 +46,18 @@ type ChangeTrim struct {
 	Written time.Time
 }
 
+type IndexBuild struct {
+	ID        string
+	Name      string
+	Statement string
+	Reason    string
+	Created   time.Time
+	Started   pgtype.Timestamptz
+	Finished  pgtype.Timestamptz
+	Cancel    bool
+	Failure   string
+}
+
 type IndexDate struct {
 	Key  int64
 	Low  int64
@@ -83,6 +95,19 @@ type IndexString struct {
 	Key  int64
 	Rid  int64
 	Text string
+}
+
+type IndexSuggestion struct {
+	ID           string
+	ResourceType string
+	Parameters   []string
+	Shapes       []string
+	Name         string
+	Statement    string
+	Reason       string
+	Improvement  float64
+	Proof        string
+	Proved       time.Time
 }
 
 type InstalledPackage struct {
@@ -325,6 +350,7 @@ type ReindexJob struct {
 	Failed       int64
 	Failure      string
 	FailedKeys   []int64
+	Cancelled    bool
 }
 
 type Resource struct {

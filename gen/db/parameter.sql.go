@@ -524,7 +524,7 @@ func (q *Queries) RegistryState(ctx context.Context) (RegistryStateRow, error) {
 
 const ReindexJobs = `-- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
 FROM reindex_job j
 ORDER BY j.id
 `
@@ -545,6 +545,7 @@ type ReindexJobsRow struct {
 	Failed       int64
 	Failure      string
 	FailedKeys   []int64
+	Cancelled    bool
 }
 
 func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
@@ -572,6 +573,7 @@ func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
 			&i.Failed,
 			&i.Failure,
 			&i.FailedKeys,
+			&i.Cancelled,
 		); err != nil {
 			return nil, err
 		}

@@ -32,6 +32,8 @@ type Part struct {
 	Pools           func() []store.Pool
 	Database        func(ctx context.Context) (store.DatabaseStatistics, error)
 	Instances       func(ctx context.Context) ([]store.Instance, error)
+	Searches        Searches
+	Jobs            []JobSource
 	// Changed is told of each change that an administrator has made; nil is not.
 	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }
@@ -47,6 +49,8 @@ func (p *Part) Mount(m *web.Mux) {
 	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
 	p.mountConfig(m)
 	p.mountState(m)
+	p.mountSearches(m)
+	p.mountJobs(m)
 	if p.Pprof {
 		m.Handle(web.Admin, "/debug/pprof/", loopbackOnly(pprof.Index))
 		m.Handle(web.Admin, "/debug/pprof/profile", loopbackOnly(pprof.Profile))

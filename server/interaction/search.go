@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -95,7 +96,15 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 		defer cancel()
 		ctx = bounded
 	}
+	began := time.Now()
 	found, err := from.Search(ctx, q)
+	if s.Searched != nil {
+		rows := 0
+		if err == nil {
+			rows = len(found.Matches) + len(found.Includes)
+		}
+		s.Searched(ctx, q, time.Since(began), rows, err)
+	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return Response{}, outcome.New(outcome.CodeTimeout, "the search took longer than %s (search.timeout_seconds) and was given up", timeout).Because(err)
 	}

@@ -50,7 +50,10 @@ type Service struct {
 	// LogRead is told of every version that is read by itself; nil where that is no
 	// event.
 	LogRead func(ctx context.Context, v fhir.Version) error
-	Logger  *slog.Logger // nil discards
+	// Searched is told of every search that was run, failed ones too: how long it took,
+	// and how many matches and includes it read; nil is told nothing.
+	Searched func(ctx context.Context, q *search.Query, took time.Duration, rows int, err error)
+	Logger   *slog.Logger // nil discards
 
 	metadata metadata
 }

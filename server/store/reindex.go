@@ -40,6 +40,7 @@ type ReindexJob struct {
 	Total, Done, Changed, Failed int64
 	Failure                      string     // what was wrong with one that failed
 	FailedKeys                   []fhir.Key // of parameters that could not be evaluated on some
+	Cancelled                    bool       // by an administrator, before it was done
 }
 
 // chunkSize is the number of resources that are worked on in one transaction:
@@ -81,7 +82,7 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	for i, r := range rows {
 		j := ReindexJob{
 			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, Registry: r.Registry,
-			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure,
+			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure, Cancelled: r.Cancelled,
 		}
 		for _, k := range r.Keys {
 			j.Keys = append(j.Keys, fhir.Key(k))
@@ -98,6 +99,13 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 		jobs[i] = j
 	}
 	return jobs, nil
+}
+
+// CancelReindexJob ends a job where it is; what it was for stays not indexed, and
+// searches go on to warn of it. It reports whether there was such a job under way.
+func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
+	n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
+	return n > 0, translate(err)
 }
 
 // Reindex does the next step of any job: it ends what has no chunk left, works on

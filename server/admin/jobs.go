@@ -1,0 +1,128 @@
+package admin
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"kiln/server/outcome"
+	"kiln/server/web"
+)
+
+// Job is work that goes on in the background, on any server. Rate is in units of
+// Total a second; Remaining is nil where nobody can tell.
+type Job struct {
+	ID           string     `json:"id"`
+	Type         string     `json:"type"`  // reindex or index-build
+	State        string     `json:"state"` // waiting, running, done, failed or cancelled
+	ResourceType string     `json:"resource_type,omitempty"`
+	Reason       string     `json:"reason"`
+	Created      time.Time  `json:"created"`
+	Started      *time.Time `json:"started"`
+	Finished     *time.Time `json:"finished"`
+	Total        int64      `json:"total"`
+	Done         int64      `json:"done"`
+	Failed       int64      `json:"failed"`
+	Rate         float64    `json:"rate"`
+	Remaining    *int64     `json:"remaining_seconds"`
+	Failure      string     `json:"failure,omitempty"`
+	Detail       string     `json:"detail,omitempty"`
+}
+
+// The states of a job.
+const (
+	JobWaiting   = "waiting"
+	JobRunning   = "running"
+	JobDone      = "done"
+	JobFailed    = "failed"
+	JobCancelled = "cancelled"
+)
+
+// JobSource knows the jobs of one kind.
+type JobSource interface {
+	Jobs(ctx context.Context) ([]Job, error)
+	// Cancel ends a job, and reports whether there was one under way with this id.
+	Cancel(ctx context.Context, id string) (bool, error)
+}
+
+// Measure fills in rate and time left, of a job that has them.
+func (j *Job) Measure(now time.Time) {
+	if j.Started == nil || j.Done == 0 {
+		return
+	}
+	until := now
+	if j.Finished != nil {
+		until = *j.Finished
+	}
+	took := until.Sub(*j.Started).Seconds()
+	if took <= 0 {
+		return
+	}
+	rate := float64(j.Done) / took
+	j.Rate = math.Round(rate*10) / 10
+	if j.State == JobRunning && j.Total > 0 {
+		left := int64(math.Ceil(float64(max(0, j.Total-j.Done)) / rate))
+		j.Remaining = &left
+	}
+}
+
+func (p *Part) mountJobs(m *web.Mux) {
+	m.HandleFunc(web.Admin, "GET /admin/jobs", func(w http.ResponseWriter, r *http.Request) {
+		list, err := p.jobs(r.Context())
+		answer(w, r, list, err)
+	})
+	m.HandleFunc(web.Admin, "GET /admin/jobs/{id}", func(w http.ResponseWriter, r *http.Request) {
+		job, _, err := p.job(r.Context(), r.PathValue("id"))
+		answer(w, r, job, err)
+	})
+	m.HandleFunc(web.Admin, "DELETE /admin/jobs/{id}", p.cancelJob)
+}
+
+// jobs are the jobs of every kind, newest first.
+func (p *Part) jobs(ctx context.Context) ([]Job, error) {
+	all := []Job{}
+	for _, s := range p.Jobs {
+		list, err := s.Jobs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	slices.SortStableFunc(all, func(a, b Job) int { return strings.Compare(b.ID, a.ID) })
+	return all, nil
+}
+
+func (p *Part) job(ctx context.Context, id string) (Job, JobSource, error) {
+	for _, s := range p.Jobs {
+		list, err := s.Jobs(ctx)
+		if err != nil {
+			return Job{}, nil, err
+		}
+		if i := slices.IndexFunc(list, func(j Job) bool { return j.ID == id }); i >= 0 {
+			return list[i], s, nil
+		}
+	}
+	return Job{}, nil, noJob(id)
+}
+
+// cancelJob ends a job and answers with what it is then; one that has ended already
+// is a conflict.
+func (p *Part) cancelJob(w http.ResponseWriter, r *http.Request) {
+	job, source, err := p.job(r.Context(), r.PathValue("id"))
+	if err != nil {
+		answer(w, r, nil, err)
+		return
+	}
+	cancelled, err := source.Cancel(r.Context(), job.ID)
+	if err == nil && !cancelled {
+		err = outcome.New(outcome.CodeConflict, "job %s has ended already: it is %s", job.ID, job.State)
+	}
+	p.changed(w, r, err, "job "+job.ID, "cancelled")
+	if err == nil {
+		job, _, err = p.job(r.Context(), job.ID)
+	}
+	answer(w, r, job, err)
+}
