@@ -1,0 +1,132 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"kiln/server/store/storetest"
+)
+
+// Operations: GET /admin/searches and /admin/indexes/suggestions, from the searches
+// that were really run; never a suggestion that was not proved; applying one is a job.
+func TestSearchesAndSuggestions(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	a, b := startOn(t, url), startOn(t, url)
+	var entries []string
+	for i := range 400 {
+		entries = append(entries, entry("POST", "Patient", "", fmt.Sprintf(`{"resourceType":"Patient","name":[{"family":"%s%d"}]}`, []string{"anlika", "bertolt", "lisanne", "kunigun"}[i%4], i)))
+	}
+	a.post("/", bundle("transaction", entries...)).want(200)
+	for range 6 {
+		a.get("/Patient?name:contains=secretvalue&_sort=-birthdate").want(200)
+		b.get("/Patient?gender=female").want(200)
+	}
+	find := func(list *answer, parameters string) string {
+		for i := range len(list.json.([]any)) {
+			at := fmt.Sprintf("%d.", i)
+			if strings.Join(strings.Fields(fmt.Sprint(list.at(at+"parameters"))), " ") == parameters {
+				return at
+			}
+		}
+		return ""
+	}
+	var shapes *answer
+	deadline := time.Now().Add(5 * time.Second)
+	for find(shapesOf(a, &shapes), "[gender]") == "" { // of the other server
+		if time.Now().After(deadline) {
+			t.Fatalf("no shape of the other server\n%s", shapes.body)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if strings.Contains(string(shapes.body), "secretvalue") {
+		t.Error("the shapes have a value")
+	}
+	at := find(shapes, "[_sort=-birthdate name:contains]")
+	if at == "" {
+		t.Fatalf("no shape of the search\n%s", shapes.body)
+	}
+	shapes.equal(at+"resource_type", "Patient").equal(at+"calls", "6")
+	for _, name := range []string{"mean_ms", "p95_ms", "p99_ms", "rows"} {
+		if shapes.at(at+name) == nil {
+			t.Errorf("a shape has no %s", name)
+		}
+	}
+	last := -1.0
+	for i := range len(shapes.json.([]any)) {
+		var mean float64
+		if _, err := fmt.Sscan(shapes.str(fmt.Sprintf("%d.mean_ms", i)), &mean); err != nil || last >= 0 && mean > last {
+			t.Errorf("not the slowest first: %v after %v (%v)", mean, last, err)
+		}
+		last = mean
+	}
+
+	suggestions := a.get(a.root("/admin/indexes/suggestions")).want(200)
+	if suggestions.at("suggestions") == nil {
+		t.Fatalf("no array of suggestions\n%s", suggestions.body)
+	}
+	if n := a.get(a.root("/admin/indexes/suggestions?resource_type=Claim")).want(200).len("suggestions"); n != 0 {
+		t.Errorf("%d suggestions for a type that nobody searched", n)
+	}
+	a.post(a.root("/admin/indexes/suggestions/nonsense/apply"), "").issue(404, "not-found")
+	if suggestions.len("suggestions") == 0 {
+		t.Log("no index was proved to help here")
+		return
+	}
+	for _, name := range []string{"resource_type", "parameters", "reason", "calls", "mean_ms", "p95_ms", "rows_read", "estimated_improvement", "create_statement", "applied"} {
+		if suggestions.at("suggestions.0."+name) == nil {
+			t.Errorf("a suggestion has no %s\n%s", name, suggestions.body)
+		}
+	}
+	job := a.post(a.root("/admin/indexes/suggestions/"+suggestions.str("suggestions.0.id")+"/apply"), "").want(202).equal("type", "index-build").str("id")
+	for b.get(b.root("/admin/jobs/"+job)).want(200).str("state") != "done" {
+		if time.Now().After(deadline.Add(10 * time.Second)) {
+			t.Fatalf("the index is not built: %s", b.get(b.root("/admin/jobs/"+job)).body)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.get(b.root("/admin/indexes/suggestions")).want(200).equal("suggestions.0.applied", "true")
+	a.get("/Patient?name:contains=lika&_summary=count").want(200).equal("total", "100")
+}
+
+func shapesOf(s *service, into **answer) *answer {
+	*into = s.get(s.root("/admin/searches")).want(200)
+	return *into
+}
+
+// Operations: GET /admin/jobs[/{id}] and DELETE.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	a, b := startOn(t, url), startOn(t, url)
+	a.create(`{"resourceType":"Patient"}`)
+	a.post("/$reindex?type=Patient", "").want(202)
+	list := b.get(b.root("/admin/jobs")).want(200)
+	id := ""
+	for i := range len(list.json.([]any)) {
+		at := fmt.Sprintf("%d.", i)
+		for _, name := range []string{"id", "type", "state", "created", "total", "done", "rate"} {
+			if list.at(at+name) == nil {
+				t.Errorf("a job has no %s\n%s", name, list.body)
+			}
+		}
+		if list.str(at+"type") == "reindex" && list.str(at+"resource_type") == "Patient" {
+			id = list.str(at + "id")
+		}
+	}
+	if id == "" {
+		t.Fatalf("the job is not listed\n%s", list.body)
+	}
+	b.get(b.root("/admin/jobs/nonsense")).issue(404, "not-found")
+	b.do("DELETE", b.root("/admin/jobs/nonsense"), "").issue(404, "not-found")
+	b.get(b.root("/admin/jobs/"+id)).want(200).equal("id", id)
+	// It is cancelled, unless it has ended already: then it cannot be.
+	if ended := b.do("DELETE", b.root("/admin/jobs/"+id), ""); ended.status == 409 {
+		ended.issue(409, "conflict", "done")
+	} else {
+		ended.want(200).equal("state", "cancelled")
+	}
+	b.do("DELETE", b.root("/admin/jobs/"+id), "").issue(409, "conflict")
+}
