@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,7 +25,7 @@ import (
 // NOTIFY arrives.
 type Feed struct {
 	store *Store
-	poll  time.Duration
+	poll  atomic.Int64 // time.Duration
 	log   *slog.Logger
 
 	committed chan struct{} // has an element when this server has committed since the last NOTIFY
@@ -49,15 +50,21 @@ const (
 // NewFeed starts the wake-ups of a Store; poll is the longest that a reader sleeps,
 // 0 means a second. A Store has one Feed.
 func NewFeed(s *Store, poll time.Duration) *Feed {
-	if poll <= 0 {
-		poll = time.Second
-	}
 	ctx, stop := context.WithCancel(context.Background())
-	f := &Feed{store: s, poll: poll, log: s.log, committed: make(chan struct{}, 1), stop: stop, watchers: make(map[chan struct{}]struct{})}
+	f := &Feed{store: s, log: s.log, committed: make(chan struct{}, 1), stop: stop, watchers: make(map[chan struct{}]struct{})}
+	f.Poll(poll)
 	f.done.Go(func() { f.notify(ctx) })
 	f.done.Go(func() { f.listen(ctx) })
 	s.feed.Store(f)
 	return f
+}
+
+// Poll sets the longest that a reader sleeps, 0 is a second.
+func (f *Feed) Poll(d time.Duration) {
+	if d <= 0 {
+		d = time.Second
+	}
+	f.poll.Store(int64(d))
 }
 
 // Close ends the wake-ups. Readers still poll.
@@ -231,9 +238,18 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		if err != nil {
 			return nil, translate(err)
 		}
-		pause := r.feed.poll
-		if held {
-			pause = heldRetry
+		pause := heldRetry
+		if !held {
+			// What held changes back may have ended between the two looks, and nobody
+			// tells of that.
+			if changes, err = r.feed.store.Changes(ctx, r.Position, count); err != nil {
+				return nil, err
+			}
+			if n := len(changes); n > 0 {
+				r.Position = changes[n-1].Position
+				return changes, nil
+			}
+			pause = time.Duration(r.feed.poll.Load())
 		}
 		t := time.NewTimer(pause)
 		select {
