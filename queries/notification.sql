@@ -25,12 +25,12 @@ SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigi
 ON CONFLICT DO NOTHING;
 
 -- ClaimSubscribers gives a server subscribers that have something due and that no
--- living server has.
+-- living server has; without webhooks those that are no Subscriptions.
 -- name: ClaimSubscribers :many
 WITH due AS (
     SELECT s.id
     FROM notification_subscriber s
-    WHERE s.due <= now() AND s.leased_until < now()
+    WHERE s.due <= now() AND s.leased_until < now() AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
     ORDER BY s.due
     LIMIT @count
     FOR UPDATE SKIP LOCKED
@@ -133,7 +133,7 @@ WHERE s.id = @id;
 -- name: NextDue :many
 SELECT (extract(epoch FROM greatest(s.due, s.leased_until) - now()) * 1000)::bigint AS wait_ms
 FROM notification_subscriber s
-WHERE s.due IS NOT NULL
+WHERE s.due IS NOT NULL AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
 ORDER BY greatest(s.due, s.leased_until)
 LIMIT 1;
 
@@ -273,6 +273,18 @@ FROM notification_subscription s
 WHERE s.due IS NOT NULL
 ORDER BY s.due
 LIMIT 1;
+
+-- WakeSubscriptions makes those due that wait for their endpoint, when webhooks are on again.
+-- name: WakeSubscriptions :exec
+UPDATE notification_subscription s
+SET due = now()
+WHERE s.status IN ('requested', 'error') AND s.due > now();
+
+-- HastenHeartbeats spreads those that are further off than a heartbeat is now.
+-- name: HastenHeartbeats :exec
+UPDATE notification_subscription s
+SET due = now() + random() * sqlc.arg(every_ms)::bigint * interval '1 millisecond'
+WHERE s.status = 'active' AND s.due > now() + sqlc.arg(every_ms)::bigint * interval '1 millisecond';
 
 -- Messages to users.
 

@@ -9,6 +9,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify"
 	"kiln/server/ratelimit"
 	"kiln/server/settings"
 	"kiln/server/store"
@@ -36,6 +37,8 @@ type derived struct {
 	web         web.Settings
 	interaction interaction.Settings
 	limits      ratelimit.Limits
+	// notifications are those of package notify.
+	notifications notify.Config
 }
 
 // now is the configuration in force.
@@ -68,7 +71,8 @@ func (s *Server) derive(c Config, o Options) {
 		interaction: interaction.Settings{DefaultCount: c.Search.DefaultCount, MaxCount: c.Search.MaxCount, RefuseUpdateCreate: !c.FHIR.UpdateCreate,
 			RefuseSystemHistory: !c.FHIR.SystemHistory, Explain: func(ctx context.Context) bool { return s.enabled(ctx, "search.explain") },
 			SearchTimeout: time.Duration(c.Search.TimeoutSeconds) * time.Second, VersionConflictStatus: c.FHIR.VersionConflictStatus},
-		limits: limits(c.Auth.RateLimiting),
+		limits:        limits(c.Auth.RateLimiting),
+		notifications: c.notifications(),
 	})
 	if o.LogLevel != nil {
 		var level slog.Level

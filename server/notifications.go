@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"kiln/server/fhir"
 	"kiln/server/notify"
 	"kiln/server/rest"
 )
@@ -10,19 +11,28 @@ import (
 // notifications builds subscriptions, webhooks and event streams, and starts their work.
 func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
 	n := &notify.Service{
-		Config: s.Config.notifications(), Store: s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
+		Settings: func() *notify.Config { return &s.derived.Load().notifications },
+		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
+		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
 		Log: s.Logger, Metrics: s.Metrics,
 	}
 	if s.Service.Access != nil {
 		n.Rights = notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}
 	}
-	if n.Config.VRead {
-		s.Service.LogRead = s.Store.LogRead
+	s.Service.LogRead = func(ctx context.Context, v fhir.Version) error {
+		if c := n.Settings(); !c.Enabled || !c.VRead {
+			return nil
+		}
+		return s.Store.LogRead(ctx, v)
 	}
 	if err := n.Start(); err != nil {
 		return nil, err
 	}
 	s.onClose(n.Close)
+	s.Settings.OnChange(func(c Config) {
+		s.Store.KeepChanges(c.notifications().Retention)
+		n.Reconfigured()
+	})
 	return n, nil
 }
 

@@ -154,14 +154,11 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		parts = append(parts, authorization)
 	}
 	fhir := s.fhir()
-	if c.Notifications.Enabled {
-		n, err := s.notifications(fhir)
-		if err != nil {
-			return nil, fmt.Errorf("notifications: %w", err)
-		}
-		parts = append(parts, n)
+	notifications, err := s.notifications(fhir)
+	if err != nil {
+		return nil, fmt.Errorf("notifications: %w", err)
 	}
-	parts = append(parts, s.Apps, fhir)
+	parts = append(parts, notifications, s.Apps, fhir)
 	for _, p := range parts {
 		p.Mount(mux)
 	}

@@ -179,9 +179,9 @@ const ClaimSubscribers = `-- name: ClaimSubscribers :many
 WITH due AS (
     SELECT s.id
     FROM notification_subscriber s
-    WHERE s.due <= now() AND s.leased_until < now()
+    WHERE s.due <= now() AND s.leased_until < now() AND ($3::boolean OR s.id NOT LIKE 'Subscription/%')
     ORDER BY s.due
-    LIMIT $3
+    LIMIT $4
     FOR UPDATE SKIP LOCKED
 )
 UPDATE notification_subscriber s
@@ -192,15 +192,21 @@ RETURNING s.id
 `
 
 type ClaimSubscribersParams struct {
-	Holder  string
-	LeaseMs int64
-	Count   int32
+	Holder   string
+	LeaseMs  int64
+	Webhooks bool
+	Count    int32
 }
 
 // ClaimSubscribers gives a server subscribers that have something due and that no
-// living server has.
+// living server has; without webhooks those that are no Subscriptions.
 func (q *Queries) ClaimSubscribers(ctx context.Context, arg ClaimSubscribersParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, ClaimSubscribers, arg.Holder, arg.LeaseMs, arg.Count)
+	rows, err := q.db.Query(ctx, ClaimSubscribers,
+		arg.Holder,
+		arg.LeaseMs,
+		arg.Webhooks,
+		arg.Count,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -486,6 +492,18 @@ func (q *Queries) FinishDeliveries(ctx context.Context, arg FinishDeliveriesPara
 	return err
 }
 
+const HastenHeartbeats = `-- name: HastenHeartbeats :exec
+UPDATE notification_subscription s
+SET due = now() + random() * $1::bigint * interval '1 millisecond'
+WHERE s.status = 'active' AND s.due > now() + $1::bigint * interval '1 millisecond'
+`
+
+// HastenHeartbeats spreads those that are further off than a heartbeat is now.
+func (q *Queries) HastenHeartbeats(ctx context.Context, everyMs int64) error {
+	_, err := q.db.Exec(ctx, HastenHeartbeats, everyMs)
+	return err
+}
+
 const LockSubscribers = `-- name: LockSubscribers :exec
 SELECT s.id
 FROM notification_subscriber s
@@ -574,14 +592,14 @@ func (q *Queries) NewMessages(ctx context.Context, arg NewMessagesParams) ([]New
 const NextDue = `-- name: NextDue :many
 SELECT (extract(epoch FROM greatest(s.due, s.leased_until) - now()) * 1000)::bigint AS wait_ms
 FROM notification_subscriber s
-WHERE s.due IS NOT NULL
+WHERE s.due IS NOT NULL AND ($1::boolean OR s.id NOT LIKE 'Subscription/%')
 ORDER BY greatest(s.due, s.leased_until)
 LIMIT 1
 `
 
 // NextDue is how long nothing is due, in milliseconds; none where nothing ever is.
-func (q *Queries) NextDue(ctx context.Context) ([]int64, error) {
-	rows, err := q.db.Query(ctx, NextDue)
+func (q *Queries) NextDue(ctx context.Context, webhooks bool) ([]int64, error) {
+	rows, err := q.db.Query(ctx, NextDue, webhooks)
 	if err != nil {
 		return nil, err
 	}
@@ -1078,4 +1096,16 @@ func (q *Queries) WaitingMessages(ctx context.Context, arg WaitingMessagesParams
 		return nil, err
 	}
 	return items, nil
+}
+
+const WakeSubscriptions = `-- name: WakeSubscriptions :exec
+UPDATE notification_subscription s
+SET due = now()
+WHERE s.status IN ('requested', 'error') AND s.due > now()
+`
+
+// WakeSubscriptions makes those due that wait for their endpoint, when webhooks are on again.
+func (q *Queries) WakeSubscriptions(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, WakeSubscriptions)
+	return err
 }

@@ -45,7 +45,7 @@ func (s *Service) statusBody(c *subscription, kind, state string, events int64) 
 // SubscriptionStatus as Parameters.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
 func (s *Service) backportBody(ctx context.Context, c *subscription, kind, state string, events int64, d *Delivery) []byte {
-	base := s.Config.BaseURL
+	base := s.Settings().BaseURL
 	absolute := func(path string) string {
 		if base == "" {
 			return path

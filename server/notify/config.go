@@ -7,6 +7,9 @@ import (
 
 // Config are the settings notifications.* of the service.
 type Config struct {
+	// Enabled is false where nothing is matched, sent or served. What happens
+	// meanwhile is told later, as far as the change log goes back.
+	Enabled bool
 	// BaseURL is the service's own, without a trailing slash; "" where it depends on
 	// the request.
 	BaseURL string

@@ -27,6 +27,9 @@ const maxHistoryScan = 5000
 // as a Bundle of type history in which an entry's id is that of the notification.
 func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ string) error {
 	ctx := r.Context()
+	if err := s.served(ctx, ""); err != nil {
+		return err
+	}
 	for _, i := range []access.Interaction{access.Search, access.Read} {
 		if err := s.Service.May(ctx, i, typ, ""); err != nil {
 			return err
@@ -145,7 +148,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 // sendHistory writes the Bundle.
 func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, typ string, events []*Event, asked url.Values, next string) {
 	x := web.Of(w)
-	base := s.Config.BaseURL
+	base := s.Settings().BaseURL
 	if base == "" {
 		base = s.Base(r) + x.Prefix
 	}

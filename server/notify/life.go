@@ -37,11 +37,11 @@ func (l *life) run(ctx context.Context) {
 	places := make(chan struct{}, parallelHandshakes)
 	var working sync.WaitGroup
 	defer working.Wait()
-	for ctx.Err() == nil {
+	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
 		<-places
 		rows, err := l.s.db().TakeDueSubscriptions(ctx, db.TakeDueSubscriptionsParams{
-			LeaseMs: (2*l.s.Config.Webhook.Timeout + 10*time.Second).Milliseconds(), Count: parallelHandshakes / 2,
+			LeaseMs: (2*l.s.Settings().Webhook.Timeout + 10*time.Second).Milliseconds(), Count: parallelHandshakes / 2,
 		})
 		if err != nil && ctx.Err() == nil {
 			l.s.Log.Warn("look for subscriptions that are due", "error", err)
@@ -66,7 +66,7 @@ func (l *life) run(ctx context.Context) {
 			pause(ctx, time.Duration(len(rows))*time.Second/heartbeatRate)
 			continue
 		}
-		wait := l.s.Config.Poll
+		wait := l.s.Settings().Poll
 		if next, err := l.s.db().NextSubscriptionDue(ctx); err == nil && len(next) > 0 {
 			wait = min(wait, time.Duration(max(1, next[0]+1))*time.Millisecond)
 		}
@@ -99,7 +99,7 @@ func (l *life) attend(ctx context.Context, row db.TakeDueSubscriptionsRow) error
 	}
 	now := time.Now()
 	if status == "off" {
-		return l.postpone(ctx, row.ID, 100*365*24*time.Hour, 0)
+		return l.postpone(ctx, row.ID, idleLook, 0)
 	}
 	if !c.end.IsZero() && !c.end.After(now) {
 		return s.transition(ctx, row.ID, []string{"requested", "active", "error"}, "off", "")
@@ -139,11 +139,11 @@ func (l *life) handshake(ctx context.Context, row db.TakeDueSubscriptionsRow, c 
 	if c.webSocket {
 		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
 	}
-	if !s.Config.Webhook.Enabled {
-		return s.transition(ctx, row.ID, []string{"requested"}, "error", "webhooks are off (notifications.webhook.enabled)")
+	if !s.Settings().Webhook.Enabled {
+		return l.postpone(ctx, row.ID, errorHeartbeat, 0) // Reconfigured makes it due when they are on
 	}
 	result := l.send(ctx, row, c, "handshake", "requested")
-	w := s.Config.Webhook
+	w := s.Settings().Webhook
 	switch {
 	case result.OK():
 		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
@@ -164,16 +164,16 @@ func (l *life) recover(ctx context.Context, row db.TakeDueSubscriptionsRow, c *s
 	if c.webSocket {
 		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
 	}
-	result := Result{Err: "webhooks are off (notifications.webhook.enabled)"}
-	if s.Config.Webhook.Enabled {
-		result = l.send(ctx, row, c, "heartbeat", "error")
+	if !s.Settings().Webhook.Enabled {
+		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
 	}
+	result := l.send(ctx, row, c, "heartbeat", "error")
 	switch {
 	case result.OK():
 		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
 	case result.Gone:
 		return s.transition(ctx, row.ID, []string{"error"}, "off", "the endpoint answered 410 Gone")
-	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Config.Webhook.MaxError:
+	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Settings().Webhook.MaxError:
 		return s.transition(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, max(errorHeartbeat, result.RetryAfter), 0)
@@ -184,8 +184,8 @@ func (l *life) recover(ctx context.Context, row db.TakeDueSubscriptionsRow, c *s
 func (l *life) heartbeat(ctx context.Context, row db.TakeDueSubscriptionsRow, r *r4.Subscription, c *subscription, now time.Time) error {
 	s := l.s
 	every := s.heartbeatOf(r)
-	if every <= 0 || c.webSocket || !s.Config.Webhook.Enabled {
-		return l.postpone(ctx, row.ID, untilEnd(c, 100*365*24*time.Hour), 0)
+	if every <= 0 || c.webSocket || !s.Settings().Webhook.Enabled {
+		return l.postpone(ctx, row.ID, untilEnd(c, idleLook), 0)
 	}
 	if quiet := now.Sub(row.LastSent); quiet < every {
 		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
@@ -200,6 +200,10 @@ func (l *life) heartbeat(ctx context.Context, row db.TakeDueSubscriptionsRow, r 
 	// Not all at the same time, should they have begun so.
 	return l.postpone(ctx, row.ID, untilEnd(c, every-every/20+rand.N(every/10+1)), 0)
 }
+
+// idleLook is when a subscription that nothing is due for is looked at again: settings may
+// have changed.
+const idleLook = 10 * time.Minute
 
 // untilEnd is wait, or the time until the subscription ends.
 func untilEnd(c *subscription, wait time.Duration) time.Duration {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,11 @@ import (
 
 // Service is the notifications of a server. Its fields are set once, before Start.
 type Service struct {
-	Config  Config
+	// Settings are those in force; Reconfigured tells of new ones.
+	Settings func() *Config
+	// Flag reports whether a feature is on for the client of a request: websocket or
+	// sse. nil is what Settings say.
+	Flag    func(ctx context.Context, feature string) bool
 	Store   *store.Store
 	Service *interaction.Service
 	Streams *web.StreamRegistry
@@ -48,6 +53,10 @@ type Service struct {
 	kinds   []SubscriberKind
 	stop    context.CancelFunc
 	done    sync.WaitGroup
+	changes changes
+	// sending and heartbeat are what the settings said when it was last looked.
+	sending   atomic.Bool
+	heartbeat atomic.Int64
 }
 
 // Rights decide what the owner of a Subscription may see.
@@ -119,6 +128,8 @@ func (s *Service) Start() error {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
+	s.heartbeat.Store(int64(s.Settings().Webhook.Heartbeat))
+	s.sending.Store(s.Settings().Enabled && s.Settings().Webhook.Enabled)
 	s.metrics = newMetrics(s, s.Metrics)
 	s.client = s.newClient()
 	s.matcher = newMatcher()
@@ -134,25 +145,28 @@ func (s *Service) Start() error {
 			s.queue.wakeUp()
 		}
 	}}
-	s.feed = store.NewFeed(s.Store, s.Config.Poll)
+	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
 	s.stop = stop
-	if s.Config.Webhook.Enabled || len(s.kinds) > 0 {
-		s.done.Go(func() { s.queue.run(ctx) })
-	}
+	s.done.Go(func() { s.queue.run(ctx) })
 	s.done.Go(func() { s.hub.run(ctx) })
 	s.done.Go(func() { s.life.run(ctx) })
 	s.done.Go(func() { s.retain(ctx) })
-	s.done.Go(func() {
-		for ctx.Err() == nil {
-			err := s.feed.Run(ctx, "notifications", store.Handler{Begin: s.load, Handle: s.enqueue, Committed: s.queue.wakeUp})
-			if err != nil && ctx.Err() == nil {
-				s.Log.Error("follow the change log", "error", err)
-				pause(ctx, time.Second)
-			}
-		}
-	})
+	s.done.Go(func() { s.followChanges(ctx) })
 	return nil
+}
+
+// followChanges matches what is written while notifications are on.
+func (s *Service) followChanges(ctx context.Context) {
+	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
+		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
+		err := s.feed.Run(on, "notifications", store.Handler{Begin: s.load, Handle: s.enqueue, Committed: s.queue.wakeUp})
+		if err != nil && on.Err() == nil {
+			s.Log.Error("follow the change log", "error", err)
+			pause(ctx, time.Second)
+		}
+		off()
+	}
 }
 
 // Close ends the work. What is under way is finished first or given back.
@@ -386,7 +400,7 @@ func (m *matcher) removePrefix(prefix string) {
 // retain deletes what is older than the retention.
 func (s *Service) retain(ctx context.Context) {
 	for pause(ctx, time.Hour/2+rand.N(time.Hour)) {
-		before := time.Now().Add(-s.Config.Retention)
+		before := time.Now().Add(-s.Settings().Retention)
 		if _, err := s.Retain(ctx, before); err != nil && ctx.Err() == nil {
 			s.Log.Warn("delete old notifications", "error", err)
 		}

@@ -26,7 +26,7 @@ type queue struct {
 	s      *Service
 	holder string
 	wake   chan struct{}
-	slots  chan struct{} // has an element for each subscriber that is sent to
+	slots  slots // one for each subscriber that is sent to
 	ended  chan finished
 
 	mu    sync.Mutex
@@ -72,11 +72,59 @@ const (
 )
 
 func newQueue(s *Service) *queue {
-	n := max(1, s.Config.Webhook.MaxConcurrent)
 	return &queue{
-		s: s, holder: uuid.NewString(), wake: make(chan struct{}, 1), slots: make(chan struct{}, n),
-		ended: make(chan finished, 2*n), hosts: make(map[string]*host),
+		s: s, holder: uuid.NewString(), wake: make(chan struct{}, 1), slots: slots{freed: make(chan struct{}, 1)},
+		ended: make(chan finished, flushSize), hosts: make(map[string]*host),
 	}
+}
+
+// slots are as many as may be taken at a time; the limit may change.
+type slots struct {
+	mu    sync.Mutex
+	taken int
+	freed chan struct{} // has an element when one was given back
+}
+
+// take waits until one is free, and takes all that are. It returns 0 when ctx ended first.
+func (s *slots) take(ctx context.Context, limit func() int) int {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		n := limit() - s.taken
+		if n > 0 {
+			s.taken += n
+			s.mu.Unlock()
+			return n
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.freed:
+		case <-ctx.Done():
+		}
+	}
+	return 0
+}
+
+// give gives some back.
+func (s *slots) give(n int) {
+	s.mu.Lock()
+	s.taken -= n
+	s.mu.Unlock()
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
+}
+
+// limit is how many subscribers may be sent to at a time.
+func (q *queue) limit() int { return max(1, q.s.Settings().Webhook.MaxConcurrent) }
+
+// workers is how many goroutines fetch deliveries now: none where nothing is sent.
+func (q *queue) workers() int {
+	c := q.s.Settings()
+	if !c.Enabled || !c.Webhook.Enabled && len(q.s.kinds) == 0 {
+		return 0
+	}
+	return max(1, c.Workers)
 }
 
 func (q *queue) wakeUp() {
@@ -87,7 +135,7 @@ func (q *queue) wakeUp() {
 }
 
 // lease is how long a server has a subscriber: it starts no attempt that could end later.
-func (q *queue) lease() time.Duration { return 2*q.s.Config.Webhook.Timeout + 5*time.Second }
+func (q *queue) lease() time.Duration { return 2*q.s.Settings().Webhook.Timeout + 5*time.Second }
 
 // add counts hits and queues deliveries of them.
 func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
@@ -150,8 +198,30 @@ func (q *queue) run(ctx context.Context) {
 	writing.Go(q.write)
 	var working sync.WaitGroup
 	var fetching sync.WaitGroup
-	for range max(1, q.s.Config.Workers) {
-		fetching.Go(func() { q.fetch(ctx, &working) })
+	var mu sync.Mutex
+	fetches := make(map[int]bool)
+	for ctx.Err() == nil {
+		changed := q.s.changed()
+		mu.Lock()
+		for i := range q.workers() {
+			if fetches[i] {
+				continue
+			}
+			fetches[i] = true
+			fetching.Go(func() {
+				q.fetch(ctx, &working, func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					fetches[i] = i < q.workers()
+					return fetches[i]
+				})
+			})
+		}
+		mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
 	}
 	fetching.Wait()
 	working.Wait()
@@ -159,9 +229,9 @@ func (q *queue) run(ctx context.Context) {
 	writing.Wait()
 }
 
-// fetch is one of the workers that take deliveries from the queue.
-func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup) {
-	for ctx.Err() == nil {
+// fetch is one of the workers that take deliveries from the queue, while it is wanted.
+func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup, wanted func() bool) {
+	for ctx.Err() == nil && wanted() {
 		n, err := q.claim(ctx, working)
 		if err != nil && ctx.Err() == nil {
 			q.s.Log.Warn("take deliveries from the queue", "error", err)
@@ -176,8 +246,8 @@ func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup) {
 
 // rest waits until something may be due.
 func (q *queue) rest(ctx context.Context) {
-	wait := q.s.Config.Poll
-	if rows, err := q.s.db().NextDue(ctx); err == nil && len(rows) > 0 {
+	wait := q.s.Settings().Poll
+	if rows, err := q.s.db().NextDue(ctx, q.s.Settings().Webhook.Enabled); err == nil && len(rows) > 0 {
 		wait = min(wait, time.Duration(max(1, rows[0]+1))*time.Millisecond)
 	}
 	t := time.NewTimer(wait)
@@ -192,28 +262,15 @@ func (q *queue) rest(ctx context.Context) {
 // claim leases subscribers that have something due and sends to them. It waits while as
 // many as may are being sent to.
 func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error) {
-	select {
-	case q.slots <- struct{}{}:
-	case <-ctx.Done():
+	free := q.slots.take(ctx, q.limit)
+	if free == 0 {
 		return 0, ctx.Err()
 	}
-	free := 1
-	for free < cap(q.slots) {
-		select {
-		case q.slots <- struct{}{}:
-			free++
-			continue
-		default:
-		}
-		break
-	}
-	defer func() {
-		for range free {
-			<-q.slots
-		}
-	}()
+	defer func() { q.slots.give(free) }()
 	claimed := time.Now()
-	ids, err := q.s.db().ClaimSubscribers(ctx, db.ClaimSubscribersParams{Count: int32(free), Holder: q.holder, LeaseMs: q.lease().Milliseconds()})
+	ids, err := q.s.db().ClaimSubscribers(ctx, db.ClaimSubscribersParams{
+		Count: int32(free), Holder: q.holder, LeaseMs: q.lease().Milliseconds(), Webhooks: q.s.Settings().Webhook.Enabled,
+	})
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
@@ -228,7 +285,7 @@ func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error)
 		list := lists[id]
 		free--
 		working.Go(func() {
-			defer func() { <-q.slots }()
+			defer q.slots.give(1)
 			sent := q.send(ctx, id, list, claimed)
 			q.ended <- finished{subscriber: id, sent: sent}
 		})
@@ -302,7 +359,7 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		return false
 	}
 	defer func() { release(false) }()
-	parallel := max(1, q.s.Config.Webhook.MaxInFlight)
+	parallel := max(1, q.s.Settings().Webhook.MaxInFlight)
 	var mu sync.Mutex
 	stopped := false
 	var group sync.WaitGroup
@@ -312,7 +369,7 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		mu.Lock()
 		skip := stopped
 		mu.Unlock()
-		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.s.Config.Webhook.Timeout-time.Second {
+		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.s.Settings().Webhook.Timeout-time.Second {
 			<-places
 			q.ended <- finished{delivery: d, status: 'p'}
 			continue
@@ -369,9 +426,9 @@ func (q *queue) enter(name string) (release func(slow bool), ok bool) {
 		h = &host{}
 		q.hosts[name] = h
 	}
-	most := max(1, cap(q.slots)/2)
+	most := max(1, q.limit()/2)
 	if h.slow {
-		most = max(1, min(4, cap(q.slots)/8))
+		most = max(1, min(4, q.limit()/8))
 	}
 	if h.running >= most {
 		return nil, false
@@ -442,7 +499,7 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 		return nil, err
 	}
 	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
-	w := s.Config.Webhook
+	w := s.Settings().Webhook
 	return &receiver{
 		host:   c.endpoint.Host,
 		policy: Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff},

@@ -27,12 +27,8 @@ import (
 // Mount puts the service's paths on the root mux. Operations on resource types have a path
 // for each type: a pattern with a wildcard there would be at odds with those of others.
 func (s *Service) Mount(m *web.Mux) {
-	if s.Config.WebSocket.Enabled {
-		m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
-	}
-	if s.Config.SSE.Enabled {
-		m.HandleFunc(web.Streams, "GET /notifications/events", s.eventStream(""))
-	}
+	m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
+	m.HandleFunc(web.Streams, "GET /notifications/events", s.eventStream(""))
 	admin := func(id string, f func(w http.ResponseWriter, r *http.Request) error) {
 		m.HandleFunc(web.Admin, id, answering(f))
 	}
@@ -40,9 +36,7 @@ func (s *Service) Mount(m *web.Mux) {
 		m.HandleFunc(web.FHIR, id, answering(f))
 	}
 	for typ := range s.Service.Model.Resources {
-		if s.Config.SSE.Enabled {
-			m.HandleFunc(web.Streams, "GET /"+typ+"/$events", s.eventStream(typ))
-		}
+		m.HandleFunc(web.Streams, "GET /"+typ+"/$events", s.eventStream(typ))
 		open("GET /"+typ+"/$events-history", func(w http.ResponseWriter, r *http.Request) error { return s.eventsHistory(w, r, typ) })
 		admin("POST /"+typ+"/{id}/$notify", func(w http.ResponseWriter, r *http.Request) error { return s.notifyUsers(w, r, typ) })
 	}
@@ -180,7 +174,7 @@ func (s *Service) subscriptionStatuses(w http.ResponseWriter, r *http.Request) e
 	}
 	b = strconv.AppendInt(b, int64(n), 10)
 	b = append(b, `,"link":[{"relation":"self","url":`...)
-	b = fhir.AppendString(b, s.Config.BaseURL+"/Subscription/$status"+query(r.URL.RawQuery))
+	b = fhir.AppendString(b, s.Settings().BaseURL+"/Subscription/$status"+query(r.URL.RawQuery))
 	b = append(b, `}]`...)
 	if n > 0 {
 		b = append(b, `,"entry":[`...)
@@ -299,6 +293,9 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 	var in struct {
 		Recipients []string `json:"recipients"`
 		Message    string   `json:"message"`
+	}
+	if err := s.served(r.Context(), ""); err != nil {
+		return err
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {

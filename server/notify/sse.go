@@ -30,12 +30,15 @@ func (s *Service) eventStream(typ string) http.HandlerFunc {
 
 // serveEvents returns an error only before it has answered.
 func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string) error {
+	if err := s.served(r.Context(), featureSSE); err != nil {
+		return err
+	}
 	p := access.From(r.Context())
 	wishes, from, err := s.streamWishes(r, p, typ)
 	if err != nil {
 		return err
 	}
-	c := s.Config.SSE
+	c := s.Settings().SSE
 	if n := s.hub.streams.Add(1); n > int64(c.MaxConnections) {
 		s.hub.streams.Add(-1)
 		w.Header().Set("Retry-After", "5")
@@ -200,7 +203,8 @@ func (st *stream) flush() error {
 
 // run writes events until the client goes, reads too slowly, or may no longer.
 func (st *stream) run(ctx context.Context, s *Service) {
-	beat := time.NewTicker(max(s.Config.SSE.Heartbeat, time.Second))
+	changed := s.changed()
+	beat := time.NewTicker(max(s.Settings().SSE.Heartbeat, time.Second))
 	defer beat.Stop()
 	var check <-chan time.Time
 	if p := st.client.principal; p != nil && !p.IsOpen() {
@@ -215,6 +219,12 @@ func (st *stream) run(ctx context.Context, s *Service) {
 			return
 		case <-st.client.slow:
 			return // it comes back with its cursor
+		case <-changed:
+			changed = s.changed()
+			if !s.on(access.With(ctx, st.client.principal), featureSSE) {
+				return
+			}
+			beat.Reset(max(s.Settings().SSE.Heartbeat, time.Second))
 		case m := <-st.client.queue:
 			page = append(page, m)
 			for more := true; more && len(page) < queueLength; {

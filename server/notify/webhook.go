@@ -45,13 +45,13 @@ const secretOverlap = 24 * time.Hour
 // keysOf are the keys of a subscription with secrets of its own, else of the server.
 func (s *Service) keysOf(secret, previous []byte, changed time.Time) keys {
 	if len(secret) == 0 {
-		return keys{current: s.Config.Webhook.SigningKey}
+		return keys{current: s.Settings().Webhook.SigningKey}
 	}
 	k := keys{current: secret}
 	if time.Since(changed) < secretOverlap {
 		k.previous = previous
 		if len(previous) == 0 {
-			k.previous = s.Config.Webhook.SigningKey
+			k.previous = s.Settings().Webhook.SigningKey
 		}
 	}
 	return k
@@ -94,7 +94,7 @@ func (s *Service) post(ctx context.Context, c *subscription, k keys, id, content
 func (s *Service) exchange(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (result Result, answer []byte) {
 	result.At = time.Now()
 	defer func() { result.Duration = time.Since(result.At) }()
-	timeout := s.Config.Webhook.Timeout
+	timeout := s.Settings().Webhook.Timeout
 	if c.timeout > 0 {
 		timeout = min(timeout, c.timeout)
 	}
@@ -176,7 +176,7 @@ func failure(err error, timedOut bool, timeout time.Duration) string {
 
 // rules say which endpoints may be called.
 func (s *Service) rules() outbound.Rules {
-	w := s.Config.Webhook
+	w := s.Settings().Webhook
 	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent}
 }
 
@@ -184,4 +184,4 @@ func (s *Service) rules() outbound.Rules {
 func (s *Service) checkEndpoint(u *url.URL) error { return s.rules().Check(u) }
 
 // newClient returns the client of endpoints.
-func (s *Service) newClient() *http.Client { return s.rules().Client() }
+func (s *Service) newClient() *http.Client { return outbound.Client(s.rules) }

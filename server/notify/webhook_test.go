@@ -38,7 +38,7 @@ func TestEndpointsThatMayBeCalled(t *testing.T) {
 		{"https://[2001:4860:4860::8888]/", false, false, true},
 		{"https://10.0.0.1/", false, true, true},
 	} {
-		s := &Service{Config: Config{Webhook: WebhookConfig{AllowHTTP: c.http, AllowPrivate: c.private}}}
+		s := &Service{Settings: func() *Config { return &Config{Webhook: WebhookConfig{AllowHTTP: c.http, AllowPrivate: c.private}} }}
 		u, err := url.Parse(c.endpoint)
 		if err != nil {
 			t.Fatal(err)
@@ -59,8 +59,9 @@ func TestDialledAddressIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{Config: Config{Webhook: WebhookConfig{AllowHTTP: true, Timeout: 10 * time.Second, MaxConcurrent: 1,
-		Lookup: func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil }}}}
+	config := Config{Webhook: WebhookConfig{AllowHTTP: true, Timeout: 10 * time.Second, MaxConcurrent: 1,
+		Lookup: func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil }}}
+	s := &Service{Settings: func() *Config { return &config }}
 	s.client = s.newClient()
 	endpoint, err := url.Parse("http://rebinding.example:" + at.Port() + "/")
 	if err != nil {

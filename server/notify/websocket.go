@@ -36,7 +36,11 @@ var writeBuffers sync.Pool
 // webSocket answers /notifications/ws.
 func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
 	x := web.Of(w)
-	c := s.Config.WebSocket
+	c := s.Settings().WebSocket
+	if err := s.served(r.Context(), featureWebSocket); err != nil {
+		x.Fail(r, err)
+		return
+	}
 	if !websocket.IsWebSocketUpgrade(r) {
 		w.Header().Set("Upgrade", "websocket")
 		x.Fail(r, outcome.Invalid("%s is a WebSocket: the request needs Upgrade: websocket", r.URL.Path).WithStatus(http.StatusUpgradeRequired))
@@ -125,11 +129,11 @@ func (c closing) Error() string { return c.reason }
 
 // read takes what the client sends until it goes or says something that ends it.
 func (k *socket) read() {
-	c := k.s.Config.WebSocket
-	k.conn.SetReadLimit(c.MaxMessageBytes)
-	patience := 2*c.Heartbeat + 10*time.Second
+	k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
 	// A client that neither sends nor answers pings has gone.
-	alive := func() { _ = k.conn.SetReadDeadline(time.Now().Add(patience)) }
+	alive := func() {
+		_ = k.conn.SetReadDeadline(time.Now().Add(2*k.s.Settings().WebSocket.Heartbeat + 10*time.Second))
+	}
 	alive()
 	k.conn.SetPongHandler(func(string) error { alive(); return nil })
 	k.conn.SetPingHandler(func(data string) error {
@@ -147,6 +151,7 @@ func (k *socket) read() {
 			return
 		}
 		alive()
+		k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
 		if kind != websocket.TextMessage {
 			k.refuse("", outcome.Invalid("a binary frame: messages are JSON in text frames"))
 			continue
@@ -347,8 +352,8 @@ func (k *socket) bind(id string) {
 
 // write writes what there is until the connection ends, and says why it does.
 func (k *socket) write() {
-	c := k.s.Config.WebSocket
-	beat := time.NewTicker(max(c.Heartbeat, time.Second))
+	changed := k.s.changed()
+	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
 	defer beat.Stop()
 	var check <-chan time.Time
 	if p := k.client.principal; p != nil && !p.IsOpen() {
@@ -392,6 +397,16 @@ func (k *socket) write() {
 			}
 		case b := <-k.answers:
 			err = k.writeText(b)
+		case <-changed:
+			changed = k.s.changed()
+			if !k.s.on(access.With(k.ctx, k.client.principal), featureWebSocket) {
+				k.cancel(closing{websocket.CloseGoingAway, "off"})
+				end(websocket.CloseGoingAway, "notifications by WebSocket are switched off")
+				return
+			}
+			beat.Reset(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
+			// The answer makes the reader wait as long as the new heartbeats need.
+			err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 		case <-beat.C:
 			if err = k.writeText(heartbeat(k.client.events.Load())); err == nil {
 				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))

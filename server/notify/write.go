@@ -144,7 +144,7 @@ func (s *Service) admit(ctx context.Context, id string, r, was *r4.Subscription)
 		if err != nil {
 			return err
 		}
-		if n >= int64(s.Config.MaxSubscriptions) {
+		if n >= int64(s.Settings().MaxSubscriptions) {
 			return unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
 		}
 	}
@@ -252,7 +252,7 @@ func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 			}
 		}
 	}
-	return s.Config.Webhook.Heartbeat
+	return s.Settings().Webhook.Heartbeat
 }
 
 // errUnchanged ends a transition that is not due any more.

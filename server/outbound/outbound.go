@@ -82,7 +82,11 @@ func special(addr netip.Addr) bool {
 
 // Client returns the client of endpoints: no proxy, no redirects, and every address
 // checked when it is dialled, whatever name it came from.
-func (r Rules) Client() *http.Client {
+func (r Rules) Client() *http.Client { return Client(func() Rules { return r }) }
+
+// Client is Rules.Client by the rules of the moment: of AllowPrivate and Lookup each
+// connection asks.
+func Client(rules func() Rules) *http.Client {
 	dialer := &net.Dialer{
 		Timeout:   10 * time.Second,
 		KeepAlive: 30 * time.Second,
@@ -91,35 +95,36 @@ func (r Rules) Client() *http.Client {
 			if err != nil {
 				return err
 			}
-			return r.checkAddress(at.Addr().WithZone(""))
+			return rules().checkAddress(at.Addr().WithZone(""))
 		},
 	}
-	dial := dialer.DialContext
-	if lookup := r.Lookup; lookup != nil {
-		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			host, port, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			addrs, err := lookup(host)
-			if err != nil {
-				return nil, err
-			}
-			for _, a := range addrs {
-				var conn net.Conn
-				if conn, err = dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
-					return conn, nil
-				}
-			}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		lookup := rules().Lookup
+		if lookup == nil {
+			return dialer.DialContext(ctx, network, address)
+		}
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
 			return nil, err
 		}
+		addrs, err := lookup(host)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			var conn net.Conn
+			if conn, err = dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
+				return conn, nil
+			}
+		}
+		return nil, err
 	}
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
 			ForceAttemptHTTP2:      true,
 			MaxIdleConns:           1000,
-			MaxIdleConnsPerHost:    max(2, r.MaxIdle),
+			MaxIdleConnsPerHost:    max(2, rules().MaxIdle),
 			IdleConnTimeout:        90 * time.Second,
 			TLSHandshakeTimeout:    10 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
