@@ -63,7 +63,7 @@ func config() *cobra.Command {
 			Short: "Say whether a server could start with this configuration",
 			Long: `Check every key, the address, the terminology server and the database of
 database.url. A private PostgreSQL is not started: kiln doctor does that. Every
-wrong key is told, with its value.`,
+wrong key is reported, with its value.`,
 			Example: `  kiln config check
   kiln config check --config /etc/kiln.yaml`,
 			Args: cobra.NoArgs,

@@ -24,8 +24,8 @@ var examples = map[string]string{
 	"kiln admin client disable": "  kiln admin client disable growth-chart",
 }
 
-// addExamples gives every command below c an example: its own, that of the table, or
-// its usage line.
+// addExamples gives every command below c an example: its own, the table's, or its
+// usage line.
 func addExamples(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		addExamples(sub)

@@ -38,7 +38,7 @@ refer to them. A file that cannot be read fails alone.
 The state file tells what was sent and what was acknowledged. Interrupted by Ctrl-C,
 load waits for the answers that are due; run again, it goes on where it stopped. What
 was sent without an answer is looked up before it is sent again, so that nothing is
-stored twice. The file is removed when all is loaded. What failed is told in the error
+stored twice. The file is removed when all is loaded. Failures are written to the error
 file, and by a non-zero exit.`,
 		Example: `  kiln load examples/patients
   kiln load synthea.tar.zst --parallel 8

@@ -149,8 +149,7 @@ func (j *journal) of(key string) record {
 	return record{}
 }
 
-// claim reports whether location is not that of another item, and makes it that of
-// this one.
+// claim takes location for an item. It reports false where another item has it.
 func (j *journal) claim(location string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

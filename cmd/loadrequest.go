@@ -37,7 +37,7 @@ type head struct {
 	Type         json.RawMessage `json:"type"` // a string in a Bundle, elsewhere anything
 }
 
-// parse reads an item. What is no resource is told by failures, the rest is sent.
+// parse reads an item. Items that are no resource go to failures, the rest is sent.
 func parse(it item) (outgoing, []failure) {
 	if it.lines > 0 {
 		return parseLines(it)

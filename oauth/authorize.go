@@ -62,7 +62,7 @@ type flow struct {
 // flowLifetime is how long the pages wait for the user, as long as the cookie.
 const flowLifetime = 10 * time.Minute
 
-// redirectError is what a client is told by redirect. RFC 6749 §4.1.2.1.
+// redirectError is an error that the client gets by redirect. RFC 6749 §4.1.2.1.
 type redirectError struct{ name, description string }
 
 func (e *redirectError) Error() string { return e.name + ": " + e.description }
@@ -402,7 +402,7 @@ func stateBits(state string) float64 {
 }
 
 // servedBase reports whether a URL is a spelling of the FHIR base that is served:
-// that of the configuration, or as the browser reached this server; with or without
+// the configured one, or as the browser reached this server; with or without
 // /fhir and a slash at the end.
 func (s *Server) servedBase(r *http.Request, aud string) bool {
 	trim := func(u string) string { return strings.TrimSuffix(strings.TrimSuffix(u, "/"), "/fhir") }

@@ -84,7 +84,7 @@ type FederationConfig struct {
 	TrustedIssuers []map[string]any `koanf:"trusted_issuers" doc:"authorization servers whose access tokens are taken: issuer, jwks_uri, audience, scopes, claims"`
 }
 
-// AuditConfig says what is told in AuditEvents.
+// AuditConfig says which events become AuditEvents.
 type AuditConfig struct {
 	LogSuccessfulAuth  bool `koanf:"log_successful_auth" doc:"record sign-ins"`
 	LogFailedAuth      bool `koanf:"log_failed_auth" doc:"record failed sign-ins"`

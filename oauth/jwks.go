@@ -116,8 +116,8 @@ func (r *remoteKeys) keys(ctx context.Context, address, kid string) ([]jose.JSON
 	if fresh && known || now.Sub(set.tried) < keysAgain {
 		return set.usable(now)
 	}
-	// One fetch at a time for an address, whoever waits for it, and no longer than
-	// its own limits.
+	// One fetch at a time for an address, shared by all callers that wait for it, and
+	// no longer than its own limits.
 	done := r.group.DoChan(address, func() (any, error) {
 		keys, err := r.fetch(address)
 		r.mu.Lock()

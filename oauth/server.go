@@ -51,7 +51,7 @@ type Options struct {
 	Records  Records
 	Proxies  web.Proxies
 	Logger   *slog.Logger
-	// Audit is told what happened; nil keeps no record.
+	// Audit records each event; nil keeps no record.
 	Audit func(Event)
 	// Explain says what allows or denies a principal a request; nil says nothing.
 	Explain func(ctx context.Context, p *access.Principal, method, path string) (any, error)

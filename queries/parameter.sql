@@ -1,14 +1,14 @@
 -- The search parameters in force, and the jobs that bring the index up to them.
 
--- name: RegistryState :one
+-- name: ParametersState :one
 SELECT g.version, g.progress, g.definitions, g.fingerprint
 FROM search_registry g;
 
--- SearchParameters returns the version of the registry with what it is made of,
--- in one snapshot: every current SearchParameter, without the body where the
+-- SearchParameters returns the version of the search parameters with the stored
+-- SearchParameters, as of one snapshot: all current ones, without the body where the
 -- caller knows that version. With none stored there is one row without id.
 -- name: SearchParameters :many
-SELECT g.version AS registry, g.progress, coalesce(r.rid, 0)::bigint AS rid, coalesce(r.id, '')::text AS id,
+SELECT g.version AS parameters_version, g.progress, coalesce(r.rid, 0)::bigint AS rid, coalesce(r.id, '')::text AS id,
     coalesce(r.version, 0)::integer AS version, (CASE WHEN k.rid IS NULL THEN r.body END)::bytea AS body
 FROM search_registry g
 LEFT JOIN resource r ON r.rid >= @low::bigint AND r.rid <= @high::bigint
@@ -16,21 +16,21 @@ LEFT JOIN (SELECT unnest(@known_rids::bigint[]) AS rid, unnest(@known_versions::
     ON k.rid = r.rid AND k.version = r.version
 ORDER BY r.rid;
 
--- CheckRegistry divides by zero when one of the versions that index entries were
+-- CheckParametersVersion divides by zero when one of the versions that index entries were
 -- made by is not the current one: the cheapest way for a statement of a pipeline
 -- to end the transaction.
--- name: CheckRegistry :exec
+-- name: CheckParametersVersion :exec
 SELECT 1 / (g.version = ALL (@versions::bigint[]))::integer
 FROM search_registry g;
 
--- LockRegistry locks the row until the transaction ends: those who write
+-- LockParameters locks the row until the transaction ends: those who write
 -- SearchParameters come one after the other.
--- name: LockRegistry :one
+-- name: LockParameters :one
 SELECT g.version, g.fingerprint
 FROM search_registry g
 FOR UPDATE;
 
--- name: BumpRegistry :one
+-- name: RaiseParametersVersion :one
 UPDATE search_registry g
 SET version = g.version + 1
 RETURNING g.version;
@@ -50,9 +50,10 @@ LEFT JOIN index_fingerprint f ON f.resource_type = t.name
 WHERE f.fingerprint IS DISTINCT FROM own.fingerprint
 ORDER BY t.name;
 
--- SetFingerprints makes the index that of a build, and returns the version that
--- this raises the registry to. With fresh it does so, and returns a row, only on a
--- database that nobody has used: no type was ever stored there, and no server was.
+-- SetFingerprints records which build the index belongs to, raises the version of the
+-- search parameters and returns it. With fresh it does so, and returns a row, only on
+-- a new database: no resource was ever stored in it, and no server has recorded its
+-- build.
 -- name: SetFingerprints :one
 WITH own AS (
     UPDATE search_registry g
@@ -76,10 +77,10 @@ SET definitions = g.definitions + 1;
 
 -- name: AddReindexJob :exec
 INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)
-SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @registry, @created;
+SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @parameters_version, @created;
 
 -- name: ReindexJobs :many
-SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry, j.created, j.planned, j.finished,
+SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
     j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
 FROM reindex_job j
 ORDER BY j.id;
@@ -122,7 +123,7 @@ SET planned = @planned::timestamptz, total = @total
 WHERE j.id = @id;
 
 -- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry, j.keys
+SELECT c.job, c.low, c.high, j.ranges, j.registry AS parameters_version, j.keys
 FROM reindex_chunk c
 JOIN reindex_job j ON j.id = c.job
 ORDER BY c.job, c.low

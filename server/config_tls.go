@@ -112,7 +112,7 @@ func (f *certificateFiles) loadLocked() error {
 	return nil
 }
 
-// Scheme is that of the URLs the server listens at.
+// Scheme is http or https: of the URLs at which the server listens.
 func (c ServerConfig) Scheme() string {
 	if c.TLS.CertFile != "" {
 		return "https"

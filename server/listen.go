@@ -11,7 +11,7 @@ import (
 // newHTTPServer bounds what clients may take: a request's header comes within ten
 // seconds and is at most 64 kB, an answer is taken within ten minutes, an idle
 // connection ends after two. Bodies that come too slowly are cut by server/web,
-// streams are told to web.StreamRegistry and outlive the bounds.
+// streams are registered in web.OpenStreams and outlive the bounds.
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

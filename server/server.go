@@ -53,7 +53,7 @@ type Server struct {
 	Operations  *operation.Set
 	Apps        *app.Platform
 	Metrics     *prometheus.Registry
-	Streams     *web.StreamRegistry
+	Streams     *web.OpenStreams
 	Handler     http.Handler // every path
 
 	derived  atomic.Pointer[derived]
@@ -102,7 +102,7 @@ type Authorization interface {
 // New builds the parts of the service, each complete, from the bottom up; what they
 // start, Close stops.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
-	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Streams: new(web.StreamRegistry), Metrics: prometheus.NewRegistry()}
+	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Streams: new(web.OpenStreams), Metrics: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			s.Close()

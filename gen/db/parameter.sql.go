@@ -31,13 +31,13 @@ SELECT $1, $2, $3::text[], $4::bigint[], $5, $6, $7
 `
 
 type AddReindexJobParams struct {
-	ID           string
-	ResourceType string
-	Parameters   []string
-	Keys         []int64
-	Ranges       bool
-	Registry     int64
-	Created      time.Time
+	ID                string
+	ResourceType      string
+	Parameters        []string
+	Keys              []int64
+	Ranges            bool
+	ParametersVersion int64
+	Created           time.Time
 }
 
 func (q *Queries) AddReindexJob(ctx context.Context, arg AddReindexJobParams) error {
@@ -47,7 +47,7 @@ func (q *Queries) AddReindexJob(ctx context.Context, arg AddReindexJobParams) er
 		arg.Parameters,
 		arg.Keys,
 		arg.Ranges,
-		arg.Registry,
+		arg.ParametersVersion,
 		arg.Created,
 	)
 	return err
@@ -92,34 +92,21 @@ func (q *Queries) BumpDefinitions(ctx context.Context) error {
 	return err
 }
 
-const BumpRegistry = `-- name: BumpRegistry :one
-UPDATE search_registry g
-SET version = g.version + 1
-RETURNING g.version
-`
-
-func (q *Queries) BumpRegistry(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, BumpRegistry)
-	var version int64
-	err := row.Scan(&version)
-	return version, err
-}
-
-const CheckRegistry = `-- name: CheckRegistry :exec
+const CheckParametersVersion = `-- name: CheckParametersVersion :exec
 SELECT 1 / (g.version = ALL ($1::bigint[]))::integer
 FROM search_registry g
 `
 
-// CheckRegistry divides by zero when one of the versions that index entries were
+// CheckParametersVersion divides by zero when one of the versions that index entries were
 // made by is not the current one: the cheapest way for a statement of a pipeline
 // to end the transaction.
-func (q *Queries) CheckRegistry(ctx context.Context, versions []int64) error {
-	_, err := q.db.Exec(ctx, CheckRegistry, versions)
+func (q *Queries) CheckParametersVersion(ctx context.Context, versions []int64) error {
+	_, err := q.db.Exec(ctx, CheckParametersVersion, versions)
 	return err
 }
 
 const ClaimReindexChunk = `-- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry, j.keys
+SELECT c.job, c.low, c.high, j.ranges, j.registry AS parameters_version, j.keys
 FROM reindex_chunk c
 JOIN reindex_job j ON j.id = c.job
 ORDER BY c.job, c.low
@@ -128,12 +115,12 @@ FOR UPDATE OF c SKIP LOCKED
 `
 
 type ClaimReindexChunkRow struct {
-	Job      string
-	Low      int64
-	High     int64
-	Ranges   bool
-	Registry int64
-	Keys     []int64
+	Job               string
+	Low               int64
+	High              int64
+	Ranges            bool
+	ParametersVersion int64
+	Keys              []int64
 }
 
 func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, error) {
@@ -144,7 +131,7 @@ func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, 
 		&i.Low,
 		&i.High,
 		&i.Ranges,
-		&i.Registry,
+		&i.ParametersVersion,
 		&i.Keys,
 	)
 	return i, err
@@ -427,22 +414,22 @@ func (q *Queries) IndexedStrings(ctx context.Context, rids []int64) ([]IndexedSt
 	return items, nil
 }
 
-const LockRegistry = `-- name: LockRegistry :one
+const LockParameters = `-- name: LockParameters :one
 SELECT g.version, g.fingerprint
 FROM search_registry g
 FOR UPDATE
 `
 
-type LockRegistryRow struct {
+type LockParametersRow struct {
 	Version     int64
 	Fingerprint int64
 }
 
-// LockRegistry locks the row until the transaction ends: those who write
+// LockParameters locks the row until the transaction ends: those who write
 // SearchParameters come one after the other.
-func (q *Queries) LockRegistry(ctx context.Context) (LockRegistryRow, error) {
-	row := q.db.QueryRow(ctx, LockRegistry)
-	var i LockRegistryRow
+func (q *Queries) LockParameters(ctx context.Context) (LockParametersRow, error) {
+	row := q.db.QueryRow(ctx, LockParameters)
+	var i LockParametersRow
 	err := row.Scan(&i.Version, &i.Fingerprint)
 	return i, err
 }
@@ -456,6 +443,32 @@ LOCK TABLE resource_type IN SHARE MODE
 func (q *Queries) LockResourceTypes(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, LockResourceTypes)
 	return err
+}
+
+const ParametersState = `-- name: ParametersState :one
+
+SELECT g.version, g.progress, g.definitions, g.fingerprint
+FROM search_registry g
+`
+
+type ParametersStateRow struct {
+	Version     int64
+	Progress    int64
+	Definitions int64
+	Fingerprint int64
+}
+
+// The search parameters in force, and the jobs that bring the index up to them.
+func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, error) {
+	row := q.db.QueryRow(ctx, ParametersState)
+	var i ParametersStateRow
+	err := row.Scan(
+		&i.Version,
+		&i.Progress,
+		&i.Definitions,
+		&i.Fingerprint,
+	)
+	return i, err
 }
 
 const PlanReindex = `-- name: PlanReindex :one
@@ -496,56 +509,43 @@ func (q *Queries) PlanReindex(ctx context.Context, arg PlanReindexParams) (int64
 	return total, err
 }
 
-const RegistryState = `-- name: RegistryState :one
-
-SELECT g.version, g.progress, g.definitions, g.fingerprint
-FROM search_registry g
+const RaiseParametersVersion = `-- name: RaiseParametersVersion :one
+UPDATE search_registry g
+SET version = g.version + 1
+RETURNING g.version
 `
 
-type RegistryStateRow struct {
-	Version     int64
-	Progress    int64
-	Definitions int64
-	Fingerprint int64
-}
-
-// The search parameters in force, and the jobs that bring the index up to them.
-func (q *Queries) RegistryState(ctx context.Context) (RegistryStateRow, error) {
-	row := q.db.QueryRow(ctx, RegistryState)
-	var i RegistryStateRow
-	err := row.Scan(
-		&i.Version,
-		&i.Progress,
-		&i.Definitions,
-		&i.Fingerprint,
-	)
-	return i, err
+func (q *Queries) RaiseParametersVersion(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, RaiseParametersVersion)
+	var version int64
+	err := row.Scan(&version)
+	return version, err
 }
 
 const ReindexJobs = `-- name: ReindexJobs :many
-SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry, j.created, j.planned, j.finished,
+SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
     j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
 FROM reindex_job j
 ORDER BY j.id
 `
 
 type ReindexJobsRow struct {
-	ID           string
-	ResourceType string
-	Parameters   []string
-	Keys         []int64
-	Ranges       bool
-	Registry     int64
-	Created      time.Time
-	Planned      pgtype.Timestamptz
-	Finished     pgtype.Timestamptz
-	Total        int64
-	Done         int64
-	Changed      int64
-	Failed       int64
-	Failure      string
-	FailedKeys   []int64
-	Cancelled    bool
+	ID                string
+	ResourceType      string
+	Parameters        []string
+	Keys              []int64
+	Ranges            bool
+	ParametersVersion int64
+	Created           time.Time
+	Planned           pgtype.Timestamptz
+	Finished          pgtype.Timestamptz
+	Total             int64
+	Done              int64
+	Changed           int64
+	Failed            int64
+	Failure           string
+	FailedKeys        []int64
+	Cancelled         bool
 }
 
 func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
@@ -563,7 +563,7 @@ func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
 			&i.Parameters,
 			&i.Keys,
 			&i.Ranges,
-			&i.Registry,
+			&i.ParametersVersion,
 			&i.Created,
 			&i.Planned,
 			&i.Finished,
@@ -695,7 +695,7 @@ func (q *Queries) ResourcesByTerms(ctx context.Context, arg ResourcesByTermsPara
 }
 
 const SearchParameters = `-- name: SearchParameters :many
-SELECT g.version AS registry, g.progress, coalesce(r.rid, 0)::bigint AS rid, coalesce(r.id, '')::text AS id,
+SELECT g.version AS parameters_version, g.progress, coalesce(r.rid, 0)::bigint AS rid, coalesce(r.id, '')::text AS id,
     coalesce(r.version, 0)::integer AS version, (CASE WHEN k.rid IS NULL THEN r.body END)::bytea AS body
 FROM search_registry g
 LEFT JOIN resource r ON r.rid >= $1::bigint AND r.rid <= $2::bigint
@@ -712,16 +712,16 @@ type SearchParametersParams struct {
 }
 
 type SearchParametersRow struct {
-	Registry int64
-	Progress int64
-	Rid      int64
-	ID       string
-	Version  int32
-	Body     []byte
+	ParametersVersion int64
+	Progress          int64
+	Rid               int64
+	ID                string
+	Version           int32
+	Body              []byte
 }
 
-// SearchParameters returns the version of the registry with what it is made of,
-// in one snapshot: every current SearchParameter, without the body where the
+// SearchParameters returns the version of the search parameters with the stored
+// SearchParameters, as of one snapshot: all current ones, without the body where the
 // caller knows that version. With none stored there is one row without id.
 func (q *Queries) SearchParameters(ctx context.Context, arg SearchParametersParams) ([]SearchParametersRow, error) {
 	rows, err := q.db.Query(ctx, SearchParameters,
@@ -738,7 +738,7 @@ func (q *Queries) SearchParameters(ctx context.Context, arg SearchParametersPara
 	for rows.Next() {
 		var i SearchParametersRow
 		if err := rows.Scan(
-			&i.Registry,
+			&i.ParametersVersion,
 			&i.Progress,
 			&i.Rid,
 			&i.ID,
@@ -780,9 +780,10 @@ type SetFingerprintsParams struct {
 	Fingerprints []int64
 }
 
-// SetFingerprints makes the index that of a build, and returns the version that
-// this raises the registry to. With fresh it does so, and returns a row, only on a
-// database that nobody has used: no type was ever stored there, and no server was.
+// SetFingerprints records which build the index belongs to, raises the version of the
+// search parameters and returns it. With fresh it does so, and returns a row, only on
+// a new database: no resource was ever stored in it, and no server has recorded its
+// build.
 func (q *Queries) SetFingerprints(ctx context.Context, arg SetFingerprintsParams) (int64, error) {
 	row := q.db.QueryRow(ctx, SetFingerprints,
 		arg.Fingerprint,

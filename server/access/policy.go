@@ -31,7 +31,7 @@ type Policy struct {
 	// Condition is a search, "Observation?category=laboratory": the policy matches what
 	// it finds. It may hold {user.fhirUser}, {patient} and {client}. "" is everything.
 	Condition string `json:"condition,omitempty"`
-	Message   string `json:"message,omitempty"` // told to those who are denied
+	Message   string `json:"message,omitempty"` // shown to those who are denied
 
 	denied *atomic.Int64 // by a dry run
 }

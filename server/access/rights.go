@@ -311,7 +311,7 @@ func (r *Rights) lacking(permission smart.Permissions, typ string) string {
 	return r.context(permission, typ) + "/" + typ + "." + permission.String()
 }
 
-// context is that of the scope that would do.
+// context is the first part of the scope that would allow it.
 func (r *Rights) context(permission smart.Permissions, typ string) string {
 	switch {
 	case r.Patient != "" && r.inReach(permission, typ):

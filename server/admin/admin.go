@@ -34,7 +34,7 @@ type Part struct {
 	Instances       func(ctx context.Context) ([]store.Instance, error)
 	Searches        Searches
 	Jobs            []JobSource
-	// Changed is told of each change that an administrator has made; nil is not.
+	// Changed is called after each change that an administrator has made; may be nil.
 	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }
 

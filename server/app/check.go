@@ -18,8 +18,8 @@ import (
 	"kiln/server/store"
 )
 
-// transitions are the states that an App can go to from a state; "" is none, that of a
-// new App. The contract, Apps section 1.
+// transitions are the states that an App can go to from a state; "" is
+// the state of a new App. The contract, Apps section 1.
 var transitions = map[string][]string{
 	"":         {"draft", "active"},
 	"draft":    {"draft", "active", "retired"},

@@ -19,7 +19,7 @@ import (
 	"kiln/server/parameters"
 )
 
-// handlerContext is what a handler is told. The contract, Apps section 3.
+// handlerContext is the JSON that a handler gets. The contract, Apps section 3.
 type handlerContext struct {
 	Operation    string          `json:"operation"`
 	Type         string          `json:"type"`
@@ -172,7 +172,7 @@ func failureOf(err error) *sandbox.Failure {
 	return &sandbox.Failure{Kind: sandbox.KindOutcome, Status: o.HTTPStatus(), Code: string(o.Issues[0].Code), Message: o.Error(), Outcome: outcome.JSON(o.Issues)}
 }
 
-// context makes what the handler is told.
+// context makes the handlerContext of a call.
 func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (*handlerContext, sandbox.Raw, error) {
 	hc := &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}, RequestID: interaction.CallerFrom(ctx).RequestID}
 	var raw sandbox.Raw

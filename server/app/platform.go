@@ -21,7 +21,7 @@ import (
 	"kiln/server/store"
 )
 
-// Config is what the platform can be told.
+// Config is the configuration of the platform.
 type Config struct {
 	MaxOperations int           // of one App
 	Timeout       time.Duration // of one operation

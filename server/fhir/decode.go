@@ -14,7 +14,7 @@ import (
 // nothing in R4's own package comes near them.
 const (
 	maxDepth  = 128     // nested objects and arrays
-	maxIssues = 50      // told of one body
+	maxIssues = 50      // reported of one body
 	maxDigits = 400     // bytes of one number
 	maxString = 1 << 20 // bytes of one string. Spec: https://hl7.org/fhir/R4/datatypes.html#string
 )

@@ -1,11 +1,11 @@
 package fhir
 
-// Extraction numbers what a value leaves in an Index: how it is folded, hashed,
-// rounded, and under which values it is found. Whoever changes that, in this
-// package or in the conversions that codegen makes (gen/index/convert.go), raises
-// it in the same commit. Servers of the new build then index again whatever is
-// stored; without that, searches would miss in silence what the old build has
-// indexed. It need not be raised for other search parameters: their tables are
+// Extraction is the version of the rules by which a value becomes entries of an Index:
+// how it is folded, hashed and rounded, and under which values it is found. A commit
+// that changes these rules, in this package or in the conversions that codegen makes
+// (gen/index/convert.go), raises it. Servers of the new build then index all stored
+// resources again; otherwise searches would miss, in silence, resources that the old
+// build has indexed. Changes of search parameters need no new number: their tables are
 // compared as well (search.Registry.Fingerprints).
 const Extraction = 5
 

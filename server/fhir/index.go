@@ -144,9 +144,9 @@ type Index struct {
 	// for references to what it contains. Reset clears them.
 	ResourceType string
 	Resource     Resource
-	// Registry is the version of the search parameters that the index was made
+	// ParametersVersion is the version of the search parameters that the index was made
 	// by; 0 before any was changed at run time.
-	Registry int64
+	ParametersVersion int64
 	// Sorters get what would be entries, see Sorter; nil for an index to be kept.
 	// Reset clears them.
 	Sorters []*Sorter

@@ -16,9 +16,9 @@ import (
 )
 
 // condition is the search of a conditional interaction, narrowed to what the request
-// may find. Whoever acts on its
-// answer holds the lock of its key until the transaction ends, so that of two
-// requests with the same condition the second sees what the first did.
+// may find. A request that acts on its answer holds the lock of its key until the
+// transaction ends: of two requests with the same condition the second sees the
+// result of the first.
 type condition struct {
 	typ   string
 	text  string // canonical: parameters sorted

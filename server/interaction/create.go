@@ -68,9 +68,9 @@ func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (R
 	return made(w.Result, true), nil
 }
 
-// NoCreateQuery refuses a query on the URL of a create: which resource exists is
-// asked by If-None-Exist, and whoever asks here would get a second one. What is
-// about the answer may stand. Spec: https://hl7.org/fhir/R4/http.html#ccreate.
+// NoCreateQuery refuses a query on the URL of a create: a condition stands in
+// If-None-Exist, and would be ignored here, so that a second resource were made.
+// Parameters about the answer (_format, _pretty) are allowed. Spec: https://hl7.org/fhir/R4/http.html#ccreate.
 func NoCreateQuery(query string) error {
 	if query == "" {
 		return nil

@@ -1,5 +1,5 @@
 // Package interaction holds the FHIR interactions and operations, one file each:
-// what create, search or transaction mean, told once, for requests of their own
+// what create, search or transaction mean, decided once, for requests of their own
 // and for the entries of a Bundle alike.
 //
 //	params --May?--> decode --> index --> splice --> store --> Response

@@ -34,8 +34,8 @@ type Response struct {
 	found *store.SearchResult
 }
 
-// Release gives the memory of a page of matches to other searches: whoever has
-// written out the response calls it, and uses nothing of it afterwards.
+// Release gives the memory of a page of matches to other searches. It is called when
+// the response has been written; nothing of the response may be used afterwards.
 func (r *Response) Release() {
 	if r.found != nil {
 		r.found.Release()

@@ -47,7 +47,7 @@ type Service struct {
 	Facts          Facts
 	// Access decides what a principal may do; nil serves only the open one.
 	Access *access.Decider
-	// LogRead is told of every version that is read by itself; nil where that is no
+	// LogRead is called for every version that is read by itself; nil where that is no
 	// event.
 	LogRead func(ctx context.Context, v fhir.Version) error
 	// Searched is told of every search that was run, failed ones too: how long it took,

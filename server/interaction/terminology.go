@@ -59,8 +59,8 @@ func (s *Service) canonicalOf(ctx context.Context, id string) (string, error) {
 	return vs.URL, nil
 }
 
-// StoredOrBuiltIn returns the JSON of the stored resource, or that of the packages,
-// which an operation on an instance is about.
+// StoredOrBuiltIn returns the JSON of the resource that an operation on an instance
+// is about: the stored one, or else the one of the packages.
 func (s *Service) StoredOrBuiltIn(ctx context.Context, typ, id string) ([]byte, error) {
 	if !fhir.ValidID(id) {
 		return nil, outcome.NotFound(typ, clip(id))

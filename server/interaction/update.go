@@ -20,7 +20,7 @@ type UpdateParams struct {
 	// IfMatch is the header: the version that must be current; "" for any.
 	IfMatch string
 	// IfNoneMatch is the header: `*`, the resource must not exist, or entity tags
-	// of which none may be that of the current version; "" for no condition.
+	// of which none may be the current version's; "" for no condition.
 	IfNoneMatch string
 }
 

@@ -117,8 +117,8 @@ func kindOf(m fhir.Method) Kind {
 type Event struct {
 	Position store.ChangePosition
 	Kind     Kind
-	// Version is what the event made, or what was read. That of a deletion has no
-	// Body.
+	// Version is the version that the event made, or that was read. A deletion's has
+	// no Body.
 	Version fhir.Version
 	// Previous is the version before, the zero value where there was none.
 	Previous fhir.Version

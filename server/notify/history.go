@@ -24,7 +24,7 @@ var ownAudit = []byte(`"agent":[{"type":{"coding":[{"system":"http://dicom.nema.
 const maxHistoryScan = 5000
 
 // eventsHistory answers GET /{Type}/$events-history: the events of the past, newest first,
-// as a Bundle of type history in which an entry's id is that of the notification.
+// as a Bundle of type history in which an entry's id is the notification's.
 func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ string) error {
 	ctx := r.Context()
 	if err := s.served(ctx, ""); err != nil {

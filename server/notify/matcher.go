@@ -26,9 +26,9 @@ type Rule struct {
 	test func(ctx context.Context, e *Event) bool
 }
 
-// Subscriber is somebody who is told of events.
+// Subscriber is a receiver of events.
 type Subscriber struct {
-	// ID is "Subscription/<id>", or that of another kind of subscriber: "App/<id>/0".
+	// ID is "Subscription/<id>", or "App/<id>/0" for the first subscription of an App.
 	ID    string
 	Rules []Rule
 	// Queued subscribers get deliveries in the queue; of others events are counted.

@@ -35,7 +35,7 @@ type Service struct {
 	Flag    func(ctx context.Context, feature string) bool
 	Store   *store.Store
 	Service *interaction.Service
-	Streams *web.StreamRegistry
+	Streams *web.OpenStreams
 	// Base is the base URL of a request, where Config.BaseURL is "".
 	Base   func(r *http.Request) string
 	Rights Rights // nil: everybody may read everything
@@ -83,7 +83,7 @@ type SubscriberKind interface {
 	// Deliver hands an event over: body is the Notification message. The Result says
 	// whether it arrived.
 	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) Result
-	// DeadLetter is told of what is given up.
+	// DeadLetter is called for each delivery that is given up.
 	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
 }
 

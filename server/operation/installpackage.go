@@ -33,7 +33,7 @@ var errDryRun = errors.New("interaction: dry run")
 // free.
 //
 // Packages as they are published have mistakes. What is wrong with a definition is
-// told with file and element; a definition that can be read is stored all the same,
+// reported with file and element; a definition that can be read is stored all the same,
 // one that cannot, a search parameter that could never work, and one whose code a
 // compiled one has, are left out. With strict=true an error is invalid, 422, and nothing
 // is stored.

@@ -28,7 +28,7 @@ type Operation struct {
 	Run func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error)
 	// Writes says that it changes something, where the definition does not.
 	Writes bool
-	// System adds the level of the system; InstanceOnly takes away that of the type.
+	// System adds the level of the system; InstanceOnly takes the type's level away.
 	System, InstanceOnly bool
 	// Unserved are inputs of the definition that are refused by name: left out they
 	// could change the answer.

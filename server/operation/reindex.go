@@ -119,7 +119,7 @@ func (s *Set) reindex(ctx context.Context, in *Inputs) (interaction.Response, er
 	var out []parameters.Parameter
 	now := s.Now()
 	for _, typ := range slices.Compact(types) {
-		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Ranges: true, Registry: s.Parameters.Current().Version(), Created: now}
+		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Ranges: true, ParametersVersion: s.Parameters.Current().Version(), Created: now}
 		if err := s.Store.AddReindexJob(ctx, j); err != nil {
 			return interaction.Response{}, err
 		}

@@ -34,7 +34,7 @@ func (s *Set) validateInValueSet(ctx context.Context, p Request, in *Inputs) (in
 	case v.ValueSet == nil && v.URL == "":
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "$validate-code needs url or valueSet")
 	}
-	// A code alone is that of a code element, which names no system.
+	// A code alone is the value of a code element, which names no system.
 	v.InferSystem = in.Text("code") != ""
 	for i := range v.Coding {
 		if v.Coding[i].Version == "" {

@@ -182,7 +182,7 @@ func basicUser(r *http.Request) string {
 	return user
 }
 
-// address is that of the client; of IPv6 the network, which one client has as a
+// address is the client's address; of IPv6 its /64 network, which one client has as a
 // whole.
 func (l *Limiter) address(r *http.Request) string {
 	a := l.Proxies().Client(r)

@@ -4,7 +4,7 @@
 //	request -> request id -> CORS -> /fhir prefix -> principal -> route (gen/handler)
 //	        -> parameters -> interaction -> Response -> headers, body
 //
-// What an interaction means is told in server/interaction; this package only
+// The meaning of an interaction is decided in server/interaction; this package only
 // translates. Every answer on every route, the ones of the router included, is
 // FHIR: an error is always an OperationOutcome. Stored resources are written as
 // they are stored, Bundles by joining them, a Binary as what it holds unless FHIR's

@@ -30,7 +30,7 @@ type Component struct {
 	Expression string // from the composite's element
 }
 
-// Custom is a Definition that arrived at run time, compiled: what it means for
+// Custom is a Definition that was stored at run time, compiled: what it means for
 // each of its resource types. It is immutable.
 type Custom struct {
 	Definition
@@ -82,7 +82,7 @@ var bounded = fhirpath.Context{MaxSteps: MaxSteps}
 // Indexer indexes a value of a datatype under a key, see gen/index.Value.
 type Indexer func(x *fhir.Index, t fhir.SearchType, k fhir.Key, e fhir.Element)
 
-// Compiler compiles definitions that arrive at run time.
+// Compiler compiles definitions that are stored at run time.
 type Compiler struct {
 	Base *Registry // the compiled parameters
 	// Other finds a definition that is no compiled one by its URL, for the
@@ -533,11 +533,11 @@ func terminal(m *fhir.Model, from *fhir.Type, n fhirpath.Node) (*fhir.Field, *fh
 	return nil, nil
 }
 
-// Extract adds what the parameters that arrived at run time say of r to x, on
+// Extract adds what the parameters that were stored at run time say of r to x, on
 // which the compiled ones have been. It fails with invalid, 422, when an
 // expression cannot be evaluated on r: a search by it would miss r in silence.
 func (r *Registry) Extract(x *fhir.Index, resource fhir.Resource) error {
-	x.Registry = r.version
+	x.ParametersVersion = r.version
 	list := r.extractors[x.ResourceType]
 	if len(list) == 0 {
 		return nil
@@ -621,7 +621,7 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 	value(x, e.typ, e.key, element)
 }
 
-// custom is what a Registry knows of parameters that arrived at run time.
+// custom is what a Registry knows of parameters that were stored at run time.
 type custom struct {
 	version     int64
 	extractors  map[string][]*extractor // by resource type
@@ -631,7 +631,7 @@ type custom struct {
 }
 
 // Version is the version of the search parameters that the registry was made of;
-// 0 when none ever arrived at run time.
+// 0 when none was ever stored at run time.
 func (r *Registry) Version() int64 { return r.version }
 
 // Notice tells what a search is to warn of that uses entries of a resource type

@@ -17,7 +17,7 @@ import (
 //	path       = name [ "[" filter "]" ] [ "." path ]
 //	value      = JSON string / characters up to white space, ")" or "]"
 //
-// A name is that of a search parameter; with `:Type` it is a reference to that
+// A name is a search parameter's code; with `:Type` it is a reference to that
 // type, and `_has:Type:reference:parameter` is reverse chaining.
 // Spec: https://hl7.org/fhir/R4/search_filter.html.
 

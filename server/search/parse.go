@@ -13,7 +13,7 @@ import (
 	"kiln/server/search/match"
 )
 
-// Limits of one request. Beyond them it is refused, and told so.
+// Limits of one request. Beyond them it is refused, by the limit's name.
 const (
 	maxParameters = 200     // parameters, repetitions counted
 	maxValues     = 10_000  // values between commas, all parameters together

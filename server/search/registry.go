@@ -16,12 +16,12 @@ type Registry struct {
 	sorted       map[string][]*fhir.Parameter
 	names        []string // resource types, sorted
 	compartments map[string]*fhir.Compartment
-	compiled     map[string]map[string]*fhir.Parameter // types, without what arrived at run time
+	compiled     map[string]map[string]*fhir.Parameter // types, without the parameters stored at run time
 	narrowed     map[fhir.Key]struct{}                 // see Narrowed
 	// systems are the implicit ones of keys whose entries name none.
 	systems map[fhir.Key]string
 
-	custom // what arrived at run time
+	custom // the parameters stored at run time
 }
 
 // NewRegistry returns the registry of params. A later parameter replaces an

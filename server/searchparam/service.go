@@ -49,7 +49,7 @@ type Service struct {
 // snapshot is the search parameters in force at one moment, with the version of the
 // database that they were read at. It is never changed.
 type snapshot struct {
-	store.RegistryState
+	store.ParametersState
 	registry   *search.Registry
 	asked      time.Time
 	stored     map[int64]*stored // by surrogate
@@ -65,7 +65,7 @@ func (s *Service) Open(ctx context.Context) error {
 	}
 	s.wake = make(chan struct{}, 1)
 	s.fingerprints = s.Base.Fingerprints()
-	s.current.Store(&snapshot{registry: s.Base, RegistryState: store.RegistryState{Version: -1}, stored: map[int64]*stored{}})
+	s.current.Store(&snapshot{registry: s.Base, ParametersState: store.ParametersState{Version: -1}, stored: map[int64]*stored{}})
 	s.Store.Indexer = s
 	if s.Store.Hooks == nil {
 		s.Store.Hooks = make(map[string]store.Hook)
@@ -147,7 +147,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		return at.otherBuild // somebody else asked after this call began
 	}
 	asked := time.Now()
-	state, err := s.Store.RegistryState(ctx)
+	state, err := s.Store.ParametersState(ctx)
 	if err != nil {
 		return err
 	}

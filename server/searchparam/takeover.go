@@ -38,7 +38,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 // rebuild returns the jobs that index everything of types again. Until they are
 // done, searches by any parameter of theirs have a warning.
 func (s *Service) rebuild(ctx context.Context, t *store.Tx, types []string, version int64) ([]store.ReindexJob, error) {
-	at := &snapshot{RegistryState: store.RegistryState{Version: version}}
+	at := &snapshot{ParametersState: store.ParametersState{Version: version}}
 	_, _, list, err := t.StoredParameters(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (s *Service) rebuild(ctx context.Context, t *store.Tx, types []string, vers
 	in := s.build(at, nil)
 	jobs := make([]store.ReindexJob, len(types))
 	for i, typ := range types {
-		jobs[i] = store.ReindexJob{ID: s.NewID(), ResourceType: typ, Keys: keysOf(in, typ), Ranges: true, Registry: version, Created: s.Now()}
+		jobs[i] = store.ReindexJob{ID: s.NewID(), ResourceType: typ, Keys: keysOf(in, typ), Ranges: true, ParametersVersion: version, Created: s.Now()}
 	}
 	return jobs, nil
 }
@@ -65,7 +65,7 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 // refuse makes the server answer neither searches nor writes, because another build
 // has taken over the index (as state says), and returns that error. A server of this
 // build that starts takes the index back.
-func (s *Service) refuse(next *snapshot, state store.RegistryState, asked time.Time) error {
+func (s *Service) refuse(next *snapshot, state store.ParametersState, asked time.Time) error {
 	if next.otherBuild == nil {
 		next.otherBuild = outcome.Unavailable("a server of another build, with other search parameters, has taken over the index of the database: " +
 			"this one neither searches nor writes any more; replace it by that build, or start it again to take the index back")
@@ -73,7 +73,7 @@ func (s *Service) refuse(next *snapshot, state store.RegistryState, asked time.T
 			s.Logger.Error("a server of another build has taken over the database's index; this one refuses searches and writes")
 		}
 	}
-	next.RegistryState, next.asked = state, asked
+	next.ParametersState, next.asked = state, asked
 	next.registry = next.registry.Unavailable(next.otherBuild)
 	s.current.Store(next)
 	return next.otherBuild

@@ -35,7 +35,7 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 	}
 
 	// 1. One at a time, on top of what this server knows.
-	if err := t.LockRegistry(ctx, before.Version); err != nil {
+	if err := t.LockParameters(ctx, before.Version); err != nil {
 		return false, err
 	}
 
@@ -56,7 +56,7 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 	if slices.Equal(before.customs(), after.customs()) {
 		return false, nil // a definition of what is compiled: nobody need know
 	}
-	if after.Version, err = t.BumpRegistry(ctx); err != nil {
+	if after.Version, err = t.RaiseParametersVersion(ctx); err != nil {
 		return false, err
 	}
 	return true, s.addJobs(ctx, t, before, after)
@@ -111,7 +111,7 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snapshot) error {
 	was, is := before.customs(), after.customs()
 	for _, typ := range s.Base.Types() {
-		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, Registry: after.Version, Created: s.Now()}
+		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, ParametersVersion: after.Version, Created: s.Now()}
 		add := func(list, others []*search.Custom) (keys []fhir.Key) {
 			for _, c := range list {
 				for _, key := range c.Keys(typ) {

@@ -23,8 +23,8 @@ const (
 	maxCompressed = 64 << 10
 )
 
-// The number of the dictionary is also that of the version of this form; the
-// second argument is where copies begin, as resource_body knows.
+// The number of the dictionary is also the version of this form; the second
+// argument is where copies begin, as resource_body knows.
 var bodyDictionary = s2.MakeDictManual(queries.BodyDictionary, 0)
 
 // appendBody appends json in the form of the column body.

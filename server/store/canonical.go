@@ -42,8 +42,8 @@ func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir
 var definitionTypes = []string{"StructureDefinition", "ValueSet", "CodeSystem", "Questionnaire"}
 
 // Definitions returns the current profiles, value sets, code systems and questionnaires with a
-// canonical URL, oldest first. It may be asked for by whoever has a transaction
-// open.
+// canonical URL, oldest first. It has a connection of its own, and may be called with
+// a transaction open.
 func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {
 	p := db.ResourcesByTermsParams{High: math.MaxInt64}
 	for _, typ := range definitionTypes {

@@ -26,8 +26,8 @@ func (p ChangePosition) Compare(q ChangePosition) int {
 }
 
 // Change is one version in the order of the change log: by transaction, then by
-// resource. A transaction's id is given when it begins to write, so the order is
-// not that of the commits.
+// resource. A transaction's id is given when it begins to write, so the order
+// differs from the order of the commits.
 type Change struct {
 	Position     ChangePosition
 	ResourceType string
@@ -194,8 +194,8 @@ func (s *Store) LogRead(ctx context.Context, v fhir.Version) error {
 }
 
 // TrimChanges deletes the changes that were written before an instant and that every
-// named reader has passed, and those that were written before unread whoever has
-// passed them. It returns the number of their transactions.
+// named reader has passed, and all that were written before unread, passed or not. It
+// returns the number of their transactions.
 func (s *Store) TrimChanges(ctx context.Context, before, unread time.Time) (int, error) {
 	const chunk = 5000
 	for total := 0; ; {

@@ -77,9 +77,9 @@
 // and no body, and nothing in resource and the index tables. rid_block has the
 // next free surrogate, body_dictionary what bodies are compressed with (body.go).
 //
-// search_registry has one row, the version of the search parameters that every
-// write of index rows is checked by, and which build's they are; index_fingerprint
-// says the latter for each resource type. reindex_job and reindex_chunk are work on
+// search_registry has one row: the version of the search parameters, which every write
+// of index rows is checked by, and the fingerprint of the build that the index belongs
+// to; index_fingerprint has the build's fingerprint of each resource type. reindex_job and reindex_chunk are work on
 // the index of what is stored (reindex.go, fingerprint.go).
 //
 // Surrogates, keys and values are 64-bit numbers: fhir.ValueReference is ref,

@@ -115,7 +115,7 @@ func (f *Feed) notify(ctx context.Context) {
 			_, err = conn.Exec(ctx, "NOTIFY "+feedChannel)
 		}
 		if err != nil && ctx.Err() == nil {
-			f.log.Warn("other servers are not told of changes and find them by polling", "error", err)
+			f.log.Warn("other servers are not notified of changes and find them by polling", "error", err)
 			closeQuietly(conn)
 			conn = nil
 			if !sleep(ctx, time.Second) {

@@ -13,14 +13,16 @@ import (
 	"kiln/server/search"
 )
 
-// What is compiled into a server changes with the server: the index of a database
-// is that of one build, whose fingerprints it keeps. They change with the version
-// of the search parameters, so that no write of another build passes the check
-// after that (registry.go), and with jobs for the types that have to be indexed
+// The search parameters that are compiled into a server differ from build to build,
+// and the index of a database belongs to one build: the database keeps that build's
+// fingerprints. A server of another build records its own in one transaction, which
+// also raises the version of the search parameters, so that writes of the former build
+// fail (indexer.go), and leaves jobs for the resource types that have to be indexed
 // again.
 
-// ClaimFresh makes the index of a database that nobody has used that of a build,
-// in one statement. It reports false, and does nothing, on any other.
+// ClaimFresh records in a new database that its index belongs to this build, in one
+// statement. It reports false, and does nothing, where a server has used the database
+// before.
 func (s *Store) ClaimFresh(ctx context.Context, f search.Fingerprints) (bool, error) {
 	_, err := db.New(s.pool).SetFingerprints(ctx, fingerprints(f, true))
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -29,19 +31,19 @@ func (s *Store) ClaimFresh(ctx context.Context, f search.Fingerprints) (bool, er
 	return err == nil, translate(err)
 }
 
-// ClaimIndex makes the index that of a build. Until the transaction ends no other
-// changes the registry, and none stores a type for the first time. jobs gets the
-// types whose stored resources another build may have indexed otherwise, and the
-// version that the registry is raised to, and returns the jobs for them. Where the
-// index is that build's already, nothing happens.
+// ClaimIndex records that the index belongs to this build; where it does already,
+// nothing happens. Until the transaction ends no other one changes the search
+// parameters or stores a resource type for the first time. jobs gets the types whose
+// stored resources another build may have indexed otherwise, with the new version of
+// the search parameters, and returns the jobs that index them again.
 //
 // A write of the other build that passed the check before this commits may not be
-// visible yet, but its type is, which was stored beforehand; and the job that finds
-// its resource waits for it. So a type counts that has no resource, and has a job
-// that does nothing.
+// visible yet. Its resource type is, because types are stored beforehand, and the job
+// of the type waits for that write. So types without a resource have jobs too; those
+// find nothing to do.
 func (t *Tx) ClaimIndex(ctx context.Context, f search.Fingerprints, jobs func(types []string, version int64) ([]ReindexJob, error)) error {
 	q := db.New(t.tx)
-	now, err := q.LockRegistry(ctx)
+	now, err := q.LockParameters(ctx)
 	if err != nil || now.Fingerprint == f.All {
 		return translate(err)
 	}
@@ -53,10 +55,10 @@ func (t *Tx) ClaimIndex(ctx context.Context, f search.Fingerprints, jobs func(ty
 	if err != nil {
 		return translate(fmt.Errorf("compare fingerprints: %w", err))
 	}
-	if t.registry, err = q.SetFingerprints(ctx, p); err != nil {
+	if t.parametersVersion, err = q.SetFingerprints(ctx, p); err != nil {
 		return translate(fmt.Errorf("set fingerprints: %w", err))
 	}
-	list, err := jobs(types, t.registry)
+	list, err := jobs(types, t.parametersVersion)
 	if err != nil {
 		return err
 	}

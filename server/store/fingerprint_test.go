@@ -24,7 +24,7 @@ func claim(t testing.TB, s *store.Store, f search.Fingerprints, meanwhile func()
 			meanwhile()
 			jobs := make([]store.ReindexJob, len(list))
 			for i, typ := range list {
-				jobs[i] = store.ReindexJob{ID: "build " + typ, ResourceType: typ, Registry: version, Keys: []fhir.Key{keyOfVersion(version)}, Ranges: true, Created: time.Now()}
+				jobs[i] = store.ReindexJob{ID: "build " + typ, ResourceType: typ, ParametersVersion: version, Keys: []fhir.Key{keyOfVersion(version)}, Ranges: true, Created: time.Now()}
 			}
 			return jobs, nil
 		})
@@ -60,7 +60,7 @@ func TestClaimIndex(t *testing.T) {
 	if asked, types := claim(t, s, build(2), nothing); !asked || !slices.Equal(types, []string{"Basic"}) {
 		t.Errorf("another build indexes %v again; Patient is the same by it, and Group was never stored", types)
 	}
-	state, err := s.RegistryState(ctx)
+	state, err := s.ParametersState(ctx)
 	if err != nil || state.Version != 2 || state.Fingerprint != 2 {
 		t.Errorf("the registry is %+v, %v", state, err)
 	}

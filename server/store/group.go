@@ -357,7 +357,7 @@ func (st *statement) reset() {
 type group struct {
 	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, check statement
 
-	registries []int64 // versions that the indexes were made by
+	parametersVersions []int64 // versions that the indexes were made by
 
 	copied  []byte // reused by copyInserts
 	params  [][]byte
@@ -385,7 +385,7 @@ var groups = sync.Pool{New: func() any {
 			withCopy("index_string (key, rid, text)"),
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
 		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
-		check:     newStatement("check", db.CheckRegistry, oidInt8),
+		check:     newStatement("check", db.CheckParametersVersion, oidInt8),
 	}
 }}
 
@@ -399,7 +399,7 @@ func (g *group) statements() [13]*statement {
 }
 
 func (g *group) reset() {
-	g.registries = g.registries[:0]
+	g.parametersVersions = g.parametersVersions[:0]
 	for _, st := range g.statements() {
 		st.reset()
 	}

@@ -16,8 +16,8 @@ import (
 // liveness asks the database for a sign of life all the time, on a connection of
 // its own. When none comes for some seconds, the database hangs (a stopped process,
 // a dead disk, a network that drops everything), and no statement will ever be
-// answered: every connection is closed, so that whoever waits for one fails at
-// once, and nobody gets a new one until there is a sign of life again. A statement
+// answered: every connection is closed, so that the requests which wait for one
+// fail at once, and none gets a new one until there is a sign of life again. A statement
 // that only takes long is left alone.
 type liveness struct {
 	config *pgx.ConnConfig
@@ -153,7 +153,7 @@ func alive(err error) error {
 	return err
 }
 
-// closeAll closes every connection, under whoever uses it.
+// closeAll closes every connection, those in use included.
 func (l *liveness) closeAll() {
 	l.mu.Lock()
 	all := make([]*watchedConn, 0, len(l.open))

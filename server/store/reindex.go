@@ -31,11 +31,11 @@ type ReindexJob struct {
 	Keys       []fhir.Key
 	// Ranges compares dates, numbers, quantities and strings too, and not only
 	// terms.
-	Ranges   bool
-	Registry int64 // version of the search parameters that the index is brought up to
-	Created  time.Time
-	Planned  time.Time // when work began; zero before
-	Finished time.Time // zero until then
+	Ranges            bool
+	ParametersVersion int64 // version of the search parameters that the index is brought up to
+	Created           time.Time
+	Planned           time.Time // when work began; zero before
+	Finished          time.Time // zero until then
 	// Total, Done, Changed and Failed count resources.
 	Total, Done, Changed, Failed int64
 	Failure                      string     // what was wrong with one that failed
@@ -47,7 +47,7 @@ type ReindexJob struct {
 // some tens of milliseconds, which is how long a write of one of them may wait.
 const chunkSize = 500
 
-// keepJobs is how long jobs that ended well are told of.
+// keepJobs is how long jobs that ended well are listed.
 const keepJobs = 7 * 24 * time.Hour
 
 // AddReindexJob adds a job that others see when the transaction is committed.
@@ -67,7 +67,7 @@ func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
 	}
 	return translate(db.New(conn).AddReindexJob(ctx, db.AddReindexJobParams{
 		ID: j.ID, ResourceType: j.ResourceType, Parameters: append([]string{}, j.Parameters...), Keys: keys,
-		Ranges: j.Ranges, Registry: j.Registry, Created: j.Created,
+		Ranges: j.Ranges, ParametersVersion: j.ParametersVersion, Created: j.Created,
 	}))
 }
 
@@ -81,7 +81,7 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	jobs := make([]ReindexJob, len(rows))
 	for i, r := range rows {
 		j := ReindexJob{
-			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, Registry: r.Registry,
+			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, ParametersVersion: r.ParametersVersion,
 			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure, Cancelled: r.Cancelled,
 		}
 		for _, k := range r.Keys {
@@ -114,9 +114,9 @@ func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 // is there all the same, that others work on or that waits for transactions to
 // end.
 //
-// A chunk is read without locks. What differs from what the search parameters say
-// is written under the lock of its resource, unless that has a new version by
-// then: whoever wrote it did so by the same search parameters.
+// A chunk is read without locks. An index that differs from the one that the search
+// parameters give is written under the lock of its resource, unless the resource has
+// a new version by then: that was indexed by the same search parameters.
 func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	q := db.New(s.pool)
 	if waits, err = q.ReindexWaits(ctx); err != nil || !waits {
@@ -257,7 +257,7 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 				fail([]int64{int64(k)})
 			}
 		}
-		if x.Registry < c.Registry {
+		if x.ParametersVersion < c.ParametersVersion {
 			return nil, progress, errOutdated
 		}
 		terms := !slices.Equal(x.Terms, r.Terms) || !slices.Equal(x.Targets, r.Targets)
@@ -325,7 +325,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 			p.Targets, p.TargetsLows, p.TargetsHighs = appendSlice(p.Targets, p.TargetsLows, p.TargetsHighs, x.index.Targets)
 		}
 	}
-	if len(g.registries) == 0 {
+	if len(g.parametersVersions) == 0 {
 		return nil
 	}
 	if len(p.Refs) > 0 {

@@ -32,7 +32,7 @@ func follow(s *store.Store) *indexer {
 }
 
 func (x *indexer) Refresh(ctx context.Context) error {
-	state, err := x.store.RegistryState(ctx)
+	state, err := x.store.ParametersState(ctx)
 	x.version.Store(state.Version)
 	return err
 }
@@ -45,8 +45,8 @@ func (x *indexer) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	if x.before != nil {
 		x.before(id)
 	}
-	out := &fhir.Index{Registry: x.version.Load()}
-	out.String(keyOfVersion(out.Registry), fhir.NodeOf(r).AppendChild(nil, "language")[0].Text())
+	out := &fhir.Index{ParametersVersion: x.version.Load()}
+	out.String(keyOfVersion(out.ParametersVersion), fhir.NodeOf(r).AppendChild(nil, "language")[0].Text())
 	out.Finish()
 	return out, nil
 }
@@ -76,14 +76,14 @@ func (x *indexer) write(t testing.TB, typ, id, text string) *store.Write {
 func bump(t testing.TB, s *store.Store, current int64) {
 	t.Helper()
 	err := s.InTx(context.Background(), func(tx *store.Tx) error {
-		if err := tx.LockRegistry(context.Background(), current); err != nil {
+		if err := tx.LockParameters(context.Background(), current); err != nil {
 			return err
 		}
-		v, err := tx.BumpRegistry(context.Background())
+		v, err := tx.RaiseParametersVersion(context.Background())
 		if err != nil {
 			return err
 		}
-		return tx.AddReindexJob(context.Background(), store.ReindexJob{ID: fmt.Sprintf("job %03d", v), ResourceType: "Basic", Registry: v,
+		return tx.AddReindexJob(context.Background(), store.ReindexJob{ID: fmt.Sprintf("job %03d", v), ResourceType: "Basic", ParametersVersion: v,
 			Keys: []fhir.Key{keyOfVersion(v)}, Ranges: true, Created: time.Now()})
 	})
 	if err != nil {
@@ -203,7 +203,7 @@ func TestReindexOnManyServers(t *testing.T) {
 	}
 
 	// Asked for again there is nothing to change.
-	if err := first.AddReindexJob(context.Background(), store.ReindexJob{ID: "z", ResourceType: "Basic", Ranges: true, Registry: 1, Created: time.Now()}); err != nil {
+	if err := first.AddReindexJob(context.Background(), store.ReindexJob{ID: "z", ResourceType: "Basic", Ranges: true, ParametersVersion: 1, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	work(t, first)
@@ -287,7 +287,7 @@ func TestReindexBesideWriters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if slices.ContainsFunc(jobs, func(j store.ReindexJob) bool { return j.Registry > v && !j.Planned.IsZero() }) || t.Failed() {
+			if slices.ContainsFunc(jobs, func(j store.ReindexJob) bool { return j.ParametersVersion > v && !j.Planned.IsZero() }) || t.Failed() {
 				break
 			}
 		}

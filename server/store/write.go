@@ -120,11 +120,11 @@ type Tx struct {
 	tx    pgx.Tx
 	terms int // written so far
 	wrote bool
-	// registry is the version that the transaction has raised the search
+	// parametersVersion is the version that the transaction has raised the search
 	// parameters to, 0 when it has not.
-	registry int64
-	renew    bool            // make the indexes of writes anew
-	hooks    map[string]bool // to tell of the commit
+	parametersVersion int64
+	renew             bool            // make the indexes of writes anew
+	hooks             map[string]bool // to tell of the commit
 }
 
 const maxAttempts = 10
@@ -236,7 +236,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	}
 	t.terms += g.terms()
 	t.wrote = true
-	if t.registry != 0 {
+	if t.parametersVersion != 0 {
 		if err := t.checkOwn(g); err != nil {
 			return err
 		}

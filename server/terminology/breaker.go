@@ -26,7 +26,7 @@ const (
 )
 
 // allow returns nil when a request may be made, and the last failure otherwise.
-// Whoever gets nil calls done.
+// A caller that gets nil must call done.
 func (b *breaker) allow() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

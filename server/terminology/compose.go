@@ -385,7 +385,7 @@ func intersect(parts []*expansion) (*expansion, error) {
 		out.systems = append(out.systems, x.systems...)
 		out.addNotices(x)
 		if len(x.gaps) > 0 {
-			// Of what cannot be enumerated no intersection can be told.
+			// An intersection of codes that cannot be enumerated is not known.
 			out.gaps = []gap{{}}
 		}
 	}

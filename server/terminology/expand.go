@@ -34,7 +34,7 @@ type ExpandParams struct {
 
 // Expand returns a ValueSet with the codes of a value set, as JSON. All of them
 // are nested as in their code system; a page, or what a filter leaves, is flat. The
-// order is that of the definition, the same each time. It fails with not-found
+// order is the order of the definition, the same each time. It fails with not-found
 // where the value set, or a code system it needs, is not known, and with too-costly
 // above 250,000 codes. Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
 func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {

@@ -6,7 +6,7 @@ import (
 )
 
 // InSystem reports whether a code is in a code system of the packages. known is false
-// where that cannot be told: the system is none of theirs, has not all its codes, or
+// where that cannot be decided: the system is none of theirs, has not all its codes, or
 // is there in another version than the one that is asked for ("" is any). Codes that a
 // stored code system with the same url has count too.
 func (s *Service) InSystem(system, version, code string) (in, known bool) {

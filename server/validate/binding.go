@@ -76,7 +76,7 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	u.report(severity, "expected a code of %s (%s binding), found %s%s", b.valueSet, word, strings.Join(found, ", "), hint)
 }
 
-// maxHint is how many codes a value set may have to be told in full.
+// maxHint is how many codes a value set may have to be listed in full.
 const maxHint = 12
 
 // answer is whether a code is in a value set.

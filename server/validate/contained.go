@@ -7,8 +7,8 @@ import (
 	"kiln/server/outcome"
 )
 
-// id checks the id of a contained resource, by which others refer to it. That of the
-// resource itself is what the request makes it.
+// id checks the id of a contained resource, by which others refer to it. The
+// id of the resource itself is given by the request.
 func (u *run) id(n fhir.Node) {
 	if r, ok := n.Element().(fhir.Resource); ok && r.Header().ID.Text != "" && !fhir.ValidID(r.Header().ID.Text) {
 		u.path = append(u.path, segment{"id", -1, r.Header().ID.Type()})

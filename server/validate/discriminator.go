@@ -160,7 +160,7 @@ func (u *run) at(n fhir.Node, d *discriminator, steps int) []fhir.Node {
 }
 
 // byValue looks for the level of the path at which the slice fixes a value, and
-// compares there. An extension is told by its url, which its profile fixes.
+// compares there. An extension is distinguished by its url, which its profile fixes.
 func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program, e *element) bool {
 	d := discriminator{steps: steps, program: programs}
 	for level := len(steps); level >= 0; level-- {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// slicing says how the items of a list are told apart.
+// slicing says how the items of a list are assigned to slices.
 // Spec: https://hl7.org/fhir/R4/profiling.html#slicing.
 type slicing struct {
 	closed         bool

@@ -194,7 +194,7 @@ func (s *snapshotter) slice(whole int, id string) int {
 	copied[0].Slicing = nil
 	copied[0].Min.Text = "0"
 	if e := &s.elements[whole]; e.Slicing == nil {
-		// Extensions are told by their url, the types of a choice by themselves.
+		// Extensions are distinguished by their url, the types of a choice by themselves.
 		by, at := "value", "url"
 		switch {
 		case strings.HasSuffix(e.Path.Text, "[x]"):

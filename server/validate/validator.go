@@ -23,10 +23,10 @@ type Definitions interface {
 // Codes knows value sets: server/terminology.
 type Codes interface {
 	// Contains reports whether a code is in a value set; system "" stands for any
-	// system of it. known is false where that cannot be told.
+	// system of it. known is false where that cannot be decided.
 	Contains(valueSet, system, code string) (in, known bool)
 	// InSystem reports whether a code is in a code system; version "" is any. known is
-	// false where that cannot be told.
+	// false where that cannot be decided.
 	InSystem(system, version, code string) (in, known bool)
 	// Listed returns the codes of a value set in order, nil where there are more than
 	// most of them or not all are known.

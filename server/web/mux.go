@@ -21,8 +21,8 @@ type Mux struct {
 	Limiter Limiter
 	// Settings are what can change at run time; nil is their zero value.
 	Settings func() *Settings
-	// Decided is told of each request that needed a token, when it is answered; nil
-	// is told nothing.
+	// Decided is called for each request that needed a token, when it is answered; may
+	// be nil.
 	Decided func(x *Exchange, r *http.Request)
 	Metrics *Metrics // nil counts nothing
 	Logger  *slog.Logger

@@ -48,7 +48,7 @@ func pace(w http.ResponseWriter, r *http.Request, grace time.Duration) {
 		case over:
 		case b.read.Load() < int64(time.Since(start).Seconds()*paceLeast):
 			// The read that waits ends with an error. Where there is no deadline to set,
-			// that of the server holds.
+			// the server's holds.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		default:
 			b.timer.Reset(paceCheck)

@@ -13,9 +13,9 @@ import (
 // ErrEnding is the cause that a stream's context ends with when the server stops.
 var ErrEnding = errors.New("the server is stopping")
 
-// StreamRegistry knows the long-lived answers (WebSocket, Server-Sent Events, large
+// OpenStreams knows the long-lived answers (WebSocket, Server-Sent Events, large
 // exports) of this server. The zero value is empty.
-type StreamRegistry struct {
+type OpenStreams struct {
 	// Enter counts a stream of the request's client, and refuses one too many; nil
 	// refuses none. It is set before the first Open.
 	Enter func(ctx context.Context, r *http.Request) (leave func(), err error)
@@ -32,7 +32,7 @@ type stream struct{ cancel context.CancelCauseFunc }
 // Its context ends when the client has gone and, with the cause ErrEnding, when the
 // server stops; done must be called when the handler is through, hijacked or not.
 // It fails with exception, 503, while the server stops.
-func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
+func (s *OpenStreams) Open(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
 	leave := func() {}
 	if s.Enter != nil {
 		if leave, err = s.Enter(r.Context(), r); err != nil {
@@ -71,7 +71,7 @@ func (s *StreamRegistry) Open(w http.ResponseWriter, r *http.Request) (ctx conte
 }
 
 // Len is how many streams are open.
-func (s *StreamRegistry) Len() int {
+func (s *OpenStreams) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.open)
@@ -79,7 +79,7 @@ func (s *StreamRegistry) Len() int {
 
 // End tells every stream to end, takes no new ones, and waits until all have ended
 // or ctx has, whose error it returns.
-func (s *StreamRegistry) End(ctx context.Context) error {
+func (s *OpenStreams) End(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.ending {
 		s.ending, s.empty = true, make(chan struct{})

@@ -136,7 +136,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 // A stream outlives WriteTimeout, through every wrapper, and ends when the server
 // does.
 func TestStream(t *testing.T) {
-	var streams StreamRegistry
+	var streams OpenStreams
 	m := &Mux{Logger: slog.New(slog.DiscardHandler)}
 	opened := make(chan struct{})
 	cause := make(chan error, 1)
@@ -202,7 +202,7 @@ func TestStream(t *testing.T) {
 
 // A connection can be taken over, as a WebSocket does it, and lives as long.
 func TestHijack(t *testing.T) {
-	var streams StreamRegistry
+	var streams OpenStreams
 	m := &Mux{Logger: slog.New(slog.DiscardHandler)}
 	m.HandleFunc(Streams, "GET /ws", func(w http.ResponseWriter, r *http.Request) {
 		ctx, done, err := streams.Open(w, r)

@@ -20,9 +20,28 @@
 //	All        all.go         several clauses at once
 //	OfTypes    oftypes.go     a resource type
 //
-// Clauses are ANDed in a Conjunction, which find.go makes a SELECT of and test.go a
+// Clauses are ANDed in a Conjunction; find.go writes it as a SELECT and test.go as a
 // condition. Resource and Clause.Holds (holds.go) judge one resource without a
-// database. Which statement is asked when is decided in packages plan and strategy.
+// database. Packages plan and strategy decide which statement is run.
+//
+// # Rows found, and rows tested
+//
+// Every clause can be asked in two ways. To find rows, through an index:
+//
+//	Terms       r.terms @> $1            GIN resource_terms; clauses ANDed in one scan,
+//	            r.terms && $1            values ORed up to 64
+//	Dates, …    rid from index_date      b-tree (key, low, high, rid), (key, unit, low, rid), …
+//	Coded       the same, the key being that of a composite with a code in its system
+//	Texts       terms of the distinct texts of token_text, then as a chain
+//	Chain       SELECT t.ref # key FROM the targets, then one look-up
+//	            r.terms @> ARRAY[term] for each
+//	Has         SELECT u FROM the sources, unnest(targets) u, then r.ref = u
+//
+// And to test a row that is already known, through index_*_rid or resource_ref.
+// PostgreSQL's planner, whose estimates of array terms are guesses, is left no choice
+// between the two: tests are written so that no index fits them (IS TRUE, OFFSET 0,
+// key + 0), and lists that are intersected are made as a whole first, which leaves
+// hashing as the only way to join them. Sequential scans are switched off.
 package match
 
 import (

@@ -60,7 +60,8 @@ func (m Near) holds(r *Resource) Answer {
 	}))
 }
 
-// distance is that of the place from another one, by the haversine formula.
+// distance is the distance, in metres, between m's place and another one, by the
+// haversine formula.
 func (m *Near) distance(lat, lon float64) float64 {
 	rad := func(d float64) float64 { return d * math.Pi / 180 }
 	a := math.Pow(math.Sin(rad(lat-m.Latitude)/2), 2) +

@@ -13,4 +13,15 @@
 //	openrange.go   one comparison alone; histogram.go, counts of its entries
 //	state.go       whether anything has changed since a statement ran
 //	include.go     _include and _revinclude
+//
+// The text of a statement depends on the shape of the query only, and every value
+// is bound, so that PostgreSQL's prepared statements are reused.
+//
+// # Orders that no index has
+//
+// Tokens, references and uris are kept as hashes. A search that is sorted by one of
+// them is an Order: all matches are read, their sort values found with the
+// extraction that indexes them (fhir.Sorter), and sorted in memory, with the other
+// sort keys beside. 88,674 Observations by code take 0.6 s once and, remembered, 3 ms
+// for each further page; more than MaxOrder matches are refused by name.
 package plan

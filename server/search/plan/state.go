@@ -19,7 +19,7 @@ const registryState = "(SELECT g.version || '.' || g.progress FROM search_regist
 // that run on the primary, so that a change of theirs would seem to be seen already.
 const Now = "CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_current_snapshot()::text END || ' ' || " + registryState
 
-// Lasting reports whether what was learned in a state can be told to hold later.
+// Lasting reports whether a statement can prove later that an answer of this state still holds.
 func Lasting(state string) bool { return state != "" && state[0] != ' ' }
 
 // Unchanged is two expressions: whether no resource that the query depends on has

@@ -79,7 +79,7 @@ func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (
 }
 
 // listFrom is the number of matches from which it pays to remember which they are:
-// for the next page, and for whoever asks the same.
+// for the next page, and for requests of the same search.
 const listFrom = 100
 
 // list is the statement that lists the matches of a search, and what they are

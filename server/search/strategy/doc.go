@@ -1,7 +1,7 @@
 // Package strategy decides how a search is answered: from what is remembered, from
 // candidates, along an order, or from all matches at once. It runs the statements
-// that server/search writes, on a connection that a Store lends it, and knows
-// nothing of how resources are written.
+// that package plan writes, on a connection that a Store lends it, and knows nothing
+// of how resources are written.
 //
 //	strategy.go    the steps of one search, and the page that it gives
 //	connection.go  the connection of a search, and how many may run
@@ -10,4 +10,32 @@
 //	histogram.go   counts of one comparison
 //	order.go       matches in an order that no index has
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
+//
+// # The steps of a search
+//
+//  1. Memory: the page of a List, the matches of the same search before; of a
+//     Column, the values of one parameter among the resources with some terms, in
+//     a unit or with a code, which answers every comparison of them.
+//  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
+//     Plan.Limit rows; the first that stays below answers the search: total, order
+//     and page are exact in one round trip. Drivers that overflowed are remembered.
+//  3. A total: from memory, counted, or from a Histogram, which turns the count of
+//     one comparison into a subtraction. Then the page: Walk goes along the order
+//     asked for and tests each resource until the page is full; where matches are
+//     rare, or no index has the order, Gather fetches and sorts them all. An order
+//     that no index has is kept from the second page on.
+//
+// A remembered answer has the snapshot that it was made in. It holds while the
+// search parameters are unchanged and the change log has no change, outside of that
+// snapshot, of a type that the query depends on (Plan.Unchanged). The statement that
+// uses it proves that itself. A total survives new resources: they are looked at one
+// by one (Plan.Added).
+//
+// # What it costs
+//
+// On 191,093 Synthea resources and two cores the benchmark's mix of searches runs
+// 4,500 to 5,300 times a second, at 0.11 to 0.14 ms of PostgreSQL and 0.18 to 0.22 ms
+// of the server each. A search without a remembered answer costs, in PostgreSQL:
+// identifier 0.04 ms, patient 0.2, name 0.1, code 0.3 to 5, a code with a quantity 1
+// to 3 (17 before coded rows), a count of 88,674 matches by a term 50 to 100.
 package strategy

@@ -15,7 +15,7 @@ import (
 
 // include adds what `_include` and `_revinclude` ask for, round after round while
 // `:iterate` finds something new. A resource comes once, so a cycle ends by
-// itself; what goes over the cap is told.
+// itself; what goes over the cap is named in an issue.
 // Spec: https://hl7.org/fhir/R4/search.html#include.
 func (x *searching) include(ctx context.Context, r *Result, rids []int64) error {
 	seen := slices.Clone(rids)

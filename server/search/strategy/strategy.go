@@ -45,7 +45,7 @@ type Result struct {
 	bodies Bodies // of the matches and includes
 }
 
-// Release gives the memory of the bodies to other searches: whoever has copied
+// Release gives the memory of the bodies to other searches: the caller that has copied
 // them calls it, and uses none afterwards. Without it they are collected as usual.
 func (r *Result) Release() {
 	if r.bodies != nil {
@@ -511,7 +511,7 @@ type remembered struct {
 	// Plan.Unchanged.
 	exact match.Statement
 	base  int64
-	// keep is told when it held, and the state in which it did; forget when not.
+	// keep is called when it held, with the state in which it did; forget when not.
 	keep   func(n int64, snapshot string)
 	forget func()
 
