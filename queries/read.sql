@@ -8,6 +8,21 @@ SELECT r.ref, r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
 WHERE r.ref = ANY (@refs::bigint[]);
 
+-- ReadResourcesIf reads resources under a condition each, whose tests are slices of @terms:
+-- of the six bounds of a resource the first two pairs are lists of which it must have a
+-- term, an upper bound of -1 for no such list; the third of what it must not have. A
+-- resource for which they do not hold comes without its body.
+-- name: ReadResourcesIf :many
+SELECT q.n, r.id, r.version, r.last_updated, r.method,
+    CASE
+        WHEN ((@bounds::integer[])[6 * q.n - 4] < 0 OR r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 5]:(@bounds::integer[])[6 * q.n - 4]])
+            AND ((@bounds::integer[])[6 * q.n - 2] < 0 OR r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 3]:(@bounds::integer[])[6 * q.n - 2]])
+            AND NOT r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 1]:(@bounds::integer[])[6 * q.n]]
+        THEN r.body
+    END AS body
+FROM (SELECT u.ref, u.n::integer AS n FROM unnest(@refs::bigint[]) WITH ORDINALITY AS u (ref, n)) AS q
+JOIN resource r ON r.ref = q.ref;
+
 -- LastHistory is the newest row that is no longer current: of a deleted
 -- resource, its deletion.
 -- name: LastHistory :one

@@ -168,6 +168,64 @@ func (q *Queries) ReadResources(ctx context.Context, refs []int64) ([]ReadResour
 	return items, nil
 }
 
+const ReadResourcesIf = `-- name: ReadResourcesIf :many
+SELECT q.n, r.id, r.version, r.last_updated, r.method,
+    CASE
+        WHEN (($1::integer[])[6 * q.n - 4] < 0 OR r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 5]:($1::integer[])[6 * q.n - 4]])
+            AND (($1::integer[])[6 * q.n - 2] < 0 OR r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 3]:($1::integer[])[6 * q.n - 2]])
+            AND NOT r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 1]:($1::integer[])[6 * q.n]]
+        THEN r.body
+    END AS body
+FROM (SELECT u.ref, u.n::integer AS n FROM unnest($3::bigint[]) WITH ORDINALITY AS u (ref, n)) AS q
+JOIN resource r ON r.ref = q.ref
+`
+
+type ReadResourcesIfParams struct {
+	Bounds []int32
+	Terms  []int64
+	Refs   []int64
+}
+
+type ReadResourcesIfRow struct {
+	N           int32
+	ID          string
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        interface{}
+}
+
+// ReadResourcesIf reads resources under a condition each, whose tests are slices of @terms:
+// of the six bounds of a resource the first two pairs are lists of which it must have a
+// term, an upper bound of -1 for no such list; the third of what it must not have. A
+// resource for which they do not hold comes without its body.
+func (q *Queries) ReadResourcesIf(ctx context.Context, arg ReadResourcesIfParams) ([]ReadResourcesIfRow, error) {
+	rows, err := q.db.Query(ctx, ReadResourcesIf, arg.Bounds, arg.Terms, arg.Refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadResourcesIfRow
+	for rows.Next() {
+		var i ReadResourcesIfRow
+		if err := rows.Scan(
+			&i.N,
+			&i.ID,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReadVersion = `-- name: ReadVersion :one
 SELECT r.id, r.last_updated, r.method, r.body
 FROM resource r

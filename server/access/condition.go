@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"kiln/server/fhir"
 	"kiln/server/search/match"
 )
 
@@ -115,6 +116,15 @@ func (c Condition) Holds(r *match.Resource) (bool, error) {
 		return false, fmt.Errorf("access: %s cannot be asked of one resource", c)
 	}
 	return yes, nil
+}
+
+// TermTest is the condition for the resource typ/id as its stored terms decide it; false
+// where it asks for more than terms.
+func (c Condition) TermTest(typ, id string) (match.TermTest, bool) {
+	if c.Whole() {
+		return match.TermTest{}, false // nothing to ask
+	}
+	return match.TermTestOf(c.Clauses(), int64(fhir.ValueReference(typ, id)))
 }
 
 // decidable fails where clauses cannot be asked of one resource alone: chains, `_has`,

@@ -112,8 +112,27 @@ func (s *Service) holdsBefore(ctx context.Context, from Reader, c access.Conditi
 	return s.holds(c, version)
 }
 
+// conditionalReader is a Reader whose query of a read can ask a condition as well.
+type conditionalReader interface {
+	ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error)
+	// Hidden is the error of what is not to be seen; it takes as long as absence does.
+	Hidden(ctx context.Context, typ, id string) error
+}
+
 func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
-	found, err := v.from.Read(ctx, typ, id)
+	c, err := v.rights.Condition(smart.Read, typ)
+	if err != nil {
+		return fhir.Version{}, err
+	}
+	reader, conditional := v.from.(conditionalReader)
+	decided := false
+	var found fhir.Version
+	if test, ok := c.TermTest(typ, id); ok && conditional {
+		decided = true
+		found, err = reader.ReadIf(ctx, typ, id, test)
+	} else {
+		found, err = v.from.Read(ctx, typ, id)
+	}
 	last := found
 	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusGone {
 		page, err := v.from.History(ctx, store.HistoryQuery{ResourceType: typ, ID: id, Count: 1, NoTotal: true})
@@ -124,9 +143,15 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	} else if err != nil {
 		return found, err
 	}
+	if err == nil && decided {
+		v.s.dryRun(ctx, v.rights, smart.Read, found)
+		return found, nil
+	}
 	switch ok, failed := v.sees(ctx, last); {
 	case failed != nil:
 		return fhir.Version{}, failed
+	case !ok && err == nil && conditional:
+		return fhir.Version{}, reader.Hidden(ctx, typ, id)
 	case !ok:
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	}

@@ -9,6 +9,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/match"
 )
 
 // Read returns the current version of a resource. It fails with not-found if the
@@ -27,6 +28,36 @@ func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) 
 	}
 	v.ResourceType, v.ID = typ, id
 	return v, nil
+}
+
+// ReadIf is Read of what a condition holds for, which the same query asks: no resource
+// is decoded for it. Where it does not hold the resource is absent, and that takes the
+// statements of one that is absent.
+func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error) {
+	ref, _ := place(typ, id)
+	v, stored, err := s.reads.readIf(ctx, ref, &test)
+	switch {
+	case err != nil:
+		return fhir.Version{}, err
+	case stored == "":
+		return fhir.Version{}, absent(ctx, s.pool, typ, id)
+	case stored != id:
+		return fhir.Version{}, outcome.NotFound(typ, id)
+	case v.Body == nil:
+		return fhir.Version{}, s.Hidden(ctx, typ, id)
+	}
+	v.ResourceType, v.ID = typ, id
+	return v, nil
+}
+
+// Hidden is not-found for a resource that is there and is not to be seen. It asks the
+// database what a read of an absent one asks, so that both take as long.
+func (s *Store) Hidden(ctx context.Context, typ, id string) error {
+	err := absent(ctx, s.pool, typ, id)
+	if e, ok := outcome.From(err); ok && e.HTTPStatus() < 500 {
+		return outcome.NotFound(typ, id)
+	}
+	return err
 }
 
 // Read is Store.Read inside the transaction.

@@ -12,6 +12,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // reader makes one query of the reads by id that wait at the same time. A few
@@ -33,8 +34,9 @@ const maxRead = 64
 
 type readRequest struct {
 	ref     int64
-	version fhir.Version // without type and id
-	id      string       // "" when there is no current version
+	test    *match.TermTest // nil for no condition; a version without a body does not meet it
+	version fhir.Version    // without type and id
+	id      string          // "" when there is no current version
 	err     error
 	done    chan struct{} // gets one value
 }
@@ -62,8 +64,13 @@ func (r *reader) stop() {
 // read returns the current version with the ref, and the id that it has; "" when
 // there is none.
 func (r *reader) read(ctx context.Context, ref int64) (fhir.Version, string, error) {
+	return r.readIf(ctx, ref, nil)
+}
+
+// readIf is read under a condition; a version that does not meet it has no body.
+func (r *reader) readIf(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
 	q := readRequests.Get().(*readRequest)
-	*q = readRequest{ref: ref, done: q.done}
+	*q = readRequest{ref: ref, test: test, done: q.done}
 	r.mu.Lock()
 	if r.stopped {
 		r.mu.Unlock()
@@ -86,24 +93,27 @@ func (r *reader) read(ctx context.Context, ref int64) (fhir.Version, string, err
 }
 
 func (r *reader) work(s *Store) {
-	var refs array
-	refs.oid = oidInt8
-	var taken []*readRequest
+	m := readMemory{refs: array{oid: oidInt8}, terms: array{oid: oidInt8}, bounds: array{oid: oidInt4}}
 	for range r.wake {
-		for r.round(s, &taken, &refs) {
+		for r.round(s, &m) {
 		}
 	}
 }
 
-// round reads what waits, and returns false when nothing does. taken and refs are
-// memory of the worker.
-func (r *reader) round(s *Store, taken *[]*readRequest, refs *array) bool {
+// readMemory is memory of a worker.
+type readMemory struct {
+	taken               []*readRequest
+	refs, terms, bounds array
+}
+
+// round reads what waits, and returns false when nothing does.
+func (r *reader) round(s *Store, m *readMemory) bool {
 	if r.slots.acquire() {
 		defer r.slots.release()
 	}
 	r.mu.Lock()
 	n := min(len(r.waiting), maxRead)
-	requests := append((*taken)[:0], r.waiting[:n]...)
+	requests := append(m.taken[:0], r.waiting[:n]...)
 	left := copy(r.waiting, r.waiting[n:])
 	clear(r.waiting[left:])
 	r.waiting = r.waiting[:left]
@@ -111,25 +121,99 @@ func (r *reader) round(s *Store, taken *[]*readRequest, refs *array) bool {
 	if n == 0 {
 		return false
 	}
-	err := s.readAll(requests, refs)
-	if err != nil && lost(err) { // of a connection that died while it was idle
-		err = s.readAll(requests, refs)
+	free := 0 // those without a condition come first
+	for i, q := range requests {
+		if q.test == nil {
+			requests[free], requests[i] = q, requests[free]
+			free++
+		}
 	}
-	if err != nil {
-		for _, q := range requests {
-			q.err = translate(err)
+	for _, part := range []struct {
+		requests []*readRequest
+		read     func([]*readRequest, *readMemory) error
+	}{{requests[:free], s.readAll}, {requests[free:], s.readAllIf}} {
+		if len(part.requests) == 0 {
+			continue
+		}
+		err := part.read(part.requests, m)
+		if err != nil && lost(err) { // of a connection that died while it was idle
+			err = part.read(part.requests, m)
+		}
+		if err != nil {
+			for _, q := range part.requests {
+				q.err = translate(err)
+			}
 		}
 	}
 	for _, q := range requests {
 		q.done <- struct{}{}
 	}
 	clear(requests)
-	*taken = requests
+	m.taken = requests
 	return true
 }
 
+// readAllIf answers requests with a condition by one query. An error is that of every
+// request.
+func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m.refs.reset()
+	m.terms.reset()
+	m.bounds.reset()
+	list := func(terms []int64) {
+		m.bounds.int32(int32(m.terms.n + 1))
+		for _, t := range terms {
+			m.terms.int64(t)
+		}
+		m.bounds.int32(int32(m.terms.n))
+	}
+	for _, q := range requests {
+		m.refs.int64(q.ref)
+		for _, any := range q.test.Any {
+			if any != nil {
+				list(any)
+				continue
+			}
+			m.bounds.int32(0)
+			m.bounds.int32(-1)
+		}
+		list(q.test.None)
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	const name = "kiln_read_if"
+	if _, err := conn.Conn().Prepare(ctx, name, db.ReadResourcesIf); err != nil {
+		return fmt.Errorf("prepare %s: %w", name, err)
+	}
+	binaryFormat := []int16{pgx.BinaryFormatCode}
+	rows := conn.Conn().PgConn().ExecPrepared(ctx, name, [][]byte{m.bounds.param(), m.terms.param(), m.refs.param()}, binaryFormat, binaryFormat)
+	for rows.NextRow() {
+		// n, id, version, last_updated, method, body
+		v := rows.Values()
+		n := int(binary.BigEndian.Uint32(v[0]))
+		if n < 1 || n > len(requests) {
+			continue
+		}
+		q := requests[n-1]
+		q.id = string(v[1])
+		q.version = fhir.Version{
+			VersionID: int(int32(binary.BigEndian.Uint32(v[2]))), LastUpdated: timestamp(v[3]), Method: fhir.Method(v[4][0]),
+		}
+		if v[5] != nil {
+			q.version.Body, q.err = copyBody(v[5])
+		}
+	}
+	_, err = rows.Close()
+	return err
+}
+
 // readAll answers requests by one query. An error is that of every request.
-func (s *Store) readAll(requests []*readRequest, refs *array) error {
+func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
+	refs := &m.refs
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	slices.SortFunc(requests, func(a, b *readRequest) int {

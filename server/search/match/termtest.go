@@ -1,0 +1,61 @@
+package match
+
+import "slices"
+
+// TermTest is a condition on one resource that its stored terms alone decide, so that
+// the query that reads the resource can ask it as well: the resource has a term of each
+// list of Any, and none of None. The zero value holds for everything.
+type TermTest struct {
+	Any  [2][]int64 // nil asks nothing, an empty list holds for nothing
+	None []int64
+}
+
+// TermTestOf writes the conjunction of clauses for the resource with a ref as a TermTest.
+// It reports false where there is none: they ask for more than terms.
+func TermTestOf(clauses []Clause, ref int64) (t TermTest, ok bool) {
+	n := 0
+	for _, c := range clauses {
+		terms, holds, ok := termsOf(c.Any, ref)
+		switch {
+		case !ok:
+			return TermTest{}, false
+		case c.Not && holds:
+			return TermTest{Any: [2][]int64{{}}}, true
+		case c.Not:
+			t.None = append(t.None, terms...)
+		case holds:
+		case n == len(t.Any):
+			return TermTest{}, false
+		default:
+			t.Any[n] = terms
+			n++
+		}
+	}
+	return t, true
+}
+
+// termsOf is the terms of which the resource needs one for an alternative to hold; holds
+// says that one holds already. ok is false for alternatives that ask for more.
+func termsOf(any []Match, ref int64) (terms []int64, holds, ok bool) {
+	terms = []int64{}
+	for _, m := range any {
+		switch m := m.(type) {
+		case Terms:
+			terms = append(terms, m.Values...)
+		case IDs:
+			holds = holds || slices.Contains(m.Refs, ref)
+		case All:
+			if len(m.Clauses) != 1 || m.Clauses[0].Not {
+				return nil, false, false
+			}
+			more, one, ok := termsOf(m.Clauses[0].Any, ref)
+			if !ok {
+				return nil, false, false
+			}
+			terms, holds = append(terms, more...), holds || one
+		default:
+			return nil, false, false
+		}
+	}
+	return terms, holds, true
+}
