@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/maypok86/otter/v2"
+	"github.com/maypok86/otter/v2/stats"
 	"github.com/ory/fosite"
 
 	"kiln/oauth/storage"
@@ -132,7 +133,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	s.remote = newHTTPClient(c.AllowPrivateNetworks)
 	s.jwks = newRemoteKeys(s.remote, func() time.Time { return s.Now() })
 	if s.cache, err = otter.New(&otter.Options[[sha256.Size]byte, *verified]{
-		MaximumSize: maxCached, ExpiryCalculator: otter.ExpiryWriting[[sha256.Size]byte, *verified](10 * time.Minute),
+		MaximumSize: maxCached, StatsRecorder: stats.NewCounter(), ExpiryCalculator: otter.ExpiryWriting[[sha256.Size]byte, *verified](10 * time.Minute),
 	}); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"kiln/server/admin"
 	"kiln/server/search"
 	"kiln/server/store"
 )
@@ -21,6 +22,21 @@ type profiles struct {
 	mu      sync.Mutex
 	version int64
 	byType  map[string][]string // nil: to be read
+	bytes   uint64              // of byType, roughly
+
+	hits, misses, forgotten uint64
+}
+
+// statistics is the state of the cache. Its capacity is what is stored: it is bounded
+// by the definitions that there are.
+func (p *profiles) statistics() admin.CacheStatistics {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, list := range p.byType {
+		n += len(list)
+	}
+	return admin.CacheStatistics{Hits: p.hits, Misses: p.misses, Size: n, Capacity: uint64(n), Bytes: p.bytes, Evictions: p.forgotten}
 }
 
 // forget makes the next of read them.
@@ -28,7 +44,10 @@ func (p *profiles) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.version++
-	p.byType = nil
+	if p.byType != nil {
+		p.forgotten++
+	}
+	p.byType, p.bytes = nil, 0
 }
 
 // of returns the profiles, and a version that differs when they may.
@@ -37,8 +56,10 @@ func (p *profiles) of(ctx context.Context) (map[string][]string, int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byType != nil {
+		p.hits++
 		return p.byType, p.version, nil
 	}
+	p.misses++
 	byType := make(map[string][]string)
 	for cursor := ""; ; {
 		values := url.Values{"derivation": {"constraint"}, "_count": {"200"}, "_total": {"none"}}
@@ -70,6 +91,9 @@ func (p *profiles) of(ctx context.Context) (map[string][]string, int64, error) {
 	for typ := range byType {
 		slices.Sort(byType[typ])
 		byType[typ] = slices.Compact(byType[typ])
+		for _, url := range byType[typ] {
+			p.bytes += uint64(len(url)) + 16
+		}
 	}
 	p.byType = byType
 	return byType, p.version, nil

@@ -186,12 +186,24 @@ func TestAdminState(t *testing.T) {
 	b.stop()
 	within(t, "one that has ended is not", func() bool { return len(a.get(a.root("/admin/servers")).want(200).json.([]any)) == 1 })
 	a.get("/ValueSet/$expand?url=http://hl7.org/fhir/ValueSet/administrative-gender").want(200)
+	for range 2 {
+		a.get("/Patient?_sort=_lastUpdated&_total=accurate").want(200)
+	}
 	cache := a.get(a.root("/admin/cache/stats")).want(200)
-	for _, name := range []string{"hits", "misses", "hit_ratio", "size", "capacity", "bytes", "evictions"} {
-		if cache.at("terminology."+name) == nil {
-			t.Errorf("the terminology cache has no %s\n%s", name, cache.body)
+	for _, c := range []string{"query", "total", "token", "terminology", "definitions"} {
+		for _, name := range []string{"hits", "misses", "hit_ratio", "size", "capacity", "bytes", "evictions"} {
+			if cache.at(c+"."+name) == nil {
+				t.Errorf("the cache %s has no %s\n%s", c, name, cache.body)
+			}
 		}
 	}
+	if cache.str("total.size") == "0" {
+		t.Errorf("no total is remembered\n%s", cache.body)
+	}
+	a.post(a.root("/admin/cache/clear"), `{"caches":["total"]}`).want(200).equal("caches.0", "total")
+	a.get(a.root("/admin/cache/stats")).want(200).equal("total.size", "0")
 	a.post(a.root("/admin/cache/clear"), `{"caches":["nonsense"]}`).issue(404, "not-found")
-	a.post(a.root("/admin/cache/clear"), ``).want(200).equal("status", "cleared")
+	if all := a.post(a.root("/admin/cache/clear"), ``).want(200).equal("status", "cleared"); all.len("caches") != 5 {
+		t.Errorf("cleared %v", all.at("caches"))
+	}
 }

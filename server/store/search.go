@@ -55,3 +55,6 @@ func (v searchable) Resources() strategy.Resources {
 	}
 	return v.s.Indexer
 }
+
+// Searcher answers the searches: what it remembers can be looked at and forgotten.
+func (s *Store) Searcher() *strategy.Searcher { return s.searcher }

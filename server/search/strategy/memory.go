@@ -26,6 +26,8 @@ type memory struct {
 	orders     orders
 
 	units atomic.Pointer[unitsSeen]
+
+	totalsCount, queriesCount counter
 }
 
 type totalKey [16]byte
@@ -72,13 +74,16 @@ func (m *memory) total(k totalKey, now time.Time) (total, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t, ok := m.totals[k]
-	return t, ok && now.Sub(t.at) < rememberedFor
+	ok = ok && now.Sub(t.at) < rememberedFor
+	m.totalsCount.looked(ok)
+	return t, ok
 }
 
 func (m *memory) keep(k totalKey, t total) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.totals == nil || len(m.totals) >= rememberedSearches {
+		m.totalsCount.evictions.Add(uint64(len(m.totals)))
 		m.totals = make(map[totalKey]total)
 	}
 	m.totals[k] = t
@@ -89,7 +94,9 @@ func (m *memory) overflows(k totalKey, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, ok := m.drivers[k]
-	return ok && now.Sub(at) < rememberedFor
+	ok = ok && now.Sub(at) < rememberedFor
+	m.queriesCount.looked(ok)
+	return ok
 }
 
 func (m *memory) overflowed(k totalKey, now time.Time) {

@@ -1,0 +1,73 @@
+package strategy
+
+import "sync/atomic"
+
+// CacheState is what one kind of memory holds, and how often it had what was looked
+// for.
+type CacheState struct {
+	Hits, Misses, Evictions uint64
+	Size                    int // entries
+	Capacity                uint64
+	Bytes                   uint64 // roughly
+}
+
+// counter counts how often memory had what was looked for.
+type counter struct{ hits, misses, evictions atomic.Uint64 }
+
+func (c *counter) looked(found bool) {
+	if found {
+		c.hits.Add(1)
+	} else {
+		c.misses.Add(1)
+	}
+}
+
+func (c *counter) state() CacheState {
+	return CacheState{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load()}
+}
+
+// bytesOfTotal is about what one total, or one driver, takes.
+const bytesOfTotal = 160
+
+// Totals is the state of the totals that are remembered.
+func (s *Searcher) Totals() CacheState {
+	m := &s.memory
+	c := m.totalsCount.state()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.Size, c.Capacity, c.Bytes = len(m.totals), rememberedSearches, uint64(len(m.totals)*bytesOfTotal)
+	return c
+}
+
+// Queries is the state of what else is remembered of queries: drivers that find too
+// much, and orders.
+func (s *Searcher) Queries() CacheState {
+	m := &s.memory
+	c := m.queriesCount.state()
+	m.mu.Lock()
+	c.Size, c.Capacity, c.Bytes = len(m.drivers), 2*rememberedSearches, uint64(len(m.drivers)*bytesOfTotal)
+	m.mu.Unlock()
+	m.orders.mu.Lock()
+	defer m.orders.mu.Unlock()
+	c.Size += len(m.orders.kept)
+	c.Bytes += uint64(m.orders.bytes)
+	return c
+}
+
+// ForgetTotals forgets the totals.
+func (s *Searcher) ForgetTotals() {
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	s.memory.totals = nil
+}
+
+// ForgetQueries forgets what else is remembered of queries.
+func (s *Searcher) ForgetQueries() {
+	m := &s.memory
+	m.mu.Lock()
+	m.drivers = nil
+	m.mu.Unlock()
+	m.orders.mu.Lock()
+	defer m.orders.mu.Unlock()
+	m.orders.kept, m.orders.bytes = nil, 0
+}
