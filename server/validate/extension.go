@@ -5,24 +5,26 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 )
 
-func (u *run) extensions(list []fhir.Extension) {
+// extensions validates the extensions of a primitive.
+func (u *run) extensions(list []fhir.Extension, parent fhir.Node) {
 	for i := range list {
 		n := fhir.NodeOf(&list[i])
 		u.path = append(u.path, segment{"extension", i, n.T})
 		u.element(n, u.v.plans.of(n.T))
 		if u.lost == nil || !u.damaged() {
-			u.extension(n)
+			u.extension(n, parent)
 		}
 		u.pop()
 	}
 }
 
-// extension checks ext-1, and where the definition of the extension is known what
-// it says: where it may stand and what it holds.
-func (u *run) extension(n fhir.Node) {
+// extension checks ext-1 and, where the definition of the extension is known, its
+// context and its content. parent is the element that has the extension.
+func (u *run) extension(n, parent fhir.Node) {
 	x, ok := n.Element().(*fhir.Extension)
 	if !ok {
 		return
@@ -50,9 +52,9 @@ func (u *run) extension(n fhir.Node) {
 		}
 		return
 	}
-	if (u.options.Strict || u.options.Warnings) && !u.inContext(p) {
+	if (u.options.Strict || u.options.Warnings) && !u.inContext(p, n, parent) {
 		const text = "extension %s is not allowed here, only in %s"
-		if contexts := strings.Join(p.contexts, ", "); strings.HasPrefix(p.url, coreDefinitions+"structuredefinition-") {
+		if contexts := p.contextNames(); strings.HasPrefix(p.url, coreDefinitions+"structuredefinition-") {
 			// HL7's own definitions carry hundreds of these outside their context,
 			// structuredefinition-normative-version on a CodeSystem first of all.
 			u.report(outcome.Warning, text, p.url, contexts)
@@ -78,25 +80,69 @@ func (u *run) extension(n fhir.Node) {
 	}
 }
 
-// inContext reports whether the extension at the end of the path stands where its
-// definition allows. Spec: https://hl7.org/fhir/R4/defining-extensions.html#context.
-func (u *run) inContext(p *profile) bool {
-	if len(p.contexts) == 0 {
-		return true
-	}
-	parent := u.path[len(u.path)-2]
+// extensionContext is one StructureDefinition.context.
+type extensionContext struct {
+	kind       string            // element, extension, fhirpath
+	expression string            // element: a type or a path, without [x]; extension: the url of one
+	program    *fhirpath.Program // of kind fhirpath
+}
+
+// contextNames lists the contexts of an extension as a message shows them.
+func (p *profile) contextNames() string {
+	var names []string
 	for _, c := range p.contexts {
-		if u.is(parent.typ, c) || c == "BackboneElement" && strings.Contains(parent.typ.Name, ".") {
-			return true
+		switch c.kind {
+		case "extension":
+			names = append(names, "the extension "+c.expression)
+		case "fhirpath":
+			names = append(names, "the elements of the FHIRPath expression "+c.expression)
+		default:
+			names = append(names, c.expression)
 		}
 	}
-	// A path starts at the type of any element above.
+	return strings.Join(names, ", ")
+}
+
+// inContext reports whether the extension n, at the end of the path, stands in parent
+// by one of the contexts of its definition.
+// Spec: https://hl7.org/fhir/R4/defining-extensions.html#context.
+func (u *run) inContext(p *profile, n, parent fhir.Node) bool {
+	return len(p.contexts) == 0 || slices.ContainsFunc(p.contexts, func(c extensionContext) bool {
+		switch c.kind {
+		case "extension":
+			outer, ok := parent.Element().(*fhir.Extension)
+			url, part, nested := strings.Cut(c.expression, "#")
+			return ok && (outer.URL.Text == url || nested && outer.URL.Text == part)
+		case "fhirpath":
+			return u.selects(c.program, parent)
+		}
+		return u.inElement(c.expression)
+	})
+}
+
+// selects reports whether an expression on the resource selects an element. One that
+// cannot be evaluated is taken to.
+func (u *run) selects(p *fhirpath.Program, element fhir.Node) bool {
+	found, err := p.Eval(&u.fp, u.fp.Resource)
+	return err != nil || slices.ContainsFunc(found, func(v fhirpath.Value) bool {
+		n, ok := v.Node()
+		return ok && n == element
+	})
+}
+
+// inElement reports whether the element above the end of the path is of a type, or has
+// a path that starts at the type of any element above it.
+func (u *run) inElement(context string) bool {
+	parent := u.path[len(u.path)-2]
+	if u.is(parent.typ, context) || context == "BackboneElement" && strings.Contains(parent.typ.Name, ".") {
+		return true
+	}
 	for i := range u.path[:len(u.path)-1] {
 		path := u.path[i].typ.Name
 		for _, s := range u.path[i+1 : len(u.path)-1] {
 			path += "." + s.name
 		}
-		if slices.Contains(p.contexts, path) {
+		if path == context {
 			return true
 		}
 	}

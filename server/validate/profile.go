@@ -20,9 +20,9 @@ type profile struct {
 	url  string
 	typ  string
 	root *element
-	// Of an extension: where it may stand (types and paths; nil is anywhere), and
-	// whether it is a modifier.
-	contexts []string
+	// Of an extension: where it may stand (nil is anywhere), and whether it is a
+	// modifier.
+	contexts []extensionContext
 	modifier bool
 	// unread are its constraints that cannot be compiled, with the reason.
 	unread []string
@@ -171,12 +171,15 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 	p.modifier = list[0].IsModifier.Text == "true"
 	for i := range sd.Context {
 		c := &sd.Context[i]
-		if c.Type_.Text != "element" {
-			// Contexts of other extensions and of FHIRPath expressions are not judged.
-			p.contexts = nil
-			break
+		x := extensionContext{kind: strings.Clone(c.Type_.Text), expression: strings.Clone(strings.ReplaceAll(c.Expression.Text, "[x]", ""))}
+		if x.kind == "fhirpath" {
+			if x.program, err = ps.validator.plans.compile(c.Expression.Text, nil); err != nil {
+				p.contexts = nil // anywhere
+				p.unread = append(p.unread, fmt.Sprintf("context %s cannot be compiled: %v", x.expression, err))
+				break
+			}
 		}
-		p.contexts = append(p.contexts, strings.Clone(strings.ReplaceAll(c.Expression.Text, "[x]", "")))
+		p.contexts = append(p.contexts, x)
 	}
 	// An element with a contentReference has the children and constraints of its target.
 	for i := range list {

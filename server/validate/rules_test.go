@@ -16,6 +16,10 @@ func TestStrict(t *testing.T) {
 	observation := func(more string) string {
 		return `{"resourceType":"Observation","status":"final","code":{"text":"x"}` + more + `}`
 	}
+	profile := func(elements string) string {
+		return `{"resourceType":"StructureDefinition","url":"http://example.org/p","name":"P","status":"draft","kind":"resource","abstract":false,"type":"Patient",` +
+			`"baseDefinition":"http://hl7.org/fhir/StructureDefinition/Patient","derivation":"constraint",` + elements + `}`
+	}
 	bundle := func(typ, entries string) string {
 		return `{"resourceType":"Bundle","type":"` + typ + `","entry":[` + entries + `]}`
 	}
@@ -31,6 +35,8 @@ func TestStrict(t *testing.T) {
 		{"two primitives of an id", patient(`,"gender":"male","_gender":{"id":"a"},"birthDate":"2000","_birthDate":{"id":"a"}`), "error Patient.birthDate: expected an id of its own"},
 		{"a contained resource has ids of its own", patient(`,"name":[{"id":"a","text":"x"}],"managingOrganization":{"reference":"#o"},"contained":[{"resourceType":"Organization","id":"o","name":"x","_name":{"id":"a"}}]`), ""},
 		{"the id of the resource is not that of an element", patient(`,"id":"a","name":[{"id":"a","text":"x"}]`), ""},
+		{"a snapshot and a differential have the same ids", profile(`"snapshot":{"element":[{"id":"Patient","path":"Patient","definition":"x","min":0,"max":"*","base":{"path":"Patient","min":0,"max":"*"}}]},"differential":{"element":[{"id":"Patient","path":"Patient"}]}`), ""},
+		{"a differential has an id twice", profile(`"differential":{"element":[{"id":"Patient","path":"Patient"},{"id":"Patient","path":"Patient.name"}]}`), "error StructureDefinition.differential.element[1]: expected an id of its own"},
 		// https://hl7.org/fhir/R4/bundle-definitions.html#Bundle.entry.fullUrl
 		{"fullUrl is missing", bundle("collection", `{"resource":`+patient("")+`}`), "error Bundle.entry[0]: fullUrl is required"},
 		{"fullUrl may be missing in a transaction", bundle("transaction", `{"resource":`+patient("")+`,"request":{"method":"POST","url":"Patient"}}`), ""},
@@ -78,6 +84,52 @@ func TestStrict(t *testing.T) {
 				t.Errorf("got\n\t%s", strings.Join(got, "\n\t"))
 			case c.want != "" && (len(got) == 0 || !strings.HasPrefix(got[0], c.want)):
 				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), c.want)
+			}
+		})
+	}
+}
+
+// An extension stands where its definition says: on a type or a path, in another
+// extension, on what a FHIRPath expression selects.
+// Spec: https://hl7.org/fhir/R4/defining-extensions.html#context.
+func TestExtensionContext(t *testing.T) {
+	const core = "http://hl7.org/fhir/StructureDefinition/"
+	extension := func(id, contexts string) string {
+		d := differential(id, "Extension", core+"Extension", `{"id":"Extension.url","path":"Extension.url","fixedUri":"http://example.org/`+id+`"}`)
+		return strings.Replace(d, `"kind":"resource"`, `"kind":"complex-type","context":[`+contexts+`]`, 1)
+	}
+	v := validate.New(r4.Model, overlay{Definitions: library(t), byURL: map[string]string{
+		"http://example.org/outer":   extension("outer", `{"type":"element","expression":"Patient"}`),
+		"http://example.org/inner":   extension("inner", `{"type":"extension","expression":"http://example.org/outer"}`),
+		"http://example.org/part":    extension("part", `{"type":"extension","expression":"http://example.org/outer#a"}`),
+		"http://example.org/phone":   extension("phone", `{"type":"fhirpath","expression":"Patient.telecom.where(system = 'phone')"}`),
+		"http://example.org/gender":  extension("gender", `{"type":"fhirpath","expression":"Patient.gender"}`),
+		"http://example.org/several": extension("several", `{"type":"element","expression":"HumanName"},{"type":"fhirpath","expression":"Patient.contact"}`),
+	}}, codes(t))
+	x := func(id string) string {
+		return `"extension":[{"url":"http://example.org/` + id + `","valueString":"x"}]`
+	}
+	not := func(id, where string) string {
+		return "extension http://example.org/" + id + " is not allowed here, only in " + where
+	}
+	for _, c := range []struct{ name, data, want string }{
+		{"an element", `{` + x("outer") + `}`, ""},
+		{"another element", `{"name":[{"text":"x",` + x("outer") + `}]}`, not("outer", "Patient")},
+		{"in its extension", `{"extension":[{"url":"http://example.org/outer",` + x("inner") + `}]}`, ""},
+		{"not in an extension", `{` + x("inner") + `}`, not("inner", "the extension http://example.org/outer")},
+		{"in another extension", `{"extension":[{"url":"http://nobody.knows/x",` + x("inner") + `}]}`, not("inner", "the extension http://example.org/outer")},
+		{"in a part of its extension", `{"extension":[{"url":"http://nobody.knows/x","extension":[{"url":"a",` + x("part") + `}]}]}`, ""},
+		{"on a selected element", `{"telecom":[{"system":"email","value":"a"},{"system":"phone","value":"1",` + x("phone") + `}]}`, ""},
+		{"on one that is not selected", `{"telecom":[{"system":"email","value":"a",` + x("phone") + `}]}`, not("phone", "the elements of the FHIRPath expression Patient.telecom.where(system = 'phone')")},
+		{"on a selected primitive", `{"gender":"male","_gender":{` + x("gender") + `}}`, ""},
+		{"on another primitive", `{"birthDate":"2000","_birthDate":{` + x("gender") + `}}`, not("gender", "the elements of the FHIRPath expression Patient.gender")},
+		{"several contexts, the second", `{"contact":[{"name":{"text":"x"},` + x("several") + `}]}`, ""},
+		{"several contexts, none", `{` + x("several") + `}`, not("several", "HumanName, the elements of the FHIRPath expression Patient.contact")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := strings.Join(issues(t, v, `{"resourceType":"Patient",`+c.data[1:], validate.Options{Warnings: true, Strict: true}), "\n")
+			if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+				t.Errorf("got %s\nwant %s", got, c.want)
 			}
 		})
 	}

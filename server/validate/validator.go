@@ -297,7 +297,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 				child := fp.planOf(u.v.plans, c.T)
 				u.element(c, child)
 				if whole {
-					u.special(c, fp, child)
+					u.special(c, n, fp, child)
 				}
 			}
 			if whole {
@@ -357,7 +357,7 @@ func (u *run) primitive(n fhir.Node, fp *fieldPlan, whole bool) {
 		if x.ID.Text != "" {
 			u.elementID(x.ID.Text)
 		}
-		u.extensions(x.Extension)
+		u.extensions(x.Extension, n)
 	}
 	switch {
 	case fp.id:
@@ -395,23 +395,32 @@ func isAbsolute(uri string) bool {
 // elementID checks that no other element of the resource has the id.
 // Spec: https://hl7.org/fhir/R4/element-definitions.html#Element.id.
 func (u *run) elementID(id string) {
-	if u.ids[id] {
+	key := id
+	if u.fp.Resource.T.Name == "StructureDefinition" {
+		// A snapshot and a differential have the same elements, each once (sdf-16, sdf-17).
+		for _, s := range u.path {
+			if s.name == "snapshot" || s.name == "differential" {
+				key = s.name + " " + id
+			}
+		}
+	}
+	if u.ids[key] {
 		u.report(outcome.Failure, "expected an id of its own, another element of the resource has the id %s", id)
 		return
 	}
 	if u.ids == nil {
 		u.ids = map[string]bool{}
 	}
-	u.ids[id] = true
+	u.ids[key] = true
 }
 
-// special validates a value of a type that the walk knows by name.
-func (u *run) special(n fhir.Node, fp *fieldPlan, p *plan) {
+// special validates a value, in parent, of a type that the walk knows by name.
+func (u *run) special(n, parent fhir.Node, fp *fieldPlan, p *plan) {
 	switch p.special {
 	case referenceType:
 		u.reference(n, fp)
 	case extensionType:
-		u.extension(n)
+		u.extension(n, parent)
 	case narrativeType:
 		u.narrative(n)
 	case codingType:
