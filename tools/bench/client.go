@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -61,6 +62,9 @@ type Request struct {
 	IfNoneExist string
 	// Minimal asks for no body in return.
 	Minimal bool
+	// Token is a bearer token in place of the client's, ContentType what Body is in place
+	// of FHIR's JSON.
+	Token, ContentType string
 }
 
 // Exchange is a request and its response in reusable memory. One goroutine uses
@@ -92,8 +96,11 @@ func (x *Exchange) Do(r Request) error {
 	if x.c.auth != "" {
 		x.req.Header.Set("Authorization", x.c.auth)
 	}
+	if r.Token != "" {
+		x.req.Header.Set("Authorization", "Bearer "+r.Token)
+	}
 	if r.Body != nil {
-		x.req.Header.SetContentType("application/fhir+json")
+		x.req.Header.SetContentType(cmp.Or(r.ContentType, "application/fhir+json"))
 		x.req.SetBodyRaw(r.Body)
 	}
 	if r.IfNoneExist != "" {

@@ -7,6 +7,7 @@
 //	bench layout --database-url postgres://…              two ways to store the index
 //	bench section7 --kiln bin/kiln                        the design's targets, with floor and ratio
 //	bench slope --kiln bin/kiln                           searches for one patient among few and among all
+//	bench access --kiln bin/kiln                          reads, searches and tokens with authorization, beside those without
 //	bench soak --for 10m --url http://localhost:8080/fhir a mixed load at a part of its peak
 //	bench smoke --kiln bin/kiln                           every workload once, no thresholds
 //

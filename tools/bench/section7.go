@@ -166,6 +166,15 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 		return err
 	}
 	out.Goals = goals(byName, floors, idle, busy, beside, validate)
+	if t.kiln != nil {
+		say("authorization")
+		l := Load{Clients: 32, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed}
+		guarded, g, err := t.access(ctx, s, l, max(s.runs, 2))
+		if err != nil {
+			return err
+		}
+		out.Results, out.Goals = append(out.Results, guarded...), append(out.Goals, g...)
+	}
 	if soak > 0 {
 		say("mixed load for %s", soak)
 		r, g, err := t.soak(ctx, s, soak, 0.8, say)

@@ -27,6 +27,11 @@ type Kiln struct {
 // StartKiln starts the binary on a free port, without authorization, against a
 // database, and waits until it is ready.
 func StartKiln(ctx context.Context, binary, databaseURL string, flags ...string) (*Kiln, error) {
+	return startKiln(ctx, binary, databaseURL, []string{"KILN_AUTH__ENABLED=false"}, flags...)
+}
+
+// startKiln is StartKiln with an environment of its own.
+func startKiln(ctx context.Context, binary, databaseURL string, environment []string, flags ...string) (*Kiln, error) {
 	binary, err := filepath.Abs(binary)
 	if err != nil {
 		return nil, err
@@ -52,7 +57,7 @@ func StartKiln(ctx context.Context, binary, databaseURL string, flags ...string)
 	args := append([]string{"serve", "--listen", address, "--database-url", databaseURL, "--data-dir", dir}, flags...)
 	k.cmd = exec.Command(binary, args...)
 	k.cmd.Dir = dir
-	k.cmd.Env = append(os.Environ(), "KILN_AUTH__ENABLED=false")
+	k.cmd.Env = append(os.Environ(), environment...)
 	k.cmd.Stdout, k.cmd.Stderr = log, log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	begin := time.Now()

@@ -40,6 +40,11 @@ func smokeCommand(s *settings) *cobra.Command {
 				}
 				results = append(results, r)
 			}
+			guarded, _, err := t.access(c.Context(), s, Load{Clients: 4, Duration: 300 * time.Millisecond, Seed: s.seed}, 1)
+			if err != nil {
+				return err
+			}
+			results = append(results, guarded...)
 			if t.db != nil {
 				f, done, err := t.openFloor(c.Context(), t.bench.Corpus)
 				if err != nil {
