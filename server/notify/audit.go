@@ -26,7 +26,7 @@ func (s *Service) audit(f finished) *store.Write {
 	b = fhir.AppendString(b, strings.ToValidUTF8(clip(text), "?"))
 	b = append(b, `,"agent":[{"type":{"coding":[{"system":"http://dicom.nema.org/resources/ontology/DCM","code":"110153","display":"Source Role ID"}]},`+
 		`"who":{"display":"Notification service"},"requestor":false}],"source":{"observer":{"display":"Kiln"}},"entity":[{"what":{"reference":`...)
-	b = fhir.AppendString(b, d.Subscriber)
+	b = fhir.AppendString(b, referenceOf(d.Subscriber))
 	b = append(b, `},"type":{"system":"http://terminology.hl7.org/CodeSystem/audit-entity-type","code":"2"}},{"what":{"reference":`...)
 	b = fhir.AppendString(b, d.Event.Version.ResourceType+"/"+d.Event.Version.ID)
 	b = append(b, `},"role":{"system":"http://terminology.hl7.org/CodeSystem/object-role","code":"4"}}]}`...)
@@ -44,6 +44,13 @@ func (s *Service) audit(f finished) *store.Write {
 		return nil
 	}
 	return w
+}
+
+// referenceOf is the resource that a subscriber is part of: App/1 of App/1/0.
+func referenceOf(subscriber string) string {
+	typ, rest, _ := strings.Cut(subscriber, "/")
+	id, _, _ := strings.Cut(rest, "/")
+	return typ + "/" + id
 }
 
 // latency is the time from the commit to now, as far as clocks agree.

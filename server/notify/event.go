@@ -37,6 +37,14 @@ func (k Kind) bit() Kinds {
 	return 1 << strings.IndexByte("CUDV", byte(k))
 }
 
+// KindsOf is the set of some kinds.
+func KindsOf(list ...Kind) (s Kinds) {
+	for _, k := range list {
+		s |= k.bit()
+	}
+	return s
+}
+
 // Has reports whether k is among the kinds.
 func (s Kinds) Has(k Kind) bool { return s&k.bit() != 0 }
 
@@ -100,8 +108,8 @@ func (s Kinds) Names() []string {
 	return names
 }
 
-// kindOf is the kind of a change. A PUT that creates is in the log as a POST.
-func kindOf(m fhir.Method) Kind {
+// KindOf is the kind of a change. A PUT that creates is in the log as a POST.
+func KindOf(m fhir.Method) Kind {
 	switch m {
 	case fhir.POST:
 		return Create
@@ -248,7 +256,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 		if !ok {
 			continue
 		}
-		e := &Event{Position: c.Position, Kind: kindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref}
+		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref}
 		if e.Kind != VRead {
 			e.Previous = versions[c.Previous()]
 			if e.Previous.Deleted() {

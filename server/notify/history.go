@@ -133,7 +133,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Kind: kindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref}
+		e := &Event{Kind: KindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}

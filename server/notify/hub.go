@@ -353,7 +353,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since
 			at = end
 		}
 		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
-			return !own.wants(c.ResourceType) || !l.kinds.Has(kindOf(c.Method)) && l.kinds != 0
+			return !own.wants(c.ResourceType) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
 		})
 		if len(changes) == 0 {
 			continue

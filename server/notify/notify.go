@@ -78,8 +78,10 @@ type SubscriberKind interface {
 	// Load returns the subscribers of a resource that is stored, none where it is
 	// deleted or inactive; of every resource when id is "".
 	Load(ctx context.Context, id string) ([]*Subscriber, error)
-	// Policy is when deliveries to a subscriber are tried again.
+	// Policy is when deliveries to a subscriber are tried again, and Timeout how long one
+	// may take.
 	Policy(subscriber string) Policy
+	Timeout() time.Duration
 	// Deliver hands an event over: body is the Notification message. The Result says
 	// whether it arrived.
 	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) Result

@@ -135,7 +135,16 @@ func (q *queue) wakeUp() {
 }
 
 // lease is how long a server has a subscriber: it starts no attempt that could end later.
-func (q *queue) lease() time.Duration { return 2*q.s.Settings().Webhook.Timeout + 5*time.Second }
+func (q *queue) lease() time.Duration { return 2*q.timeout() + 5*time.Second }
+
+// timeout is how long an attempt may take, of any kind of subscriber.
+func (q *queue) timeout() time.Duration {
+	t := q.s.Settings().Webhook.Timeout
+	for _, k := range q.s.kinds {
+		t = max(t, k.Timeout())
+	}
+	return t
+}
 
 // add counts hits and queues deliveries of them.
 func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
@@ -310,7 +319,7 @@ func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery,
 	for _, r := range rows {
 		keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)})
 		types[r.Ref] = r.ResourceType
-		if Kind(r.Event) == Delete {
+		if Kind(r.Event) == Delete || r.Version > 1 && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
 		}
 	}
@@ -325,7 +334,7 @@ func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery,
 			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
 		}
 		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, ref: r.Ref}
-		if e.Kind == Delete {
+		if e.Kind == Delete || e.Kind == Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}
 		lists[r.Subscriber] = append(lists[r.Subscriber], &Delivery{
@@ -369,7 +378,7 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		mu.Lock()
 		skip := stopped
 		mu.Unlock()
-		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.s.Settings().Webhook.Timeout-time.Second {
+		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.timeout()-time.Second {
 			<-places
 			q.ended <- finished{delivery: d, status: 'p'}
 			continue
@@ -472,7 +481,11 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 			return &receiver{
 				policy: k.Policy(subscriber),
 				deliver: func(ctx context.Context, d *Delivery) Result {
-					return k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
+					r := k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
+					if !r.Withheld {
+						q.s.metrics.delivered(strings.ToLower(k.ResourceType()), subscriber, r, d.Event.Written)
+					}
+					return r
 				},
 				after: func(ctx context.Context, d *Delivery, r Result, f finished) {
 					if f.status == 'f' {

@@ -304,28 +304,37 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 	if err := json.Unmarshal(b, &in); err != nil {
 		return outcome.New(outcome.CodeStructure, `the body is not {"recipients": ["user"], "message": "text"}: %v`, err)
 	}
-	switch {
-	case len(in.Recipients) == 0:
-		return outcome.New(outcome.CodeRequired, "$notify needs recipients: a list of user ids or usernames")
-	case len(in.Recipients) > maxRecipients || len(in.Message) > maxNotice:
-		return outcome.New(outcome.CodeTooLong, "$notify takes at most %d recipients and %d bytes of message", maxRecipients, maxNotice)
-	case in.Message == "":
-		return outcome.New(outcome.CodeRequired, "$notify needs a message")
-	}
-	id := r.PathValue("id")
-	if _, err := s.Store.Read(r.Context(), typ, id); err != nil {
+	if _, err := s.Store.Read(r.Context(), typ, r.PathValue("id")); err != nil {
 		return err
 	}
-	notice := uuid.NewString()
-	body, err := json.Marshal(map[string]string{
-		"id": notice, "timestamp": rfc3339(time.Now()), "event": "notify", "resourceType": typ, "resourceId": id, "message": in.Message,
-	})
+	notice, sent, err := s.NotifyUsers(r.Context(), typ, r.PathValue("id"), in.Recipients, in.Message)
 	if err != nil {
 		return err
 	}
+	return sendJSON(w, r, http.StatusAccepted, map[string]any{"id": notice, "recipients": sent})
+}
+
+// NotifyUsers sends a message about a resource to users, on whatever server
+// they are connected. It returns the id of the notification and how many users get it.
+func (s *Service) NotifyUsers(ctx context.Context, typ, id string, recipients []string, message string) (notice string, sent int, err error) {
+	switch {
+	case len(recipients) == 0:
+		return "", 0, outcome.New(outcome.CodeRequired, "$notify needs recipients: a list of user ids or usernames")
+	case len(recipients) > maxRecipients || len(message) > maxNotice:
+		return "", 0, outcome.New(outcome.CodeTooLong, "$notify takes at most %d recipients and %d bytes of message", maxRecipients, maxNotice)
+	case message == "":
+		return "", 0, outcome.New(outcome.CodeRequired, "$notify needs a message")
+	}
+	notice = uuid.NewString()
+	body, err := json.Marshal(map[string]string{
+		"id": notice, "timestamp": rfc3339(time.Now()), "event": "notify", "resourceType": typ, "resourceId": id, "message": message,
+	})
+	if err != nil {
+		return "", 0, err
+	}
 	var p db.AddMessagesParams
 	seen := make(map[string]bool)
-	for _, name := range in.Recipients {
+	for _, name := range recipients {
 		if name == "" || seen[name] {
 			continue
 		}
@@ -334,10 +343,7 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 		p.Recipients = append(p.Recipients, name)
 		p.Bodies = append(p.Bodies, string(body))
 	}
-	if err := s.db().AddMessages(r.Context(), p); err != nil {
-		return err
-	}
-	return sendJSON(w, r, http.StatusAccepted, map[string]any{"id": notice, "recipients": len(p.Ids)})
+	return notice, len(p.Ids), s.db().AddMessages(ctx, p)
 }
 
 // deliveryJSON is a delivery as administrators see it.

@@ -91,35 +91,61 @@ func (s *Service) post(ctx context.Context, c *subscription, k keys, id, content
 }
 
 // exchange is post with what came back, up to maxAnswer.
-func (s *Service) exchange(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (result Result, answer []byte) {
-	result.At = time.Now()
-	defer func() { result.Duration = time.Since(result.At) }()
+func (s *Service) exchange(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (Result, []byte) {
 	timeout := s.Settings().Webhook.Timeout
 	if c.timeout > 0 {
 		timeout = min(timeout, c.timeout)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return s.request(ctx, Message{
+		Method: http.MethodPost, URL: c.endpoint, Header: c.headers, ID: id, Subscriber: c.reference(), ContentType: contentType, Body: body, Timeout: timeout,
+	}, k)
+}
+
+// Message is a request to the endpoint of a subscriber.
+type Message struct {
+	Method      string
+	URL         *url.URL
+	Header      http.Header
+	ID          string // of the notification
+	Subscriber  string // its id
+	ContentType string
+	Body        []byte
+	Timeout     time.Duration
+}
+
+// Send sends a message of another kind of subscriber than Subscriptions, signed with the
+// server's key, by the rules of webhooks.
+func (s *Service) Send(ctx context.Context, m Message) Result {
+	r, _ := s.request(ctx, m, keys{current: s.Settings().Webhook.SigningKey})
+	return r
+}
+
+// request sends one message.
+func (s *Service) request(ctx context.Context, m Message, k keys) (result Result, answer []byte) {
+	result.At = time.Now()
+	defer func() { result.Duration = time.Since(result.At) }()
+	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, m.Method, m.URL.String(), bytes.NewReader(m.Body))
 	if err == nil {
-		err = s.checkEndpoint(c.endpoint)
+		err = s.checkEndpoint(m.URL)
 	}
 	if err != nil {
 		result.Err = err.Error()
 		return result, nil
 	}
-	req.Header = c.headers.Clone()
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
+	req.Header = m.Header.Clone()
+	if m.ContentType != "" {
+		req.Header.Set("Content-Type", m.ContentType)
 	}
 	req.Header.Set("User-Agent", "kiln")
-	req.Header.Set("X-Notification-Id", id)
-	req.Header.Set("X-Subscription-Id", c.reference())
-	k.sign(req.Header, id, result.At, body)
+	req.Header.Set("X-Notification-Id", m.ID)
+	req.Header.Set("X-Subscription-Id", m.Subscriber)
+	k.sign(req.Header, m.ID, result.At, m.Body)
 	resp, err := s.client.Do(req)
 	if err != nil {
 		result.TimedOut = errors.Is(ctx.Err(), context.DeadlineExceeded)
-		result.Err = failure(err, result.TimedOut, timeout)
+		result.Err = failure(err, result.TimedOut, m.Timeout)
 		return result, nil
 	}
 	defer resp.Body.Close()
@@ -130,7 +156,7 @@ func (s *Service) exchange(ctx context.Context, c *subscription, k keys, id, con
 		// The status counts: what else there is of an answer, short or broken, is not
 		// needed, but an answer that never ends is none.
 		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			result.TimedOut, result.Err = true, failure(err, true, timeout)
+			result.TimedOut, result.Err = true, failure(err, true, m.Timeout)
 		}
 		return result, answer
 	case resp.StatusCode == http.StatusGone:
