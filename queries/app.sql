@@ -9,3 +9,65 @@ FROM app_registry a;
 -- name: BumpApps :exec
 UPDATE app_registry
 SET version = version + 1;
+
+-- name: AppSecrets :many
+SELECT s.app, s.name, s.value, s.sealed
+FROM app_secret s
+WHERE @app::text = '' OR s.app = @app
+ORDER BY s.app, s.name;
+
+-- name: PutAppSecret :exec
+INSERT INTO app_secret (app, name, value, sealed)
+VALUES (@app, @name, @value, @sealed)
+ON CONFLICT (app, name) DO UPDATE
+SET value = excluded.value, sealed = excluded.sealed;
+
+-- name: DeleteAppSecret :execrows
+DELETE FROM app_secret s
+WHERE s.app = @app AND s.name = @name;
+
+-- name: DeleteAppSecrets :exec
+DELETE FROM app_secret s
+WHERE s.app = @app;
+
+-- AddAppChains records which Apps led to versions.
+-- name: AddAppChains :exec
+INSERT INTO app_write (resource_type, resource_id, version, chain)
+SELECT unnest(@resource_types::text[]), unnest(@resource_ids::text[]), unnest(@versions::integer[]), @chain::text[]
+ON CONFLICT DO NOTHING;
+
+-- AppChain is the chain of a version; none where no App has written it.
+-- name: AppChain :many
+SELECT w.chain
+FROM app_write w
+WHERE w.resource_type = @resource_type AND w.resource_id = @resource_id AND w.version = @version;
+
+-- name: TrimAppChains :execrows
+DELETE FROM app_write w
+WHERE w.written < @before;
+
+-- name: AddAppInvocations :exec
+INSERT INTO app_invocation (id, app, at, operation, subscription, resource_type, resource_id, duration_us, outcome, status, request_id, level, lines)
+SELECT unnest(@ids::uuid[]), unnest(@apps::text[]), unnest(@ats::timestamptz[]), unnest(@operations::text[]), unnest(@subscriptions::text[]),
+    unnest(@resource_types::text[]), unnest(@resource_ids::text[]), unnest(@durations::bigint[]), unnest(@outcomes::text[]),
+    unnest(@statuses::integer[]), unnest(@request_ids::text[]), unnest(@levels::smallint[]), unnest(@lines::text[])::jsonb
+ON CONFLICT DO NOTHING;
+
+-- AppInvocations is the log of an App, newest first, from before an entry.
+-- name: AppInvocations :many
+SELECT i.id, i.app, i.at, i.operation, i.subscription, i.resource_type, i.resource_id, i.duration_us, i.outcome, i.status, i.request_id, i.level, i.lines
+FROM app_invocation i
+WHERE i.app = @app AND i.at >= @since AND (i.at, i.id) < (@before::timestamptz, @before_id::uuid) AND i.level >= sqlc.arg(level)::smallint
+ORDER BY i.at DESC, i.id DESC
+LIMIT @count;
+
+-- TrimAppInvocations deletes what is old, and of each App what is more than keep.
+-- name: TrimAppInvocations :execrows
+DELETE FROM app_invocation i
+WHERE i.id IN (
+    SELECT o.id FROM app_invocation o WHERE o.at < @before
+    UNION ALL
+    SELECT n.id
+    FROM (SELECT r.id, row_number() OVER (PARTITION BY r.app ORDER BY r.at DESC, r.id DESC) AS place FROM app_invocation r) n
+    WHERE n.place > sqlc.arg(keep)::bigint
+);

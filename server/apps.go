@@ -19,7 +19,7 @@ func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
 		Limits: sandbox.Limits{Execution: time.Duration(c.Sandbox.MaxExecutionMS) * time.Millisecond, Memory: int64(c.Sandbox.MaxMemoryMB) << 20}}
 	s.onClose(pool.Close)
 	p := &app.Platform{Service: i, Store: s.Store, Own: s.Operations, Pool: pool, Bundle: rest.BundleJSON, Now: time.Now, Logger: s.Logger,
-		Config:   app.Config{MaxOperations: c.MaxOperations, Timeout: time.Duration(c.TimeoutSeconds) * time.Second},
+		Config: s.platformConfig, Enabled: s.enabled, SecretKey: s.Config.Auth.Signing.EncryptionKey,
 		Outbound: outbound.Rules{AllowHTTP: webhook.AllowHTTP, AllowPrivate: webhook.AllowPrivate, MaxIdle: webhook.MaxConcurrent}}
 	if s.Store.Hooks == nil {
 		s.Store.Hooks = make(map[string]store.Hook)
@@ -34,5 +34,15 @@ func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
 		}
 		return definition(typ, id)
 	}
+	p.Start()
+	s.onClose(p.Close)
 	return p
+}
+
+// platformConfig is the configuration of the application platform in force.
+func (s *Server) platformConfig() app.Config {
+	c := s.now()
+	out := c.Apps.platform()
+	out.Notifications = c.Notifications.Enabled
+	return out
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"kiln/server/app"
 	"kiln/server/fhir"
 	"kiln/server/notify"
 	"kiln/server/rest"
@@ -25,6 +26,8 @@ func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
 		}
 		return s.Store.LogRead(ctx, v)
 	}
+	s.Apps.Events = n
+	n.AddKind(app.Subscribers{Platform: s.Apps, Rights: n.Rights})
 	if err := n.Start(); err != nil {
 		return nil, err
 	}

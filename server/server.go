@@ -22,6 +22,7 @@ import (
 	"kiln/definitions"
 	"kiln/gen/index"
 	"kiln/gen/r4"
+	"kiln/oauth"
 	"kiln/server/access"
 	"kiln/server/admin"
 	"kiln/server/app"
@@ -150,6 +151,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 			return nil, err
 		}
 		s.authorizationServer = authorization
+		if a, ok := authorization.(*oauth.Server); ok {
+			s.Apps.Clients = &oauth.AppClients{Server: a}
+		}
 		mux.Verifier = authorization
 		parts = append(parts, authorization)
 	}
@@ -336,6 +340,7 @@ func (s *Server) fhir() *rest.Handler {
 		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
 		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
 		Audit:               s.audit,
+		Attribute:           app.Attribute,
 		Enter:               s.limiter.Enter,
 	}
 }

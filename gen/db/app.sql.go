@@ -7,7 +7,201 @@ package db
 
 import (
 	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
+
+const AddAppChains = `-- name: AddAppChains :exec
+INSERT INTO app_write (resource_type, resource_id, version, chain)
+SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::integer[]), $4::text[]
+ON CONFLICT DO NOTHING
+`
+
+type AddAppChainsParams struct {
+	ResourceTypes []string
+	ResourceIds   []string
+	Versions      []int32
+	Chain         []string
+}
+
+// AddAppChains records which Apps led to versions.
+func (q *Queries) AddAppChains(ctx context.Context, arg AddAppChainsParams) error {
+	_, err := q.db.Exec(ctx, AddAppChains,
+		arg.ResourceTypes,
+		arg.ResourceIds,
+		arg.Versions,
+		arg.Chain,
+	)
+	return err
+}
+
+const AddAppInvocations = `-- name: AddAppInvocations :exec
+INSERT INTO app_invocation (id, app, at, operation, subscription, resource_type, resource_id, duration_us, outcome, status, request_id, level, lines)
+SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::timestamptz[]), unnest($4::text[]), unnest($5::text[]),
+    unnest($6::text[]), unnest($7::text[]), unnest($8::bigint[]), unnest($9::text[]),
+    unnest($10::integer[]), unnest($11::text[]), unnest($12::smallint[]), unnest($13::text[])::jsonb
+ON CONFLICT DO NOTHING
+`
+
+type AddAppInvocationsParams struct {
+	Ids           []pgtype.UUID
+	Apps          []string
+	Ats           []time.Time
+	Operations    []string
+	Subscriptions []string
+	ResourceTypes []string
+	ResourceIds   []string
+	Durations     []int64
+	Outcomes      []string
+	Statuses      []int32
+	RequestIds    []string
+	Levels        []int16
+	Lines         []string
+}
+
+func (q *Queries) AddAppInvocations(ctx context.Context, arg AddAppInvocationsParams) error {
+	_, err := q.db.Exec(ctx, AddAppInvocations,
+		arg.Ids,
+		arg.Apps,
+		arg.Ats,
+		arg.Operations,
+		arg.Subscriptions,
+		arg.ResourceTypes,
+		arg.ResourceIds,
+		arg.Durations,
+		arg.Outcomes,
+		arg.Statuses,
+		arg.RequestIds,
+		arg.Levels,
+		arg.Lines,
+	)
+	return err
+}
+
+const AppChain = `-- name: AppChain :many
+SELECT w.chain
+FROM app_write w
+WHERE w.resource_type = $1 AND w.resource_id = $2 AND w.version = $3
+`
+
+type AppChainParams struct {
+	ResourceType string
+	ResourceID   string
+	Version      int32
+}
+
+// AppChain is the chain of a version; none where no App has written it.
+func (q *Queries) AppChain(ctx context.Context, arg AppChainParams) ([][]string, error) {
+	rows, err := q.db.Query(ctx, AppChain, arg.ResourceType, arg.ResourceID, arg.Version)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][]string
+	for rows.Next() {
+		var chain []string
+		if err := rows.Scan(&chain); err != nil {
+			return nil, err
+		}
+		items = append(items, chain)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const AppInvocations = `-- name: AppInvocations :many
+SELECT i.id, i.app, i.at, i.operation, i.subscription, i.resource_type, i.resource_id, i.duration_us, i.outcome, i.status, i.request_id, i.level, i.lines
+FROM app_invocation i
+WHERE i.app = $1 AND i.at >= $2 AND (i.at, i.id) < ($3::timestamptz, $4::uuid) AND i.level >= $5::smallint
+ORDER BY i.at DESC, i.id DESC
+LIMIT $6
+`
+
+type AppInvocationsParams struct {
+	App      string
+	Since    time.Time
+	Before   time.Time
+	BeforeID pgtype.UUID
+	Level    int16
+	Count    int32
+}
+
+// AppInvocations is the log of an App, newest first, from before an entry.
+func (q *Queries) AppInvocations(ctx context.Context, arg AppInvocationsParams) ([]AppInvocation, error) {
+	rows, err := q.db.Query(ctx, AppInvocations,
+		arg.App,
+		arg.Since,
+		arg.Before,
+		arg.BeforeID,
+		arg.Level,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppInvocation
+	for rows.Next() {
+		var i AppInvocation
+		if err := rows.Scan(
+			&i.ID,
+			&i.App,
+			&i.At,
+			&i.Operation,
+			&i.Subscription,
+			&i.ResourceType,
+			&i.ResourceID,
+			&i.DurationUs,
+			&i.Outcome,
+			&i.Status,
+			&i.RequestID,
+			&i.Level,
+			&i.Lines,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const AppSecrets = `-- name: AppSecrets :many
+SELECT s.app, s.name, s.value, s.sealed
+FROM app_secret s
+WHERE $1::text = '' OR s.app = $1
+ORDER BY s.app, s.name
+`
+
+func (q *Queries) AppSecrets(ctx context.Context, app string) ([]AppSecret, error) {
+	rows, err := q.db.Query(ctx, AppSecrets, app)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppSecret
+	for rows.Next() {
+		var i AppSecret
+		if err := rows.Scan(
+			&i.App,
+			&i.Name,
+			&i.Value,
+			&i.Sealed,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
 
 const AppsVersion = `-- name: AppsVersion :one
 
@@ -33,4 +227,94 @@ SET version = version + 1
 func (q *Queries) BumpApps(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, BumpApps)
 	return err
+}
+
+const DeleteAppSecret = `-- name: DeleteAppSecret :execrows
+DELETE FROM app_secret s
+WHERE s.app = $1 AND s.name = $2
+`
+
+type DeleteAppSecretParams struct {
+	App  string
+	Name string
+}
+
+func (q *Queries) DeleteAppSecret(ctx context.Context, arg DeleteAppSecretParams) (int64, error) {
+	result, err := q.db.Exec(ctx, DeleteAppSecret, arg.App, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const DeleteAppSecrets = `-- name: DeleteAppSecrets :exec
+DELETE FROM app_secret s
+WHERE s.app = $1
+`
+
+func (q *Queries) DeleteAppSecrets(ctx context.Context, app string) error {
+	_, err := q.db.Exec(ctx, DeleteAppSecrets, app)
+	return err
+}
+
+const PutAppSecret = `-- name: PutAppSecret :exec
+INSERT INTO app_secret (app, name, value, sealed)
+VALUES ($1, $2, $3, $4)
+ON CONFLICT (app, name) DO UPDATE
+SET value = excluded.value, sealed = excluded.sealed
+`
+
+type PutAppSecretParams struct {
+	App    string
+	Name   string
+	Value  []byte
+	Sealed bool
+}
+
+func (q *Queries) PutAppSecret(ctx context.Context, arg PutAppSecretParams) error {
+	_, err := q.db.Exec(ctx, PutAppSecret,
+		arg.App,
+		arg.Name,
+		arg.Value,
+		arg.Sealed,
+	)
+	return err
+}
+
+const TrimAppChains = `-- name: TrimAppChains :execrows
+DELETE FROM app_write w
+WHERE w.written < $1
+`
+
+func (q *Queries) TrimAppChains(ctx context.Context, before time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, TrimAppChains, before)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const TrimAppInvocations = `-- name: TrimAppInvocations :execrows
+DELETE FROM app_invocation i
+WHERE i.id IN (
+    SELECT o.id FROM app_invocation o WHERE o.at < $1
+    UNION ALL
+    SELECT n.id
+    FROM (SELECT r.id, row_number() OVER (PARTITION BY r.app ORDER BY r.at DESC, r.id DESC) AS place FROM app_invocation r) n
+    WHERE n.place > $2::bigint
+)
+`
+
+type TrimAppInvocationsParams struct {
+	Before time.Time
+	Keep   int64
+}
+
+// TrimAppInvocations deletes what is old, and of each App what is more than keep.
+func (q *Queries) TrimAppInvocations(ctx context.Context, arg TrimAppInvocationsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, TrimAppInvocations, arg.Before, arg.Keep)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

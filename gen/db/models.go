@@ -11,9 +11,40 @@ import (
 	"kiln/server/fhir"
 )
 
+type AppInvocation struct {
+	ID           pgtype.UUID
+	App          string
+	At           time.Time
+	Operation    string
+	Subscription string
+	ResourceType string
+	ResourceID   string
+	DurationUs   int64
+	Outcome      string
+	Status       int32
+	RequestID    string
+	Level        int16
+	Lines        []byte
+}
+
 type AppRegistry struct {
 	ID      int32
 	Version int64
+}
+
+type AppSecret struct {
+	App    string
+	Name   string
+	Value  []byte
+	Sealed bool
+}
+
+type AppWrite struct {
+	ResourceType string
+	ResourceID   string
+	Version      int32
+	Chain        []string
+	Written      time.Time
 }
 
 type BodyDictionary struct {

@@ -76,6 +76,11 @@ func (s *Store) BeginTX(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, txKey{}, tx), nil
 }
 
+// WithTx returns a context whose queries run in a transaction of the caller.
+func WithTx(ctx context.Context, tx pgx.Tx) context.Context {
+	return context.WithValue(ctx, txKey{}, tx)
+}
+
 // Commit ends the transaction of the context.
 func (s *Store) Commit(ctx context.Context) error {
 	if tx, ok := ctx.Value(txKey{}).(pgx.Tx); ok {

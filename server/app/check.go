@@ -8,8 +8,10 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
@@ -39,8 +41,34 @@ func unprocessable(at, format string, args ...any) *outcome.Error {
 func (p *Platform) Hook() store.Hook {
 	return store.Hook{
 		Before: p.before,
-		InTx:   func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
+		InTx:   p.after,
 	}
+}
+
+// after makes the client of an App that is new, and removes what a deleted one had.
+func (p *Platform) after(ctx context.Context, tx *store.Tx, ws []*store.Write) (changed bool, err error) {
+	for _, w := range ws {
+		switch {
+		case w.Method == fhir.DELETE:
+			if err := db.New(tx.Conn()).DeleteAppSecrets(ctx, w.ID); err != nil {
+				return false, err
+			}
+			if p.Clients != nil {
+				if err := p.Clients.Remove(ctx, tx.Conn(), w.ID); err != nil {
+					return false, err
+				}
+			}
+		case w.Created && p.Clients != nil:
+			name := ""
+			if a, ok := w.Resource.(*r4.App); ok {
+				name = a.Name.Text
+			}
+			if err := p.Clients.Make(ctx, tx.Conn(), w.ID, name); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
 }
 
 func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) error {
@@ -114,13 +142,17 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 		}
 		return unprocessable("App.status", "an App that is %s cannot become %q; it can become %s", was.Status, clip(status), strings.Join(allowed, ", "))
 	}
-	if n := len(a.Operations); n > p.Config.MaxOperations {
-		return unprocessable("App.operations", "the App has %d operations; at most %d are allowed (apps.max_operations_per_app)", n, p.Config.MaxOperations)
+	if n, most := len(a.Operations), p.Config().MaxOperations; n > most {
+		return unprocessable("App.operations", "the App has %d operations; at most %d are allowed (apps.max_operations_per_app)", n, most)
 	}
+	if n := len(a.Subscriptions); n > maxSubscriptions {
+		return unprocessable("App.subscriptions", "the App has %d subscriptions; at most %d are allowed", n, maxSubscriptions)
+	}
+	active := status == "active"
 	seen := make(map[key]bool)
 	for i := range a.Operations {
 		at := fmt.Sprintf("App.operations[%d]", i)
-		if err := p.checkOperation(ctx, at, status, &a.Operations[i]); err != nil {
+		if err := p.checkOperation(ctx, at, active, &a.Operations[i]); err != nil {
 			return err
 		}
 		k := keyOf(&a.Operations[i])
@@ -128,47 +160,132 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 			return unprocessable(at+".name", "the App has two operations %s on %s", k.name, k.typ)
 		}
 		seen[k] = true
+		if active && a.Operations[i].Handler.Auth.Text == "app" {
+			if err := p.granted(ctx, id, at+".handler.auth", "the handler has auth app"); err != nil {
+				return err
+			}
+		}
 	}
-	if status != "active" {
+	for i := range a.Subscriptions {
+		if err := p.checkSubscription(ctx, fmt.Sprintf("App.subscriptions[%d]", i), active, &a.Subscriptions[i]); err != nil {
+			return err
+		}
+	}
+	if !active {
 		return nil
 	}
 	if len(a.Subscriptions) > 0 {
-		return unprocessable("App.subscriptions", "this server runs no subscriptions of Apps: keep the App in draft, or leave them out")
+		if !p.Config().Notifications {
+			return unprocessable("App.subscriptions", "this server delivers no events: notifications.enabled is off")
+		}
+		if err := p.granted(ctx, id, "App.subscriptions", "the App has subscriptions"); err != nil {
+			return err
+		}
 	}
 	return p.checkUnique(ctx, tx, id, seen)
 }
 
+// maxSubscriptions bounds the subscriptions of one App.
+const maxSubscriptions = 100
+
+// reservedNames are operations of the server beside those of FHIR, by resource type; ""
+// are those of every type.
+var reservedNames = map[string][]string{
+	"":             {"events", "events-history", "notify"},
+	"App":          {"log"},
+	"Subscription": {"secret", "status", "test"},
+}
+
 // checkOperation judges one operation.
-func (p *Platform) checkOperation(ctx context.Context, at, status string, o *r4.AppOperations) error {
+func (p *Platform) checkOperation(ctx context.Context, at string, active bool, o *r4.AppOperations) error {
 	name, typ := o.Name.Text, o.ResourceType.Text
 	switch {
 	case !namePattern.MatchString(name):
 		return unprocessable(at+".name", "%q is no name of an operation: expected a letter and up to 63 letters, digits and -, without $", clip(name))
-	case p.Own.Has("$" + name):
+	case p.Own.Has("$"+name) || slices.Contains(reservedNames[""], name) || slices.Contains(reservedNames[typ], name):
 		return unprocessable(at+".name", "$%s is an operation of the server itself", name)
 	case p.Service.Model.Resources[typ] == nil:
 		return unprocessable(at+".resourceType", "%q is no resource type", clip(typ))
+	case !slices.Contains([]string{"read", "write", "search", "execute"}, o.Type_.Text):
+		return unprocessable(at+".type", "%q is no type of an operation: expected read, write, search or execute", clip(o.Type_.Text))
 	case o.Handler == nil:
 		return unprocessable(at+".handler", "the operation has no handler")
 	}
-	h := o.Handler
-	at += ".handler"
+	return p.checkHandler(ctx, at+".handler", active, typ, o.Handler, false)
+}
+
+// checkSubscription judges one subscription.
+func (p *Platform) checkSubscription(ctx context.Context, at string, active bool, s *r4.AppSubscriptions) error {
+	typ := s.ResourceType.Text
+	if p.Service.Model.Resources[typ] == nil {
+		return unprocessable(at+".resourceType", "%q is no resource type", clip(typ))
+	}
+	if _, err := kindsOf(s.Events); err != nil {
+		return unprocessable(at+".events", "%v", err)
+	}
+	if _, err := compileFilter(p.Service.Model, typ, s.Filter.Text); err != nil {
+		return unprocessable(at+".filter", "%v", err)
+	}
+	if s.Handler == nil {
+		return unprocessable(at+".handler", "the subscription has no handler")
+	}
+	return p.checkHandler(ctx, at+".handler", active, typ, handlerOf(s.Handler), true)
+}
+
+// The bounds of a retryPolicy.
+const (
+	maxRetries = 20
+	maxBackoff = 24 * 60 * 60 // seconds
+)
+
+// checkRetries judges a retryPolicy.
+func checkRetries(at string, r *r4.AppOperationsHandlerRetryPolicy) error {
+	if r == nil {
+		return nil
+	}
+	if text := r.MaxRetries.Text; text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < 0 || n > maxRetries {
+			return unprocessable(at+".maxRetries", "maxRetries is %s: expected 0 to %d", clip(text), maxRetries)
+		}
+	}
+	if len(r.BackoffSeconds) > maxRetries {
+		return unprocessable(at+".backoffSeconds", "backoffSeconds has %d values: at most %d", len(r.BackoffSeconds), maxRetries)
+	}
+	for i := range r.BackoffSeconds {
+		if n, err := strconv.Atoi(r.BackoffSeconds[i].Text); err != nil || n < 0 || n > maxBackoff {
+			return unprocessable(fmt.Sprintf("%s.backoffSeconds[%d]", at, i), "backoffSeconds has %s: expected 0 to %d", clip(r.BackoffSeconds[i].Text), maxBackoff)
+		}
+	}
+	return nil
+}
+
+var hostPattern = regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
+
+// checkHandler judges the handler of an operation, or of a subscription.
+func (p *Platform) checkHandler(ctx context.Context, at string, active bool, typ string, h *r4.AppOperationsHandler, subscription bool) error {
 	auth := h.Auth.Text
 	switch auth {
-	case "", "none", "caller", "app":
+	case "", "none", "app":
+	case "caller":
+		if subscription {
+			return unprocessable(at+".auth", "an event has no caller: a subscription runs as the App's own client")
+		}
 	default:
 		return unprocessable(at+".auth", "auth is %q: expected none, caller or app", clip(auth))
 	}
-	active := status == "active"
-	switch h.Type_.Text {
-	case "javascript":
+	if err := checkRetries(at+".retryPolicy", h.RetryPolicy); err != nil {
+		return err
+	}
+	for i := range h.AllowHosts {
+		if host := h.AllowHosts[i].Text; len(host) > 260 || !hostPattern.MatchString(host) {
+			return unprocessable(fmt.Sprintf("%s.allowHosts[%d]", at, i), "%q is no host: expected a name such as api.example.org, with a port or without", clip(host))
+		}
+	}
+	switch kind := h.Type_.Text; {
+	case kind == "javascript":
 		switch {
-		case h.Code.Text == "":
+		case strings.TrimSpace(h.Code.Text) == "":
 			return unprocessable(at+".code", "a javascript handler needs code")
-		case active && auth == "app":
-			return unprocessable(at+".auth", "this server gives Apps no credentials of their own: a script runs with the caller's rights")
-		case len(h.AllowHosts) > 0 && active:
-			return unprocessable(at+".allowHosts", "this server has no fetch for scripts")
 		case !p.Pool.Supported() && active:
 			return unprocessable(at+".type", "this server has no sandbox for scripts: its platform cannot hold them")
 		case !p.Pool.Supported():
@@ -180,33 +297,42 @@ func (p *Platform) checkOperation(ctx context.Context, at, status string, o *r4.
 			return unprocessable(at+".code", "line %d, column %d: %s", f.Line, f.Column, f.Message)
 		}
 		return err
-	case "http":
-		if _, err := p.remoteOf(at, h); err != nil {
-			return err
-		}
-		if active && auth == "app" {
-			return unprocessable(at+".auth", "this server gives Apps no credentials of their own: expected none or caller")
-		}
-	case "internal":
-		internal := findInternal(h.URL.Text)
+	case kind == "http", kind == "webhook" && subscription:
+		_, err := p.remoteOf(at, h)
+		return err
+	case kind == "internal":
+		internal, _, err := findInternal(h.URL.Text)
 		switch {
-		case internal == nil:
-			var names []string
-			for _, h := range internalHandlers {
-				names = append(names, "internal:"+h.Name)
-			}
-			return unprocessable(at+".url", "%q is no internal handler: expected %s", clip(h.URL.Text), strings.Join(names, ", "))
+		case err != nil:
+			return unprocessable(at+".url", "%v", err)
 		case len(internal.Types) > 0 && !slices.Contains(internal.Types, typ):
 			return unprocessable(at+".url", "internal:%s is for %s, not %s", internal.Name, strings.Join(internal.Types, ", "), typ)
 		case active && internal.code != "" && !p.Pool.Supported():
 			return unprocessable(at+".url", "internal:%s needs a sandbox, which this server's platform does not have", internal.Name)
-		case active && auth == "app":
-			return unprocessable(at+".auth", "an internal handler runs with the caller's rights")
 		}
+	case subscription:
+		return unprocessable(at+".type", "%q is no handler of a subscription: expected webhook, http, javascript or internal", clip(kind))
 	default:
-		return unprocessable(at+".type", "%q is no handler of an operation: expected http, javascript or internal", clip(h.Type_.Text))
+		return unprocessable(at+".type", "%q is no handler of an operation: expected http, javascript or internal", clip(kind))
 	}
 	return nil
+}
+
+// read is an App as it is stored. It fails with not-found and deleted.
+func (p *Platform) read(ctx context.Context, id string) (*r4.App, error) {
+	v, err := p.Store.Read(ctx, "App", id)
+	if err != nil {
+		return nil, err
+	}
+	r, err := fhir.Decode(p.Service.Model, v.Body)
+	if err != nil {
+		return nil, fmt.Errorf("resource App/%s: %w", id, err)
+	}
+	a, ok := r.(*r4.App)
+	if !ok {
+		return nil, fmt.Errorf("resource App/%s is no App", id)
+	}
+	return a, nil
 }
 
 // checkUnique refuses an operation that another active App has.

@@ -25,27 +25,38 @@ type hostArgs struct {
 	Patch    json.RawMessage `json:"patch"`
 	Bundle   json.RawMessage `json:"bundle"`
 	Path     string          `json:"path"`
-	Options  struct {
-		Method     string          `json:"method"`
-		Parameters json.RawMessage `json:"parameters"`
-	} `json:"options"`
+	URL      string          `json:"url"`
+	Options  hostOptions     `json:"options"`
 }
 
-// host carries out a function of fhir with the caller's rights. An operation that
-// changes no data has none that does.
+// hostOptions are those of fhir.operation and of fetch.
+type hostOptions struct {
+	Method     string            `json:"method"`
+	Parameters json.RawMessage   `json:"parameters"`
+	Headers    map[string]string `json:"headers"`
+	Body       json.RawMessage   `json:"body"`
+}
+
+// host carries out a function of fhir with the rights of ctx. An operation that changes
+// no data has none that does.
 func (p *Platform) host(ctx context.Context, e *entry, function string, text json.RawMessage) (json.RawMessage, error) {
 	var a hostArgs
 	if err := json.Unmarshal(text, &a); err != nil {
 		return nil, outcome.Invalid("fhir.%s cannot be called with these arguments", function)
 	}
 	if writes[function] && !e.affects {
-		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: fhir.%s is not for it", e.name, e.kind, function)
+		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: fhir.%s is not for it", e.label(), e.kind, function)
 	}
 	if (function == "patch" || function == "delete" || function == "read") && a.ID == "" {
 		return nil, outcome.Invalid("fhir.%s needs an id", function)
 	}
 	s := p.Service
+	if dry, ok := ctx.Value(dryKey{}).(*dryRun); ok && (writes[function] || function == "operation" && a.Options.Method != http.MethodGet || function == "fetch") {
+		return dry.instead(function, text, &a)
+	}
 	switch function {
+	case "fetch":
+		return p.fetch(ctx, e, a.URL, a.Options)
 	case "read":
 		return version(s.Read(ctx, interaction.ReadParams{ResourceType: a.Type, ID: a.ID}))
 	case "search":

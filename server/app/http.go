@@ -28,7 +28,7 @@ type remote struct {
 	method  string
 	url     string // a template where the method is GET
 	headers http.Header
-	caller  bool // the caller's token goes along
+	auth    string // none, caller, app
 }
 
 // maxAnswer is the largest answer of an http handler, in bytes. docs/contract.md, Apps,
@@ -58,7 +58,7 @@ var (
 
 // remoteOf reads an http handler. It fails with invalid, 422.
 func (p *Platform) remoteOf(at string, h *r4.AppOperationsHandler) (*remote, error) {
-	out := &remote{method: http.MethodPost, url: h.URL.Text, headers: make(http.Header), caller: h.Auth.Text == "caller"}
+	out := &remote{method: http.MethodPost, url: h.URL.Text, headers: make(http.Header), auth: h.Auth.Text}
 	if h.Method.Text != "" {
 		out.method = strings.ToUpper(h.Method.Text)
 	}
@@ -91,13 +91,21 @@ func (p *Platform) remoteOf(at string, h *r4.AppOperationsHandler) (*remote, err
 				return nil, unprocessable(at+".headers", "%q is no header", clip(name))
 			case slices.Contains(reservedHeaders, canonical) || strings.HasPrefix(canonical, "Proxy-"):
 				return nil, unprocessable(at+".headers", "the header %s cannot be set: it belongs to the connection or to the server", canonical)
-			case strings.Contains(value, "${"):
-				return nil, unprocessable(at+".headers", "the header %s names a secret: this server keeps none for Apps", canonical)
+			case strings.Contains(secretReference.ReplaceAllStringFunc(value, namedSecret), "${"):
+				return nil, unprocessable(at+".headers", "the header %s has ${ that names no secret: expected ${secret:NAME}", canonical)
 			}
 			out.headers.Set(canonical, value)
 		}
 	}
 	return out, nil
+}
+
+// namedSecret takes a reference to a secret out of a header, where its name can be one.
+func namedSecret(reference string) string {
+	if secretName.MatchString(reference[len("${secret:") : len(reference)-1]) {
+		return ""
+	}
+	return reference
 }
 
 // expanded is the url of a call: each {name} is in its place, escaped.
@@ -177,7 +185,7 @@ func plain(v any) (string, error) {
 
 // badGateway is a 502: the handler is at fault.
 func badGateway(e *entry, format string, args ...any) *outcome.Error {
-	return outcome.New(outcome.CodeException, "%s: the handler %s", e.name, fmt.Sprintf(format, args...)).WithStatus(http.StatusBadGateway)
+	return outcome.New(outcome.CodeException, "%s: the handler %s", e.label(), fmt.Sprintf(format, args...)).WithStatus(http.StatusBadGateway)
 }
 
 // callRemote calls an http handler and judges its answer. docs/contract.md, Apps, section 3.
@@ -216,10 +224,14 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 	set("X-Request-Id", hc.RequestID)
 	caller := interaction.CallerFrom(ctx)
 	set("Traceparent", traceparent(caller.Traceparent))
-	if h.caller && caller.Token != "" {
-		set("Authorization", "Bearer "+caller.Token)
+	token, err := p.bearer(ctx, e, caller.Token)
+	if err != nil {
+		return interaction.Response{}, err
 	}
-	resp, err := p.client().Do(req)
+	if token != "" {
+		set("Authorization", "Bearer "+token)
+	}
+	resp, err := p.http.Do(req)
 	if err != nil {
 		return interaction.Response{}, p.unanswered(ctx, e, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"kiln/server/access"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
@@ -35,6 +37,12 @@ type handlerContext struct {
 	Patient       string          `json:"patient,omitempty"`
 	App           appName         `json:"app"`
 	RequestID     string          `json:"requestId,omitempty"`
+	// Of an event.
+	Event        string          `json:"event,omitempty"`
+	VersionID    string          `json:"versionId,omitempty"`
+	Previous     json.RawMessage `json:"previous,omitempty"`
+	Notification string          `json:"notificationId,omitempty"`
+	Subscription string          `json:"subscription,omitempty"`
 }
 
 type user struct {
@@ -48,11 +56,6 @@ type appName struct {
 	Version string `json:"version,omitempty"`
 }
 
-// maxDepth is how many operations of Apps may call each other.
-const maxDepth = 8
-
-type depth struct{}
-
 // operate carries out an operation of an App.
 func (p *Platform) operate(ctx context.Context, e *entry, q interaction.OperationParams) (interaction.Response, error) {
 	if err := e.where(q); err != nil {
@@ -63,48 +66,114 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 			return interaction.Response{}, err
 		}
 	}
-	n, _ := ctx.Value(depth{}).(int)
-	if n >= maxDepth {
-		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "operations of Apps call each other more than %d deep", maxDepth).WithStatus(http.StatusUnprocessableEntity)
+	nested := len(chainOf(ctx)) > 0
+	ctx, err := enter(ctx, e)
+	if err != nil {
+		return interaction.Response{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, depth{}, n+1), p.Config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.Config().Timeout)
 	defer cancel()
 	hc, raw, err := p.context(ctx, e, q)
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	text, err := json.Marshal(hc)
-	if err != nil {
-		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.name, err)
+	v := p.begin(e, hc)
+	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, raw: raw, nested: nested, log: v, params: q})
+	p.end(v, resp, err)
+	event, failed := p.audit(ctx, e, q, resp.Status, err)
+	if failed == nil {
+		// Who changes data waits until it is recorded that it did.
+		failed = p.journal.add(&record{audit: event, invocation: v}, e.affects)
 	}
-	resp, err := p.invoke(ctx, e, q, hc, text, raw, n > 0)
-	if audit := p.audit(ctx, e, q, resp.Status, err); audit != nil && err == nil {
-		return interaction.Response{}, audit
+	if failed != nil {
+		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
+		if err == nil {
+			return interaction.Response{}, fmt.Errorf("record an App's operation: %w", failed)
+		}
 	}
 	return resp, err
 }
 
-// invoke has the handler of an operation do its work.
-func (p *Platform) invoke(ctx context.Context, e *entry, q interaction.OperationParams, hc *handlerContext, text []byte, raw sandbox.Raw, nested bool) (interaction.Response, error) {
+// begin begins the log of a run of a handler.
+func (p *Platform) begin(e *entry, hc *handlerContext) *invocation {
+	return &invocation{id: uuid.Must(uuid.NewV7()), app: e.app, operation: strings.TrimPrefix(e.name, "$"), subscription: e.subscription,
+		resourceType: e.typ, resourceID: hc.ResourceID, requestID: hc.RequestID, at: p.Now()}
+}
+
+// end says in the log how a run came to its end.
+func (p *Platform) end(v *invocation, resp interaction.Response, err error) {
+	v.took, v.outcome, v.status = p.Now().Sub(v.at), "ok", resp.Status
+	if err == nil && resp.Status < 400 {
+		return
+	}
+	v.outcome = "error"
+	if err == nil {
+		v.say("error", diagnostics(resp.Body), p.Now())
+		return
+	}
+	o, ok := outcome.From(err)
+	if !ok {
+		o = outcome.New(outcome.CodeException, "internal error")
+	}
+	v.status = o.HTTPStatus()
+	var f *sandbox.Failure
+	switch {
+	case o.HTTPStatus() == http.StatusGatewayTimeout, errors.As(err, &f) && f.Kind == sandbox.KindTime:
+		v.outcome = "timeout"
+	case errors.As(err, &f) && f.Kind == sandbox.KindMemory:
+		v.outcome = "memory"
+	}
+	v.say("error", o.Error(), p.Now())
+}
+
+// invoking is one run of a handler.
+type invoking struct {
+	*entry
+	context *handlerContext
+	raw     sandbox.Raw
+	nested  bool // another run waits for this one
+	log     *invocation
+	params  interaction.OperationParams
+}
+
+// invoke has a handler do its work.
+func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Response, error) {
+	e := i.entry
+	text, err := json.Marshal(i.context)
+	if err != nil {
+		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
+	}
 	switch {
 	case e.broken != nil:
-		return interaction.Response{}, badGateway(e, "may not be called").Because(e.broken)
+		return interaction.Response{}, badGateway(e, "may not be called: %v", e.broken)
 	case e.remote != nil:
-		resp, err := p.callRemote(ctx, e, hc, text)
+		resp, err := p.callRemote(ctx, e, i.context, text)
 		return resp, p.timely(e, err)
+	case e.internal != nil:
+		if err := e.fix(i.context); err != nil {
+			return interaction.Response{}, err
+		}
+		if text, err = json.Marshal(i.context); err != nil {
+			return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
+		}
 	}
-	if e.internal != nil && e.internal.run != nil {
-		resp, err := e.internal.run(p, ctx, e, hc, q)
+	switch {
+	case e.internal != nil && e.internal.run != nil:
+		resp, err := e.internal.run(p, ctx, e, i.context, i.params)
 		return resp, p.timely(e, err)
+	case e.handler == "javascript" && !p.Enabled(ctx, FlagJavaScript):
+		return interaction.Response{}, outcome.NotSupported("%s is a script, and the feature %s is off", e.label(), FlagJavaScript)
 	}
-	result, err := p.Pool.Run(ctx, &sandbox.Call{Code: e.code, Context: text, Raw: raw, Nested: nested,
+	acting, err := p.as(ctx, e)
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Raw: i.raw, Nested: i.nested, Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
 		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
 			value, err := p.host(ctx, e, function, args)
 			return value, failureOf(err)
 		},
-		Log: func(l sandbox.Line) {
-			p.Logger.Debug("app", "app", e.app, "operation", e.name, "level", l.Level, "text", l.Text)
-		},
+		Log: i.log.line,
 	})
 	if err != nil {
 		return interaction.Response{}, p.failed(e, err)
@@ -134,9 +203,24 @@ func (p *Platform) response(result json.RawMessage) (interaction.Response, error
 // timely turns the end of the operation's time into its error.
 func (p *Platform) timely(e *entry, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return outcome.New(outcome.CodeTimeout, "%s took more than %s (apps.operation_timeout_seconds)", e.name, p.Config.Timeout).WithStatus(http.StatusGatewayTimeout)
+		return outcome.New(outcome.CodeTimeout, "%s took more than %s (%s)", e.label(), p.timeout(e), timeoutKey(e)).WithStatus(http.StatusGatewayTimeout)
 	}
 	return err
+}
+
+// timeout is how long a run of a handler may take.
+func (p *Platform) timeout(e *entry) time.Duration {
+	if e.subscription != "" {
+		return p.Config().WebhookTimeout
+	}
+	return p.Config().Timeout
+}
+
+func timeoutKey(e *entry) string {
+	if e.subscription != "" {
+		return "apps.webhook_timeout_seconds"
+	}
+	return "apps.operation_timeout_seconds"
 }
 
 // failed is the answer to a script that did not come to its end.
@@ -147,15 +231,15 @@ func (p *Platform) failed(e *entry, err error) error {
 	}
 	switch f.Kind {
 	case sandbox.KindTime, sandbox.KindMemory:
-		return outcome.New(outcome.CodeTooCostly, "%s: %s", e.name, f.Message).WithStatus(http.StatusUnprocessableEntity)
+		return outcome.New(outcome.CodeTooCostly, "%s: %s", e.label(), f.Message).Because(f).WithStatus(http.StatusUnprocessableEntity)
 	case sandbox.KindWorker:
-		return outcome.New(outcome.CodeException, "%s: %s", e.name, f.Message).Because(err)
+		return outcome.New(outcome.CodeException, "%s: %s", e.label(), f.Message).Because(err)
 	case sandbox.KindOutcome:
 		if f.Status >= 400 && f.Status < 600 {
 			return outcome.New(outcome.Code(f.Code), "%s", f.Message).WithStatus(f.Status)
 		}
 	}
-	o := outcome.New(outcome.CodeInvalid, "%s: %s", e.name, f.Error()).WithStatus(http.StatusUnprocessableEntity)
+	o := outcome.New(outcome.CodeInvalid, "%s: %s", e.label(), f.Error()).WithStatus(http.StatusUnprocessableEntity)
 	o.Issues[0].Line, o.Issues[0].Column = f.Line, f.Column
 	return o
 }
@@ -305,8 +389,8 @@ func object(list []parameters.Parameter) map[string]any {
 	return out
 }
 
-// audit records the operation. Spec: the specification, AuditEvent.
-func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) error {
+// audit is the AuditEvent of an operation. docs/contract.md, specification, AuditEvent.
+func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) ([]byte, error) {
 	result := "0"
 	if o, ok := outcome.From(failed); ok && o.HTTPStatus() < 500 || failed == nil && status >= 400 {
 		result = "4"
@@ -334,18 +418,7 @@ func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationP
 		event["entity"] = []any{map[string]any{"what": reference{"reference": e.typ + "/" + q.ID},
 			"role": map[string]string{"system": "http://terminology.hl7.org/CodeSystem/object-role", "code": "4"}}}
 	}
-	body, err := json.Marshal(event)
-	if err != nil {
-		return err
-	}
-	// The specification names the App as an agent, which R4's reference does not allow.
-	ctx = interaction.SkipValidation(access.With(context.WithoutCancel(ctx), access.Open))
-	_, err = p.Service.Create(ctx, interaction.CreateParams{ResourceType: "AuditEvent", Body: body})
-	if err != nil {
-		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", err)
-		return fmt.Errorf("record an App's operation: %w", err)
-	}
-	return nil
+	return json.Marshal(event)
 }
 
 // operationPath reads "Type/id/$name?query" of fhir.operation.

@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify"
 	"kiln/server/operation"
 	"kiln/server/outbound"
 	"kiln/server/outcome"
@@ -23,8 +26,15 @@ import (
 
 // Config is the configuration of the platform.
 type Config struct {
-	MaxOperations int           // of one App
-	Timeout       time.Duration // of one operation
+	Enabled        bool          // operations are served, and events delivered
+	JavaScript     bool          // scripts run
+	Notifications  bool          // events are delivered
+	MaxOperations  int           // of one App
+	Timeout        time.Duration // of one operation
+	WebhookTimeout time.Duration // of one attempt to hand over an event
+	WebhookRetries int           // of an event after the first attempt
+	AllowFetch     bool          // scripts may fetch from the hosts that their App names
+	LogRetention   time.Duration
 }
 
 // Platform are the Apps of a server, and its operations with theirs. Its fields are set
@@ -34,7 +44,16 @@ type Platform struct {
 	Store   *store.Store
 	Own     *operation.Set // the server's own operations
 	Pool    *sandbox.Pool
-	Config  Config
+	// Config is the configuration in force; Enabled says whether a feature flag is on for
+	// the client of a request.
+	Config  func() Config
+	Enabled func(ctx context.Context, flag string) bool
+	// Clients are the Apps' own clients; nil without authorization.
+	Clients Clients
+	// Events are notifications.
+	Events Events
+	// SecretKey seals secrets; "" keeps them as they are.
+	SecretKey string
 	// Outbound says which addresses http handlers may have.
 	Outbound outbound.Rules
 	// Bundle writes a Bundle as JSON, with links below base.
@@ -42,17 +61,37 @@ type Platform struct {
 	Now    func() time.Time
 	Logger *slog.Logger
 
-	remotes sync.Once
-	http    *http.Client // of http handlers; client makes it
+	http    *http.Client // of http handlers
+	journal *journal
+	work    context.CancelFunc
+	done    sync.WaitGroup
 
 	mu    sync.Mutex
 	state *snapshot
+	looks looks
 }
 
-// client calls http handlers.
-func (p *Platform) client() *http.Client {
-	p.remotes.Do(func() { p.http = p.Outbound.Client() })
-	return p.http
+// The feature flags of the platform.
+const (
+	FlagApps       = "apps"
+	FlagJavaScript = "apps.javascript"
+)
+
+// Start begins to keep what handlers did. Close ends it.
+func (p *Platform) Start() {
+	p.http = p.Outbound.Client()
+	p.journal = newJournal(p.Store, func(body []byte) (*store.Write, error) { return p.Service.NewWrite("AuditEvent", body) }, p.Logger)
+	ctx, cancel := context.WithCancel(context.Background())
+	p.work = cancel
+	p.done.Go(func() { p.retain(ctx) })
+}
+
+// Close writes what is still to be recorded.
+func (p *Platform) Close() {
+	p.work()
+	p.done.Wait()
+	p.journal.close()
+	p.http.CloseIdleConnections()
 }
 
 type searcher interface {
@@ -64,28 +103,107 @@ type key struct{ typ, name string }
 
 func keyOf(o *r4.AppOperations) key { return key{o.ResourceType.Text, "$" + o.Name.Text} }
 
-// entry is an operation of an active App.
+// entry is an operation or a subscription of an active App, with its handler.
 type entry struct {
-	app, version string // id and version of the App
-	typ, name    string // name has its $
-	kind         string // read, search, write, execute
-	affects      bool
-	code         string
-	internal     *internalHandler
-	remote       *remote // of an http handler
-	broken       error   // why it cannot be called
+	app, version, title string // id, version and name of the App
+	typ                 string // resource type
+	name, kind          string // of an operation, with $: read, search, write, execute
+	subscription        string // of a subscription: App/id/number
+	affects             bool   // data may be changed
+
+	handler   string // http, webhook, javascript, internal
+	auth      string // none, caller, app
+	code      string
+	hosts     []string // that a script may fetch from
+	recursive bool
+	internal  *internalHandler
+	fixed     map[string]any // parameters in the url of an internal handler
+	remote    *remote        // of an http handler
+	broken    error          // why it cannot be called
+
+	events notify.Kinds
+	filter filter
+	policy notify.Policy
+}
+
+// label names the entry in messages.
+func (e *entry) label() string {
+	if e.subscription != "" {
+		return e.subscription
+	}
+	return e.name
 }
 
 // snapshot are the Apps of a version. It is never changed.
 type snapshot struct {
-	version    int64
-	operations map[key]*entry
-	byType     map[string][]*entry // by name
+	version       int64
+	operations    map[key]*entry
+	byType        map[string][]*entry // by name
+	subscriptions map[string]*entry   // by subscriber
+}
+
+// looks share the question which version the Apps have: who asks while it is asked waits
+// for the next answer, so that it is as new as the question.
+type looks struct {
+	mu      sync.Mutex
+	running bool
+	next    *look // what begins when the one that runs has ended; nil for none
+}
+
+type look struct {
+	done    chan struct{}
+	version int64
+	err     error
+}
+
+// version is the version of the Apps, at least as new as the call.
+func (p *Platform) version(ctx context.Context) (int64, error) {
+	p.looks.mu.Lock()
+	if p.looks.running {
+		l := p.looks.next
+		if l == nil {
+			l = &look{done: make(chan struct{})}
+			p.looks.next = l
+		}
+		p.looks.mu.Unlock()
+		select {
+		case <-l.done:
+			return l.version, l.err
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	p.looks.running = true
+	p.looks.mu.Unlock()
+	version, err := p.Store.AppsVersion(ctx)
+	p.looks.mu.Lock()
+	next := p.looks.next
+	p.looks.next = nil
+	if p.looks.running = next != nil; next != nil {
+		go p.look(next)
+	}
+	p.looks.mu.Unlock()
+	return version, err
+}
+
+// look answers those who wait, and then those who have come meanwhile.
+func (p *Platform) look(l *look) {
+	for l != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		l.version, l.err = p.Store.AppsVersion(ctx)
+		cancel()
+		close(l.done)
+		p.looks.mu.Lock()
+		l = p.looks.next
+		p.looks.next = nil
+		p.looks.running = l != nil
+		p.looks.mu.Unlock()
+	}
 }
 
 // now returns the Apps in force: as new as the last write that was acknowledged before.
 func (p *Platform) now(ctx context.Context) (*snapshot, error) {
-	version, err := p.Store.AppsVersion(ctx)
+	version, err := p.version(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,25 +216,19 @@ func (p *Platform) now(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &snapshot{version: version, operations: make(map[key]*entry), byType: make(map[string][]*entry)}
+	secrets, err := p.secrets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	next := &snapshot{version: version, operations: make(map[key]*entry), byType: make(map[string][]*entry), subscriptions: make(map[string]*entry)}
 	for _, a := range apps {
-		for i := range a.Operations {
-			o := &a.Operations[i]
-			e := &entry{app: a.Header().ID.Text, version: a.Version.Text, typ: o.ResourceType.Text, name: "$" + o.Name.Text, kind: o.Type_.Text}
-			e.affects = e.kind == "write" || e.kind == "execute" && o.AffectsState.Text != "false"
-			if o.Handler != nil {
-				e.code = o.Handler.Code.Text
-				if e.internal = findInternal(o.Handler.URL.Text); o.Handler.Type_.Text != "internal" {
-					e.internal = nil
-				} else if e.internal != nil {
-					e.code = e.internal.code
-				}
-				if o.Handler.Type_.Text == "http" {
-					// It was judged when it was written; the rules may have become stricter.
-					if e.remote, e.broken = p.remoteOf("App.operations.handler", o.Handler); e.broken != nil {
-						p.Logger.Warn("an operation of an App cannot be called", "app", e.app, "operation", e.name, "error", e.broken)
-					}
-				}
+		for _, e := range p.entries(a, secrets[a.Header().ID.Text]) {
+			if e.broken != nil {
+				p.Logger.Warn("a handler of an App cannot be called", "app", e.app, "handler", e.label(), "error", e.broken)
+			}
+			if e.subscription != "" {
+				next.subscriptions[e.subscription] = e
+				continue
 			}
 			next.operations[key{e.typ, e.name}] = e
 			next.byType[e.typ] = append(next.byType[e.typ], e)
@@ -127,6 +239,58 @@ func (p *Platform) now(ctx context.Context) (*snapshot, error) {
 	}
 	p.state = next
 	return next, nil
+}
+
+// entries are the operations and subscriptions of an App. It was judged when it was
+// written; the rules may have become stricter since, and a secret may be missing.
+func (p *Platform) entries(a *r4.App, secrets map[string]string) []*entry {
+	var out []*entry
+	id := a.Header().ID.Text
+	for i := range a.Operations {
+		o := &a.Operations[i]
+		e := &entry{app: id, version: a.Version.Text, title: a.Name.Text, typ: o.ResourceType.Text, name: "$" + o.Name.Text, kind: o.Type_.Text}
+		e.affects = e.kind == "write" || e.kind == "execute" && o.AffectsState.Text != "false"
+		p.handle(e, o.Handler, secrets)
+		out = append(out, e)
+	}
+	for i := range a.Subscriptions {
+		s := &a.Subscriptions[i]
+		e := &entry{app: id, version: a.Version.Text, title: a.Name.Text, typ: s.ResourceType.Text, subscription: subscriberID(id, i), affects: true}
+		p.handle(e, handlerOf(s.Handler), secrets)
+		e.auth = "app"
+		var err error
+		e.filter, err = compileFilter(p.Service.Model, e.typ, s.Filter.Text)
+		if err == nil {
+			e.events, err = kindsOf(s.Events)
+		}
+		if err != nil && e.broken == nil {
+			e.broken = err
+		}
+		e.policy = p.policyOf(handlerOf(s.Handler))
+		out = append(out, e)
+	}
+	return out
+}
+
+// handle reads the handler of an entry.
+func (p *Platform) handle(e *entry, h *r4.AppOperationsHandler, secrets map[string]string) {
+	if h == nil {
+		return
+	}
+	e.handler, e.auth, e.code, e.recursive = h.Type_.Text, h.Auth.Text, h.Code.Text, h.Recursive.Text == "true"
+	for i := range h.AllowHosts {
+		e.hosts = append(e.hosts, strings.ToLower(h.AllowHosts[i].Text))
+	}
+	switch e.handler {
+	case "internal":
+		if e.internal, e.fixed, e.broken = findInternal(h.URL.Text); e.internal != nil {
+			e.code = e.internal.code
+		}
+	case "http", "webhook":
+		if e.remote, e.broken = p.remoteOf("App.operations.handler", h); e.broken == nil {
+			e.broken = e.remote.fill(secrets)
+		}
+	}
 }
 
 // latest is now, or what was in force last when the database does not say.
@@ -148,6 +312,9 @@ func (p *Platform) latest() *snapshot {
 
 // Affects reports whether an operation can change something where it is called.
 func (p *Platform) Affects(q interaction.OperationParams) bool {
+	if isLog(q) {
+		return false
+	}
 	if p.Own.Has(q.Name) {
 		return p.Own.Affects(q)
 	}
@@ -158,6 +325,9 @@ func (p *Platform) Affects(q interaction.OperationParams) bool {
 // Listed are the operations of a resource type, the server's own first.
 func (p *Platform) Listed(typ string) []interaction.OperationListing {
 	out := p.Own.Listed(typ)
+	if !p.Config().Enabled {
+		return out
+	}
 	for _, e := range p.latest().byType[typ] {
 		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e)})
 	}
@@ -165,7 +335,13 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 }
 
 // Version differs when Listed does.
-func (p *Platform) Version() int64 { return p.Own.Version()<<32 + p.latest().version }
+func (p *Platform) Version() int64 {
+	v := p.Own.Version()<<32 + p.latest().version<<1
+	if p.Config().Enabled {
+		v++
+	}
+	return v
+}
 
 // formTypes are the content types of the body of an App's operation.
 var formTypes = []string{"application/fhir+json", "application/json", "application/x-www-form-urlencoded"}
@@ -180,6 +356,9 @@ func (p *Platform) Accepts(name string) []string {
 
 // Run carries out an operation of the server or of an App.
 func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
+	if isLog(q) {
+		return p.log(ctx, q)
+	}
 	if p.Own.Has(q.Name) {
 		return p.Own.Run(ctx, q)
 	}
@@ -199,6 +378,9 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 		}
 		return interaction.Response{}, err
 	}
+	if !p.Enabled(ctx, FlagApps) {
+		return interaction.Response{}, outcome.NotSupported("%s is an operation of an App, and the feature %s is off", q.Name, FlagApps)
+	}
 	if q.Bundled {
 		return interaction.Response{}, outcome.NotSupported("%s is an operation of an App, which batches and transactions do not serve", q.Name)
 	}
@@ -210,13 +392,21 @@ func definitionURL(e *entry) string {
 	return "http://kiln/fhir/OperationDefinition/" + definitionID(e)
 }
 
-func definitionID(e *entry) string { return clipID("app-" + e.typ + "-" + e.name[1:]) }
+// definitionID is the logical id of the OperationDefinition, of at most 64 characters.
+func definitionID(e *entry) string {
+	id := "app-" + e.typ + "-" + e.name[1:]
+	if len(id) <= maxID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return id[:maxID-17] + "-" + hex.EncodeToString(sum[:8])
+}
 
-func clipID(s string) string { return s[:min(len(s), 64)] }
+const maxID = 64 // characters of a logical id
 
 // Definition returns the OperationDefinition of an active App's operation.
 func (p *Platform) Definition(id string) ([]byte, bool, error) {
-	if !strings.HasPrefix(id, "app-") {
+	if !strings.HasPrefix(id, "app-") || !p.Config().Enabled {
 		return nil, false, nil
 	}
 	for _, list := range p.latest().byType {

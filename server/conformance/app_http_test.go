@@ -148,8 +148,9 @@ func TestAppHTTPIsChecked(t *testing.T) {
 		{`{"type":"http","url":"https://x.example/","headers":{"Host":"y"}}`, "Host"},
 		{`{"type":"http","url":"https://x.example/","headers":{"X-App-Id":"y"}}`, "X-App-Id"},
 		{`{"type":"http","url":"https://x.example/","headers":{"X":"a\r\nY: b"}}`, "header"},
-		{`{"type":"http","url":"https://x.example/","headers":{"X":"${secret:KEY}"}}`, "secret"},
-		{`{"type":"http","url":"https://x.example/","auth":"app"}`, "auth"},
+		{`{"type":"http","url":"https://x.example/","headers":{"X":"${env:KEY}"}}`, "secret"},
+		{`{"type":"http","url":"https://x.example/","headers":{"X":"${secret:a b}"}}`, "secret"},
+		{`{"type":"http","url":"https://x.example/","retryPolicy":{"maxRetries":-1}}`, "maxRetries"},
 		{`{"type":"http","url":"https://x.example/","auth":"mine"}`, "mine"},
 	} {
 		if a := s.put("/App/a", remoteApp("a", "execute", "x", c.handler)); a.status != 422 || !strings.Contains(string(a.body), c.word) {
@@ -198,5 +199,6 @@ func TestAppInternal(t *testing.T) {
 	s.post("/Patient/p/$execute-validate", "").want(200).equal("resourceType", "OperationOutcome")
 	s.post("/Patient/$write-validate", `{"resourceType":"Patient"}`).want(200).equal("resourceType", "OperationOutcome")
 	s.put("/App/none", remoteApp("none", "execute", "none", `{"type":"internal","url":"internal:nothing"}`)).issue(422, "invalid", "internal:everything")
-	s.get("/admin/apps/handlers").want(200).equal("handlers.0.name", "everything").equal("handlers.1.name", "fhirpath").equal("handlers.2.name", "validate")
+	s.get("/admin/apps/handlers").want(200).equal("handlers.0.name", "everything").equal("handlers.1.name", "fhirpath").equal("handlers.2.name", "notify").
+		equal("handlers.3.name", "summary").equal("handlers.4.name", "validate")
 }

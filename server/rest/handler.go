@@ -32,6 +32,8 @@ type Handler struct {
 	Enter func(ctx context.Context, r *http.Request, what ratelimit.Kind) (leave func(), err error)
 	// Audit records requests; nil records nothing.
 	Audit *audit.Recorder
+	// Attribute has what a request writes known as the work of an App; nil does not ask.
+	Attribute func(ctx context.Context) context.Context
 
 	root   *web.Mux
 	routes *http.ServeMux
@@ -79,6 +81,9 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 	var recorded *audit.Request
 	if h.Audit != nil {
 		c.ctx, recorded = h.Audit.Begin(c.ctx, x, r)
+	}
+	if h.Attribute != nil && r.Method != http.MethodGet && r.Method != http.MethodHead {
+		c.ctx = h.Attribute(c.ctx)
 	}
 	defer func() {
 		if c.leave != nil {

@@ -93,7 +93,7 @@ func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) {
+	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) && !followed(ctx) {
 		ws, err := companions(ctx, ws)
 		if err != nil {
 			return err
@@ -250,7 +250,10 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	for _, e := range sorted {
 		e.finish()
 	}
-	return t.runHooks(ctx, sorted)
+	if err := t.runHooks(ctx, sorted); err != nil {
+		return err
+	}
+	return t.follow(ctx, ws)
 }
 
 func writtenTwice(e *entry, first int) error {

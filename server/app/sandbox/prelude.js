@@ -23,5 +23,18 @@
     transaction: (bundle) => call("transaction", { bundle }),
     operation: (path, options) => call("operation", { path, options }),
   });
-  return { fhir, OperationOutcomeError, fetch: (url, options) => call("fetch", { url: String(url), options }) };
+  const parse = JSON.parse;
+  const fetch = async (url, options) => {
+    const { method, headers, body } = options || {};
+    const r = await call("fetch", { url: String(url), options: { method, headers, body: body == null ? undefined : String(body) } });
+    return Object.freeze({
+      status: r.status,
+      ok: r.status >= 200 && r.status < 300,
+      url: r.url,
+      headers: Object.freeze({ get: (name) => { const v = r.headers[String(name).toLowerCase()]; return v === undefined ? null : v; } }),
+      text: async () => r.body,
+      json: async () => parse(r.body),
+    });
+  };
+  return { fhir, OperationOutcomeError, fetch };
 })

@@ -1,0 +1,82 @@
+package app
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"kiln/gen/db"
+	"kiln/server/access"
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// maxDepth is how many handlers of Apps may lead to each other, by fhir.operation and by
+// events. docs/contract.md, Apps, section 5.
+const maxDepth = 8
+
+type chainKey struct{}
+
+// chainOf are the Apps whose handlers led to what a context is for, the latest last.
+func chainOf(ctx context.Context) []string {
+	c, _ := ctx.Value(chainKey{}).([]string)
+	return c
+}
+
+// withChain has what is written in a context known as the work of a chain.
+func withChain(ctx context.Context, chain []string) context.Context {
+	ctx = context.WithValue(ctx, chainKey{}, chain)
+	return store.WithFollower(ctx, func(ctx context.Context, t *store.Tx, ws []*store.Write) error {
+		p := db.AddAppChainsParams{Chain: chain}
+		for _, w := range ws {
+			if w.Unlogged || w.Result.VersionID == 0 {
+				continue
+			}
+			p.ResourceTypes, p.ResourceIds = append(p.ResourceTypes, w.ResourceType), append(p.ResourceIds, w.ID)
+			p.Versions = append(p.Versions, int32(w.Result.VersionID))
+		}
+		if len(p.Versions) == 0 {
+			return nil
+		}
+		return db.New(t.Conn()).AddAppChains(ctx, p)
+	})
+}
+
+// enter adds an App to the chain of a context. It fails where that is too long.
+func enter(ctx context.Context, e *entry) (context.Context, error) {
+	chain := chainOf(ctx)
+	if len(chain) >= maxDepth {
+		return nil, outcome.New(outcome.CodeTooCostly, "handlers of Apps call each other more than %d deep: %s", maxDepth, strings.Join(append(slices.Clone(chain), e.app), " > ")).
+			WithStatus(http.StatusUnprocessableEntity)
+	}
+	return withChain(ctx, append(slices.Clone(chain), e.app)), nil
+}
+
+// Attribute has what a request writes known as the work of an App, where its token is that
+// of the App's own client: an http handler that calls back.
+func Attribute(ctx context.Context) context.Context {
+	c := access.From(ctx)
+	if c == nil {
+		return ctx
+	}
+	if id, ok := strings.CutPrefix(c.ClientID, clientPrefix); ok && fhir.ValidID(id) {
+		return withChain(ctx, []string{id})
+	}
+	return ctx
+}
+
+// chain are the Apps that led to a version, none where it was written by others.
+func (p *Platform) chain(ctx context.Context, v fhir.Version) ([]string, error) {
+	rows, err := db.New(p.Store.Pool()).AppChain(ctx, db.AppChainParams{ResourceType: v.ResourceType, ResourceID: v.ID, Version: int32(v.VersionID)})
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return rows[0], nil
+}
+
+// own reports whether an event is the App's own doing, which does not call it again.
+func (e *entry) own(chain []string) bool {
+	return len(chain) > 0 && chain[len(chain)-1] == e.app && !e.recursive
+}

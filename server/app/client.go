@@ -1,0 +1,99 @@
+package app
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/oauth/smart"
+	"kiln/server/access"
+	"kiln/server/outcome"
+)
+
+// clientPrefix begins the id of an App's own client.
+const clientPrefix = "app-"
+
+// Clients are the Apps' own clients of the authorization server: app-<id>, without scopes
+// until an administrator grants some. docs/contract.md, Apps, section 1.
+type Clients interface {
+	// Make makes the client of an App in a transaction, where there is none.
+	Make(ctx context.Context, conn pgx.Tx, app, name string) error
+	// Remove deletes it in a transaction; its tokens end.
+	Remove(ctx context.Context, conn pgx.Tx, app string) error
+	// Scopes are what the client was granted, "" for nothing and for a client that is
+	// disabled.
+	Scopes(ctx context.Context, app string) (string, error)
+	// Grant gives the client scopes in place of those that it had.
+	Grant(ctx context.Context, app, name string, scopes []string) error
+	// Token is an access token of the client.
+	Token(ctx context.Context, app string) (string, error)
+}
+
+// principal is whom an App itself runs as.
+func (p *Platform) principal(ctx context.Context, app string) (*access.Principal, error) {
+	if p.Clients == nil {
+		return access.Open, nil
+	}
+	text, err := p.Clients.Scopes(ctx, app)
+	if err != nil {
+		return nil, err
+	}
+	scopes, err := smart.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if scopes.Empty() {
+		return nil, outcome.New(outcome.CodeForbidden, "App/%s has no grant: an administrator gives one by POST /admin/apps/%s/grants", app, app)
+	}
+	return &access.Principal{Subject: clientPrefix + app, ClientID: clientPrefix + app, Scopes: scopes}, nil
+}
+
+// as is the context of what a handler does by fhir.*: with the caller's rights, or with
+// those of its App.
+func (p *Platform) as(ctx context.Context, e *entry) (context.Context, error) {
+	if e.auth != "app" {
+		return ctx, nil
+	}
+	c, err := p.principal(ctx, e.app)
+	if err != nil {
+		return nil, err
+	}
+	return access.With(ctx, c), nil
+}
+
+// bearer is the token that an http handler gets, "" for none.
+func (p *Platform) bearer(ctx context.Context, e *entry, callers string) (string, error) {
+	switch {
+	case e.auth == "caller":
+		return callers, nil
+	case e.auth == "app" && p.Clients != nil:
+		return p.Clients.Token(ctx, e.app)
+	}
+	return "", nil
+}
+
+// granted refuses to make an App active that has no grant and needs one.
+func (p *Platform) granted(ctx context.Context, id, at, why string) error {
+	if p.Clients == nil {
+		return nil
+	}
+	scopes, err := p.Clients.Scopes(ctx, id)
+	if err != nil || scopes != "" {
+		return err
+	}
+	return unprocessable(at, "%s, and the App has no grant: an administrator gives one by POST /admin/apps/%s/grants {\"scopes\": [\"system/…\"]} before the App is made active", why, clip(id))
+}
+
+// checkScopes reads the scopes of a grant: system scopes alone.
+func checkScopes(list []string) error {
+	for _, text := range list {
+		scope, err := smart.ParseScope(text)
+		if err != nil {
+			return outcome.Invalid("scopes: %v", err)
+		}
+		if scope.Context != smart.System {
+			return outcome.Invalid("scopes has %q: an App has no user and no patient, so expected scopes such as system/Observation.rs", clip(text))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/access"
+	"kiln/server/app/sandbox"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/outcome"
+)
+
+// logName is the operation that shows the log of an App.
+const logName = "$log"
+
+// logEntry is an invocation as $log shows it.
+type logEntry struct {
+	ID           string         `json:"id"`
+	At           string         `json:"at"`
+	Operation    string         `json:"operation,omitempty"`
+	Subscription string         `json:"subscription,omitempty"`
+	ResourceType string         `json:"resourceType"`
+	ResourceID   string         `json:"resourceId,omitempty"`
+	DurationMS   json.Number    `json:"durationMs"`
+	Outcome      string         `json:"outcome"`
+	Status       int            `json:"status"`
+	RequestID    string         `json:"requestId,omitempty"`
+	Lines        []sandbox.Line `json:"lines"`
+}
+
+const (
+	logCount    = 50
+	maxLogCount = 1000
+)
+
+// isLog reports whether an operation is GET /App/{id}/$log.
+func isLog(q interaction.OperationParams) bool {
+	return q.ResourceType == "App" && q.Name == logName && q.ID != "" && !q.Bundled
+}
+
+// log answers GET /App/{id}/$log. docs/contract.md, Apps, section 6.
+func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
+	if !q.Read {
+		return interaction.Response{}, outcome.NotSupported("%s is called by GET", logName).WithStatus(http.StatusMethodNotAllowed)
+	}
+	if err := p.Service.May(ctx, access.Read, "App", q.ID); err != nil {
+		return interaction.Response{}, err
+	}
+	if _, err := p.Service.Read(ctx, interaction.ReadParams{ResourceType: "App", ID: q.ID}); err != nil {
+		return interaction.Response{}, err
+	}
+	params := db.AppInvocationsParams{App: q.ID, Since: time.Unix(0, 0), Before: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), BeforeID: pgtype.UUID{Valid: true}}
+	count := logCount
+	for name, list := range q.Values {
+		text := list[len(list)-1]
+		switch name {
+		case "_count":
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 {
+				return interaction.Response{}, outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+			}
+			count = min(n, maxLogCount)
+		case "_since":
+			low, _, err := fhir.ParseDate(strings.Replace(text, " ", "+", 1))
+			if err != nil {
+				return interaction.Response{}, outcome.Invalid("_since is %q: expected an instant", clip(text))
+			}
+			params.Since = time.UnixMicro(low)
+		case "level":
+			if params.Level = level(text); params.Level == 0 {
+				return interaction.Response{}, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(levels, ", "))
+			}
+		case "_cursor":
+			at, id, ok := strings.Cut(text, "_")
+			micros, err := strconv.ParseInt(at, 10, 64)
+			key, err2 := uuid.Parse(id)
+			if !ok || err != nil || err2 != nil {
+				return interaction.Response{}, outcome.Invalid("_cursor is not one that this server has given out")
+			}
+			params.Before, params.BeforeID = time.UnixMicro(micros), pgtype.UUID{Bytes: key, Valid: true}
+		case "_format", "_pretty":
+		default:
+			return interaction.Response{}, outcome.Invalid("%s takes _since, _count and level, not %q", logName, clip(name))
+		}
+	}
+	params.Count = int32(count) + 1
+	rows, err := db.New(p.Store.Pool()).AppInvocations(ctx, params)
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	out := struct {
+		Invocations []logEntry `json:"invocations"`
+		Next        string     `json:"next,omitempty"`
+	}{Invocations: []logEntry{}}
+	if len(rows) > count {
+		last := rows[count-1]
+		next := url.Values{}
+		for name, list := range q.Values {
+			next[name] = slices.Clone(list)
+		}
+		next.Set("_cursor", strconv.FormatInt(last.At.UnixMicro(), 10)+"_"+uuid.UUID(last.ID.Bytes).String())
+		out.Next = "/App/" + q.ID + "/" + logName + "?" + next.Encode()
+		rows = rows[:count]
+	}
+	for _, r := range rows {
+		e := logEntry{ID: uuid.UUID(r.ID.Bytes).String(), At: r.At.UTC().Format(time.RFC3339Nano), Operation: r.Operation, Subscription: r.Subscription,
+			ResourceType: r.ResourceType, ResourceID: r.ResourceID, DurationMS: json.Number(strconv.FormatFloat(float64(r.DurationUs)/1000, 'f', -1, 64)),
+			Outcome: r.Outcome, Status: int(r.Status), RequestID: r.RequestID, Lines: []sandbox.Line{}}
+		if err := json.Unmarshal(r.Lines, &e.Lines); err != nil {
+			return interaction.Response{}, err
+		}
+		out.Invocations = append(out.Invocations, e)
+	}
+	body, err := json.Marshal(out)
+	return interaction.Response{Status: http.StatusOK, Body: body, ContentType: "application/json"}, err
+}

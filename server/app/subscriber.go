@@ -1,0 +1,364 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"kiln/gen/r4"
+	"kiln/server/access"
+	"kiln/server/app/sandbox"
+	"kiln/server/fhir"
+	"kiln/server/interaction"
+	"kiln/server/notify"
+	"kiln/server/outcome"
+)
+
+// Events are notifications, as far as Apps need them: package notify.
+type Events interface {
+	// NewRule makes a rule of events of a type and of kinds that pass a test.
+	NewRule(ctx context.Context, typ string, kinds notify.Kinds, query string, test func(ctx context.Context, e *notify.Event) bool) (notify.Rule, error)
+	// Send sends a signed message to an endpoint.
+	Send(ctx context.Context, m notify.Message) notify.Result
+	// NotifyUsers sends a message about a resource to users.
+	NotifyUsers(ctx context.Context, typ, id string, recipients []string, message string) (notify string, sent int, err error)
+}
+
+// Subscribers are the subscriptions of Apps, as subscribers of package notify: the ids are
+// App/<id>/<number>. docs/contract.md, Apps, section 5.
+type Subscribers struct {
+	Platform *Platform
+	// Rights decide what an App may see; nil lets it see everything.
+	Rights notify.Rights
+}
+
+const subscriberPrefix = "App/"
+
+func subscriberID(app string, number int) string {
+	return subscriberPrefix + app + "/" + strconv.Itoa(number)
+}
+
+// handlerOf is the handler of a subscription as one of an operation, which has the same
+// elements.
+func handlerOf(h *r4.AppSubscriptionsHandler) *r4.AppOperationsHandler {
+	if h == nil {
+		return nil
+	}
+	out := &r4.AppOperationsHandler{Type_: h.Type_, URL: h.URL, Method: h.Method, Headers: h.Headers, Code: h.Code, Auth: h.Auth, AllowHosts: h.AllowHosts, Recursive: h.Recursive}
+	if r := h.RetryPolicy; r != nil {
+		out.RetryPolicy = &r4.AppOperationsHandlerRetryPolicy{MaxRetries: r.MaxRetries, BackoffSeconds: r.BackoffSeconds}
+	}
+	return out
+}
+
+// eventKinds are the events of Apps, by name.
+var eventKinds = map[string]notify.Kind{"create": notify.Create, "update": notify.Update, "delete": notify.Delete, "vread": notify.VRead}
+
+// kindsOf reads events.
+func kindsOf(events []fhir.Code) (notify.Kinds, error) {
+	var kinds notify.Kinds
+	for i := range events {
+		k, ok := eventKinds[events[i].Text]
+		if !ok {
+			return 0, fmt.Errorf("%q is no event: expected create, update, delete or vread", clip(events[i].Text))
+		}
+		kinds |= notify.KindsOf(k)
+	}
+	if kinds == 0 {
+		return 0, errors.New("the subscription names no event: expected create, update, delete or vread")
+	}
+	return kinds, nil
+}
+
+// defaultBackoff are the times before further attempts without a retryPolicy.
+var defaultBackoff = []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second}
+
+// policyOf is when events are handed over again.
+func (p *Platform) policyOf(h *r4.AppOperationsHandler) notify.Policy {
+	policy := notify.Policy{MaxAttempts: 1 + p.Config().WebhookRetries, Backoff: defaultBackoff}
+	if h == nil || h.RetryPolicy == nil {
+		return policy
+	}
+	if n, err := strconv.Atoi(h.RetryPolicy.MaxRetries.Text); err == nil {
+		policy.MaxAttempts = 1 + n
+	}
+	if list := h.RetryPolicy.BackoffSeconds; len(list) > 0 {
+		policy.Backoff = nil
+		for i := range list {
+			n, _ := strconv.Atoi(list[i].Text) // was checked
+			policy.Backoff = append(policy.Backoff, time.Duration(n)*time.Second)
+		}
+	}
+	return policy
+}
+
+// Prefix implements notify.SubscriberKind.
+func (Subscribers) Prefix() string { return subscriberPrefix }
+
+// ResourceType implements notify.SubscriberKind.
+func (Subscribers) ResourceType() string { return "App" }
+
+// Timeout implements notify.SubscriberKind.
+func (s Subscribers) Timeout() time.Duration { return s.Platform.Config().WebhookTimeout }
+
+// Load implements notify.SubscriberKind.
+func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber, error) {
+	p := s.Platform
+	var apps []*r4.App
+	if id == "" {
+		var err error
+		if apps, err = p.active(ctx, p.Store); err != nil {
+			return nil, err
+		}
+	} else {
+		a, err := p.read(ctx, id)
+		switch {
+		case outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case a.Status.Text == "active":
+			apps = append(apps, a)
+		}
+	}
+	var out []*notify.Subscriber
+	for _, a := range apps {
+		for _, e := range p.entries(a, nil) {
+			if e.subscription == "" || e.events == 0 {
+				continue
+			}
+			rule, err := p.Events.NewRule(ctx, e.typ, e.events, "", func(ctx context.Context, event *notify.Event) bool { return p.wanted(ctx, e, event) })
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, &notify.Subscriber{ID: e.subscription, Rules: []notify.Rule{rule}, Queued: true})
+		}
+	}
+	return out, nil
+}
+
+// subject is the version that an event is about: of a deletion the one deleted.
+func subject(e *notify.Event) fhir.Version {
+	if e.Kind == notify.Delete {
+		return e.Previous
+	}
+	return e.Version
+}
+
+// wanted reports whether an event passes the filter, and is neither the App's own doing
+// nor at the end of too long a chain.
+func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bool {
+	if !e.filter.passes(subject(event).Body) {
+		return false
+	}
+	if event.Kind == notify.VRead {
+		return true
+	}
+	chain, err := p.chain(ctx, event.Version)
+	if err != nil {
+		return true // Deliver asks again
+	}
+	if e.own(chain) {
+		return false
+	}
+	if len(chain) >= maxDepth {
+		p.cut(e, event, chain)
+		return false
+	}
+	return true
+}
+
+// cut tells in the log that a chain of Apps has come to its end.
+func (p *Platform) cut(e *entry, event *notify.Event, chain []string) {
+	v := p.begin(e, &handlerContext{ResourceID: event.Version.ID})
+	v.outcome, v.status = "error", http.StatusUnprocessableEntity
+	v.say("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
+		event.Kind, event.Version.ResourceType, event.Version.ID, maxDepth, strings.Join(chain, " > ")), p.Now())
+	p.Logger.Warn("a chain of Apps is cut", "app", e.app, "subscription", e.subscription, "chain", chain)
+	_ = p.journal.add(&record{invocation: v}, false)
+}
+
+// Policy implements notify.SubscriberKind.
+func (s Subscribers) Policy(subscriber string) notify.Policy {
+	if e := s.Platform.latest().subscriptions[subscriber]; e != nil {
+		return e.policy
+	}
+	return notify.Policy{MaxAttempts: 1}
+}
+
+// Deliver implements notify.SubscriberKind.
+func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.Delivery, body []byte) notify.Result {
+	p := s.Platform
+	result := notify.Result{At: time.Now()}
+	defer func() { result.Duration = time.Since(result.At) }()
+	fail := func(format string, args ...any) notify.Result {
+		result.Err = fmt.Sprintf(format, args...)
+		return result
+	}
+	apps, err := p.now(ctx)
+	if err != nil {
+		return fail("the Apps in force are not known")
+	}
+	e := apps.subscriptions[subscriber]
+	switch {
+	case e == nil:
+		result.Gone = true
+		return fail("the App is not active, or has no such subscription")
+	case !p.Config().Enabled:
+		result.RetryAfter = time.Minute
+		return fail("the feature %s is off", FlagApps)
+	}
+	caller, err := p.principal(ctx, e.app)
+	if outcome.Is(err, outcome.CodeForbidden) {
+		result.Withheld = true
+		return result
+	}
+	if err != nil {
+		return fail("what the App may do is not known")
+	}
+	ctx = access.With(ctx, caller)
+	v := subject(d.Event)
+	if s.Rights != nil && !caller.IsOpen() {
+		seen, err := s.Rights.Sees(ctx, caller, v, p.index(v))
+		if err != nil {
+			return fail("whether the App may read the resource cannot be told")
+		}
+		if !seen {
+			result.Withheld = true
+			return result
+		}
+	}
+	if d.Event.Kind != notify.VRead {
+		chain, err := p.chain(ctx, d.Event.Version)
+		if err != nil {
+			return fail("who wrote the resource is not known")
+		}
+		if e.own(chain) {
+			result.Withheld = true
+			return result
+		}
+		ctx = context.WithValue(ctx, chainKey{}, chain)
+	}
+	if ctx, err = enter(ctx, e); err != nil {
+		result.Gone = true
+		return fail("%v", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.Config().WebhookTimeout)
+	defer cancel()
+	hc := p.eventContext(e, caller, d.Event, d.ID)
+	log := p.begin(e, hc)
+	result = p.deliver(ctx, e, d, body, hc, log)
+	_ = p.journal.add(&record{invocation: log}, false)
+	return result
+}
+
+// deliver hands an event over to the handler.
+func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, body []byte, hc *handlerContext, log *invocation) notify.Result {
+	if e.remote != nil && e.broken == nil {
+		r := p.post(ctx, e, d.ID, body)
+		log.took, log.status, log.outcome = r.Duration, r.Status, "ok"
+		switch {
+		case r.TimedOut:
+			log.outcome, log.status = "timeout", http.StatusGatewayTimeout
+		case !r.OK():
+			log.outcome = "error"
+		}
+		if !r.OK() {
+			log.say("error", r.Err, p.Now())
+		}
+		return r
+	}
+	result := notify.Result{At: time.Now()}
+	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, raw: sandbox.Raw{Resource: string(hc.Resource)}, log: log,
+		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
+	resp.Release()
+	p.end(log, resp, err)
+	result.Duration, result.Status = time.Since(result.At), log.status
+	if err != nil {
+		result.Err, result.TimedOut = "internal error", log.outcome == "timeout"
+		if o, ok := outcome.From(err); ok {
+			result.Err = o.Error()
+		}
+	}
+	return result
+}
+
+// post sends the notification, with the App beside the other fields.
+func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte) notify.Result {
+	u, err := url.Parse(e.remote.url)
+	if err == nil {
+		body, err = p.message(e, body)
+	}
+	headers := e.remote.headers.Clone()
+	headers.Set("X-App-Id", e.app)
+	headers.Set("X-Resource-Type", e.typ)
+	if e.remote.auth == "app" && err == nil {
+		var token string
+		if token, err = p.bearer(ctx, e, ""); token != "" {
+			headers.Set("Authorization", "Bearer "+token)
+		}
+	}
+	if err != nil {
+		return notify.Result{At: time.Now(), Err: "the request cannot be made"}
+	}
+	return p.Events.Send(ctx, notify.Message{Method: e.remote.method, URL: u, Header: headers, ID: id.String(), Subscriber: e.subscription,
+		ContentType: "application/json", Body: body, Timeout: p.Config().WebhookTimeout})
+}
+
+// message is a Notification message with the App.
+func (p *Platform) message(e *entry, body []byte) ([]byte, error) {
+	app, err := json.Marshal(appName{e.app, e.version})
+	if err != nil {
+		return nil, err
+	}
+	out := append(append([]byte(nil), body[:len(body)-1]...), `,"app":`...)
+	return append(append(out, app...), '}'), nil
+}
+
+// eventContext is what a handler is told of an event.
+func (p *Platform) eventContext(e *entry, c *access.Principal, event *notify.Event, id uuid.UUID) *handlerContext {
+	hc := &handlerContext{Type: "event", ResourceType: e.typ, ResourceID: event.Version.ID, Resource: event.Version.Body, App: appName{e.app, e.version},
+		Event: event.Kind.String(), VersionID: strconv.Itoa(event.Version.VersionID), Previous: event.Previous.Body, Notification: id.String(), Subscription: e.subscription,
+		RequestID: id.String()}
+	if len(hc.Resource) == 0 {
+		hc.Resource = nil
+	}
+	if c != nil {
+		hc.User, hc.Client = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID
+	}
+	return hc
+}
+
+// index is what a version leaves in the search index, nil where it cannot be told.
+func (p *Platform) index(v fhir.Version) *fhir.Index {
+	if len(v.Body) == 0 {
+		return nil
+	}
+	r, err := p.Store.Indexer.Decode(v.Body)
+	if err != nil {
+		return nil
+	}
+	x, _ := p.Store.Indexer.Index(v.ID, r)
+	return x
+}
+
+// DeadLetter implements notify.SubscriberKind.
+func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *notify.Delivery, reason string) {
+	p := s.Platform
+	e := p.latest().subscriptions[subscriber]
+	if e == nil {
+		return
+	}
+	v := p.begin(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
+	v.outcome, v.status = "error", http.StatusUnprocessableEntity
+	v.say("error", fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason), p.Now())
+	_ = p.journal.add(&record{invocation: v}, false)
+}
