@@ -46,11 +46,17 @@ func (k keyPair) jwks() map[string]any {
 
 func (k keyPair) sign(t testing.TB, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES384, Key: jose.JSONWebKey{Key: k.private, KeyID: k.public.KeyID}}, nil)
+	b, err := json.Marshal(claims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(claims)
+	return k.signText(t, b)
+}
+
+// signText signs any bytes.
+func (k keyPair) signText(t testing.TB, b []byte) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES384, Key: jose.JSONWebKey{Key: k.private, KeyID: k.public.KeyID}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
