@@ -20,7 +20,7 @@ func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
 	s.onClose(pool.Close)
 	p := &app.Platform{Service: i, Store: s.Store, Own: s.Operations, Pool: pool, Bundle: rest.BundleJSON, Now: time.Now, Logger: s.Logger,
 		Config: s.platformConfig, Enabled: s.enabled, SecretKey: s.Config.Auth.Signing.EncryptionKey,
-		Outbound: outbound.Rules{AllowHTTP: webhook.AllowHTTP, AllowPrivate: webhook.AllowPrivate, MaxIdle: webhook.MaxConcurrent}}
+		Outbound: outbound.Rules{AllowHTTP: webhook.AllowHTTP, AllowPrivate: webhook.AllowPrivate, MaxIdle: webhook.MaxConcurrent, Tracing: &s.tracing, Name: "app"}}
 	if s.Store.Hooks == nil {
 		s.Store.Hooks = make(map[string]store.Hook)
 	}

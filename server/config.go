@@ -24,6 +24,7 @@ type Config struct {
 	Audit       AuditConfig       `koanf:"audit"`
 	Apps        AppsConfig        `koanf:"apps" restart:""`
 	Log         LogConfig         `koanf:"log"`
+	Telemetry   TelemetryConfig   `koanf:"telemetry"`
 
 	Notifications NotificationsConfig `koanf:"notifications" restart:""`
 }
@@ -107,6 +108,7 @@ func Default() Config {
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
 		Apps:        defaultApps,
+		Telemetry:   TelemetryConfig{SampleRatio: 1},
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors", SlowSearchMS: 1000},
 
 		Notifications: defaultNotifications(),
@@ -153,6 +155,7 @@ func (c Config) Check() error {
 	p.join(c.Notifications.check())
 	p.join(c.Server.TLS.check())
 	p.join(c.Audit.check())
+	c.Telemetry.check(&p)
 	p.join(c.Auth.Check())
 	return p.err()
 }

@@ -67,13 +67,16 @@ func (s *Server) derive(c Config, o Options) {
 	}
 	s.derived.Store(&derived{
 		web: web.Settings{CORS: web.CORS{Origins: c.Server.AllowedOrigins}, Proxies: proxies, LogAccess: web.LogAccess(c.Log.Access),
-			VersionConflictStatus: c.FHIR.VersionConflictStatus},
+			ServerTiming: c.Telemetry.ServerTiming, VersionConflictStatus: c.FHIR.VersionConflictStatus},
 		interaction: interaction.Settings{DefaultCount: c.Search.DefaultCount, MaxCount: c.Search.MaxCount, RefuseUpdateCreate: !c.FHIR.UpdateCreate,
 			RefuseSystemHistory: !c.FHIR.SystemHistory, Explain: func(ctx context.Context) bool { return s.enabled(ctx, "search.explain") },
 			SearchTimeout: time.Duration(c.Search.TimeoutSeconds) * time.Second, VersionConflictStatus: c.FHIR.VersionConflictStatus},
 		limits:        limits(c.Auth.RateLimiting),
 		notifications: c.notifications(),
 	})
+	if err := s.tracing.Configure(context.Background(), c.Telemetry.tracing(o.Version)); err != nil {
+		s.Logger.Error("telemetry", slog.Any("error", err))
+	}
 	if o.LogLevel != nil {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(c.Log.Level)); err == nil {
@@ -81,7 +84,7 @@ func (s *Server) derive(c Config, o Options) {
 		}
 	}
 	if s.Terminology != nil {
-		if err := s.Terminology.Configure(!c.Terminology.Enabled, c.Terminology.server()); err != nil {
+		if err := s.Terminology.Configure(!c.Terminology.Enabled, s.terminologyServer(c.Terminology)); err != nil {
 			s.Logger.Error("terminology", slog.Any("error", err))
 		}
 	}

@@ -15,7 +15,7 @@ func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
 		Settings: func() *notify.Config { return &s.derived.Load().notifications },
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
-		Log: s.Logger, Metrics: s.Metrics,
+		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
 	}
 	if s.Service.Access != nil {
 		n.Rights = notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}

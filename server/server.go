@@ -35,6 +35,7 @@ import (
 	"kiln/server/searchparam"
 	"kiln/server/settings"
 	"kiln/server/store"
+	"kiln/server/telemetry"
 	"kiln/server/terminology"
 	"kiln/server/validate"
 	"kiln/server/web"
@@ -57,14 +58,17 @@ type Server struct {
 	Streams     *web.OpenStreams
 	Handler     http.Handler // every path
 
-	derived  atomic.Pointer[derived]
-	limiter  *ratelimit.Limiter
-	audit    *audit.Recorder
-	admin    *admin.Part
-	version  string
-	served   atomic.Int64 // requests
-	profiles profiles     // that are stored
-	closers  []func()     // in the order of building; Close runs them backwards
+	derived atomic.Pointer[derived]
+	tracing telemetry.Tracing
+	// terminologyClient calls the terminology server.
+	terminologyClient *http.Client
+	limiter           *ratelimit.Limiter
+	audit             *audit.Recorder
+	admin             *admin.Part
+	version           string
+	served            atomic.Int64 // requests
+	profiles          profiles     // that are stored
+	closers           []func()     // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
 	authorizationEvents *auditLog     // sign-ins, tokens and decisions; nil likewise
@@ -112,6 +116,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Store, err = s.openStore(ctx); err != nil {
 		return nil, err
 	}
+	s.tracing.Logger = o.Logger
+	s.terminologyClient = &http.Client{Transport: telemetry.Transport{Base: http.DefaultTransport, Tracing: &s.tracing, Name: "terminology"}}
+	s.onClose(s.tracing.Close)
 	if err := s.openSettings(ctx, o); err != nil { // what administrators have changed
 		return nil, err
 	}
@@ -273,6 +280,7 @@ func (s *Server) mux() *web.Mux {
 		Limiter:  s.limiter,
 		Settings: func() *web.Settings { return &s.derived.Load().web },
 		Metrics:  web.NewMetrics(s.Metrics),
+		Tracing:  &s.tracing,
 		Logger:   s.Logger,
 	}
 }

@@ -21,7 +21,7 @@ func (s *Server) terminology() (*terminology.Service, error) {
 		Disabled:  !c.Enabled,
 		Packages:  definitions.Embedded,
 		Resources: s.Store,
-		Server:    c.server(),
+		Server:    s.terminologyServer(c),
 		Answers:   s.Store,
 		Sets:      s.Store,
 		Logger:    s.Logger,
@@ -31,6 +31,16 @@ func (s *Server) terminology() (*terminology.Service, error) {
 	}
 	s.background(t.Run)
 	return t, nil
+}
+
+// terminologyServer is the terminology server that is asked; the calls are told in the
+// traces of their requests.
+func (s *Server) terminologyServer(c TerminologyConfig) terminology.ServerConfig {
+	out := c.server()
+	if out.URL != "" {
+		out.Client = s.terminologyClient
+	}
+	return out
 }
 
 // server is the terminology server that is asked.

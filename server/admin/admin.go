@@ -46,7 +46,7 @@ func (p *Part) Mount(m *web.Mux) {
 	m.HandleFunc(web.Health, "GET /health/live", alive)
 	m.Handle(web.Health, "GET /health/ready", ready(p.Ready))
 	m.Handle(web.Health, "GET /health", ready(p.Ready))
-	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{}))
+	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	p.mountConfig(m)
 	p.mountState(m)
 	p.mountSearches(m)

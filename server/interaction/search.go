@@ -15,6 +15,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
+	"kiln/server/telemetry"
 )
 
 // SearchParams are the inputs of a search.
@@ -97,7 +98,10 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 		ctx = bounded
 	}
 	began := time.Now()
-	found, err := from.Search(ctx, q)
+	searching, span := telemetry.Start(ctx, "search")
+	found, err := from.Search(searching, q)
+	span.Fail(err)
+	span.End()
 	if s.Searched != nil {
 		rows := 0
 		if err == nil {

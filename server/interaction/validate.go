@@ -6,6 +6,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/telemetry"
 )
 
 // Validator judges resources before they are stored.
@@ -35,7 +36,9 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 		return nil
 	}
 	s.Parameters.Current() // what profiles say is as new as the search parameters
+	ctx, span := telemetry.Start(ctx, "validation")
 	issues := s.Validator.Validate(ctx, r)
+	span.End()
 	for _, i := range issues {
 		if i.Severity == outcome.Failure || i.Severity == outcome.Fatal {
 			return outcome.Unprocessable(issues)

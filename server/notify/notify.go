@@ -23,6 +23,7 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
+	"kiln/server/telemetry"
 	"kiln/server/web"
 )
 
@@ -42,6 +43,8 @@ type Service struct {
 	Log    *slog.Logger
 	// Metrics gets the service's figures; nil counts nothing.
 	Metrics prometheus.Registerer
+	// Tracing makes the spans of webhooks; nil makes none.
+	Tracing *telemetry.Tracing
 
 	feed    *store.Feed
 	metrics *metrics

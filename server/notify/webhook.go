@@ -203,7 +203,7 @@ func failure(err error, timedOut bool, timeout time.Duration) string {
 // rules say which endpoints may be called.
 func (s *Service) rules() outbound.Rules {
 	w := s.Settings().Webhook
-	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent}
+	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent, Tracing: s.Tracing, Name: "webhook"}
 }
 
 // checkEndpoint refuses what rules refuse before it is dialled.

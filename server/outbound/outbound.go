@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"kiln/server/telemetry"
 )
 
 // Rules say which addresses may be called. docs/contract.md, Notifications, section 4.
@@ -25,6 +27,10 @@ type Rules struct {
 	// Lookup resolves names; nil asks the system.
 	Lookup  func(host string) ([]netip.Addr, error)
 	MaxIdle int // connections kept open to one host
+	// Tracing measures the calls and tells them whose they are; nil does so for those of
+	// a request only. Name is that of the spans.
+	Tracing *telemetry.Tracing
+	Name    string
 }
 
 // errAddress is of an endpoint at an address that the server does not call.
@@ -119,17 +125,18 @@ func Client(rules func() Rules) *http.Client {
 		}
 		return nil, err
 	}
+	at := rules()
 	return &http.Client{
-		Transport: &http.Transport{
+		Transport: telemetry.Transport{Tracing: at.Tracing, Name: at.Name, Base: &http.Transport{
 			DialContext:            dial,
 			ForceAttemptHTTP2:      true,
 			MaxIdleConns:           1000,
-			MaxIdleConnsPerHost:    max(2, rules().MaxIdle),
+			MaxIdleConnsPerHost:    max(2, at.MaxIdle),
 			IdleConnTimeout:        90 * time.Second,
 			TLSHandshakeTimeout:    10 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true,
-		},
+		}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

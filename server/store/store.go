@@ -18,6 +18,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/search/strategy"
+	"kiln/server/telemetry"
 )
 
 // Config says where the data is. Only URL is needed.
@@ -160,6 +161,7 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
 	}
+	c.ConnConfig.Tracer = telemetry.Statements{}
 	s.liveness.watch(&c.ConnConfig.Config)
 	c.BeforeConnect = s.liveness.admit
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {

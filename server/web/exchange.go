@@ -14,6 +14,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/telemetry"
 )
 
 // Exchange is one request on its way: the ResponseWriter that handlers get, and
@@ -34,6 +35,9 @@ type Exchange struct {
 	status int
 	bytes  int
 	stream bool // long-lived: not slow
+
+	span    telemetry.Span
+	timings *telemetry.Timings // nil where they are not asked for
 	// guarded says that the request needed a token.
 	guarded bool
 }
@@ -68,14 +72,24 @@ func (x *Exchange) Status() int { return x.status }
 func (x *Exchange) WriteHeader(status int) {
 	if x.status == 0 && status >= http.StatusOK {
 		x.status = status
+		x.tellTimings()
 	}
 	x.ResponseWriter.WriteHeader(status)
+}
+
+// tellTimings writes where the time went, up to now. Spec:
+// https://www.w3.org/TR/server-timing/.
+func (x *Exchange) tellTimings() {
+	if x.timings != nil {
+		x.Header()["Server-Timing"] = []string{x.timings.Header(time.Since(x.start))}
+	}
 }
 
 // Write counts the bytes.
 func (x *Exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.status = http.StatusOK
+		x.tellTimings()
 	}
 	n, err := x.ResponseWriter.Write(b)
 	x.bytes += n
@@ -89,6 +103,7 @@ func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 func (x *Exchange) Flush() {
 	if x.status == 0 {
 		x.status = http.StatusOK
+		x.tellTimings()
 	}
 	_ = http.NewResponseController(x.ResponseWriter).Flush() // a client that has gone needs none
 }

@@ -10,6 +10,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/telemetry"
 )
 
 // Mux is the root of all paths. Its fields are set before the first Handle.
@@ -25,6 +26,8 @@ type Mux struct {
 	// be nil.
 	Decided func(x *Exchange, r *http.Request)
 	Metrics *Metrics // nil counts nothing
+	// Tracing makes the spans of requests; nil makes none.
+	Tracing *telemetry.Tracing
 	Logger  *slog.Logger
 
 	routes   http.ServeMux
@@ -138,6 +141,12 @@ func open(path string) bool {
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &Exchange{ResponseWriter: w, Route: "other", ID: requestID(r), mux: m, ctx: r.Context(), path: r.URL.Path, start: time.Now()}
 	w.Header()["X-Request-Id"] = []string{x.ID}
+	if m.Tracing != nil {
+		x.ctx, x.span = m.Tracing.Request(x.ctx, r)
+	}
+	if m.Now().ServerTiming {
+		x.ctx, x.timings = telemetry.WithTimings(x.ctx)
+	}
 	pace(w, r, paceGrace)
 	defer m.finish(x, r)
 	if m.Now().CORS.answer(x, r) {
@@ -172,6 +181,7 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 		b.stop()
 	}
 	m.observe(x, r)
+	x.span.Answered(r.Method, x.Route, x.ID, x.status)
 	if x.guarded && m.Decided != nil {
 		m.Decided(x, r)
 	}
@@ -191,9 +201,10 @@ func (m *Mux) Allowed(r *http.Request) []string {
 
 // Settings are what of the configuration can change while the service runs.
 type Settings struct {
-	CORS      CORS
-	Proxies   Proxies
-	LogAccess LogAccess // which requests are logged
+	CORS         CORS
+	Proxies      Proxies
+	LogAccess    LogAccess // which requests are logged
+	ServerTiming bool      // answers have the header Server-Timing
 	// VersionConflictStatus answers version conflicts: 409 or 412; 0 is 409.
 	VersionConflictStatus int
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kiln/server/telemetry"
 )
 
 // LogAccess says which requests are logged.
@@ -30,7 +32,7 @@ func (m *Mux) observe(x *Exchange, r *http.Request) {
 		x.status = http.StatusOK
 	}
 	if m.Metrics != nil {
-		m.Metrics.observe(x.Route, x.status, took)
+		m.Metrics.observe(x.Route, x.status, took, telemetry.TraceID(x.ctx))
 	}
 	level := slog.LevelInfo
 	switch log := m.Now().LogAccess; {
@@ -72,7 +74,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) observe(route string, status int, took time.Duration) {
-	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
-	m.duration.WithLabelValues(route).Observe(took.Seconds())
+func (m *Metrics) observe(route string, status int, took time.Duration, traceID string) {
+	requests, duration := m.requests.WithLabelValues(route, strconv.Itoa(status)), m.duration.WithLabelValues(route)
+	if traceID != "" {
+		exemplar := prometheus.Labels{"trace_id": traceID}
+		if r, ok := requests.(prometheus.ExemplarAdder); ok {
+			r.AddWithExemplar(1, exemplar)
+		}
+		if d, ok := duration.(prometheus.ExemplarObserver); ok {
+			d.ObserveWithExemplar(took.Seconds(), exemplar)
+		}
+		return
+	}
+	requests.Inc()
+	duration.Observe(took.Seconds())
 }
