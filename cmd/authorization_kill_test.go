@@ -431,7 +431,7 @@ func TestKilledWithinTheCodeFlow(t *testing.T) {
 				f := &codeFlow{t: t, dying: dying, safe: safe, database: conn}
 				arm := func() { k.after.Store(after); k.left.Store(int64(n)) }
 				var first *tokenAnswer
-				form := url.Values{}
+				var form url.Values
 				switch step {
 				case "token":
 					form = codeForm(f.pages(""))

@@ -71,6 +71,7 @@ type service struct {
 	t      testing.TB
 	server *oauth.Server
 	web    *httptest.Server
+	mux    *web.Mux
 	url    string // of the database
 	base   string
 	clock  *atomic.Int64
@@ -107,6 +108,7 @@ func startOn(t testing.TB, database, issuer string, change ...func(*oauth.Option
 		t.Fatalf("start: %v", err)
 	}
 	mux := &web.Mux{Verifier: s.server, Logger: o.Logger, Settings: func() *web.Settings { return &web.Settings{CORS: web.CORS{Origins: []string{"*"}}} }}
+	s.mux = mux
 	s.server.Mount(mux)
 	mux.HandleRest(web.FHIR, whoami{})
 	s.web = &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}
