@@ -25,7 +25,8 @@ import (
 
 // TestMain lets a test run this program as kiln, so that it can be killed.
 func TestMain(m *testing.M) {
-	if os.Getenv("RUN_AS_KILN") != "" {
+	// The processes of scripts have no environment.
+	if os.Getenv("RUN_AS_KILN") != "" || len(os.Args) > 1 && os.Args[1] == "sandbox-worker" {
 		os.Unsetenv("RUN_AS_KILN")
 		main()
 		os.Exit(0)
@@ -39,7 +40,7 @@ func realServer(t *testing.T, front func(next http.Handler) http.Handler) (base 
 	t.Helper()
 	cfg := server.Default()
 	cfg.Database.URL = storetest.New(t)
-	s, err := server.New(t.Context(), cfg, server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)})
+	s, err := server.New(t.Context(), cfg, server.Options{Version: "test", Sandbox: []string{os.Args[0], "sandbox-worker"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	c.AddCommand(serve(), migrate(), load(), pack(), administer(), path(), config(), token(), backupCommand(), restoreCommand(), doctor(), version(), sandboxWorker())
+	c.AddCommand(serve(), migrate(), load(), pack(), administer(), apps(), path(), config(), token(), backupCommand(), restoreCommand(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
 			continue
@@ -44,7 +44,7 @@ func addShared(c *cobra.Command) {
 		address, asJSON = true, false
 	case "config", "doctor":
 		address = true
-	case "load":
+	case "app", "load":
 		database = false
 	case "package", "version":
 		file, database = false, false
