@@ -404,7 +404,7 @@ func TestKilledWithinTheCodeFlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	storePatient(t, safe.base, database)
+	storePatient(t, safe.base, database, "p1")
 
 	steps := []string{"request", "login", "authorize", "select_patient", "token", "refresh"}
 	every := os.Getenv("KILN_KILLS") == "all"
@@ -472,8 +472,8 @@ func TestKilledWithinTheCodeFlow(t *testing.T) {
 	}
 }
 
-// storePatient stores Patient/p1.
-func storePatient(t *testing.T, base, database string) {
+// storePatient stores a patient.
+func storePatient(t *testing.T, base, database, id string) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "admin", "apikey", "create", "--scope", "system/*.cruds")
 	c.Env = append(os.Environ(), "RUN_AS_KILN=1", "KILN_DATABASE__URL="+database)
@@ -482,7 +482,7 @@ func storePatient(t *testing.T, base, database string) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	r, err := http.NewRequest("PUT", base+"/fhir/Patient/p1", strings.NewReader(`{"resourceType":"Patient","id":"p1","name":[{"family":"Lovelace"}]}`))
+	r, err := http.NewRequest("PUT", base+"/fhir/Patient/"+id, strings.NewReader(`{"resourceType":"Patient","id":"`+id+`","name":[{"family":"Lovelace"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

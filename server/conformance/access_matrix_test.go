@@ -389,6 +389,9 @@ func TestAccessRandomWalk(t *testing.T) {
 		}
 	}
 	for step := range steps {
+		if step > 0 && step%10_000 == 0 {
+			t.Logf("%d requests", step)
+		}
 		app := s.as(patientApp("alpha", scopes[rnd.IntN(len(scopes))]))
 		h := hidden[rnd.IntN(len(hidden))]
 		// absent has the type and the length of the hidden id.
