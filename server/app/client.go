@@ -67,6 +67,9 @@ func (p *Platform) bearer(ctx context.Context, e *entry, callers string) (string
 	case e.auth == "caller":
 		return callers, nil
 	case e.auth == "app" && p.Clients != nil:
+		if _, err := p.principal(ctx, e.app); err != nil {
+			return "", err
+		}
 		return p.Clients.Token(ctx, e.app)
 	}
 	return "", nil

@@ -196,6 +196,9 @@ func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ 
 		return interaction.Response{}, outcome.NotSupported("there is no patient compartment")
 	}
 	for _, typ := range interaction.CompartmentTypes(compartment) {
+		if typ == "AuditEvent" {
+			continue // who looked at the record is not of it
+		}
 		one, err := p.summaryOf(ctx, typ, hc.ResourceID)
 		if outcome.Is(err, outcome.CodeForbidden) {
 			continue
