@@ -204,11 +204,15 @@ WHERE m.created < @before;
 -- What is known of Subscriptions.
 
 -- name: PutSubscription :exec
-INSERT INTO notification_subscription (id, status, owner, started, failing, error, attempts, due)
-VALUES (@id, @status, @owner, @started, sqlc.narg(failing), @error, 0, sqlc.narg(due))
+INSERT INTO notification_subscription (id, status, owner, owned_from, started, failing, error, attempts, due)
+VALUES (@id, @status, @owner, @version, @started, sqlc.narg(failing), @error, 0, sqlc.narg(due))
 ON CONFLICT (id) DO UPDATE
 SET status = excluded.status,
     owner = CASE WHEN @keep_owner::boolean THEN notification_subscription.owner ELSE excluded.owner END,
+    owned_from = CASE WHEN @keep_owner::boolean
+            OR notification_subscription.owner ->> 'subject' IS NOT DISTINCT FROM excluded.owner ->> 'subject'
+                AND notification_subscription.owner ->> 'client' IS NOT DISTINCT FROM excluded.owner ->> 'client'
+        THEN notification_subscription.owned_from ELSE excluded.owned_from END,
     started = CASE WHEN excluded.status = 'off' THEN false ELSE notification_subscription.started OR excluded.started END,
     failing = CASE WHEN excluded.status = 'error' THEN coalesce(notification_subscription.failing, excluded.failing)
                    WHEN excluded.status = 'requested' THEN notification_subscription.failing END,
@@ -228,6 +232,22 @@ SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s
 FROM notification_subscription s
 WHERE s.id > @after AND s.status <> 'off'
 ORDER BY s.id
+LIMIT @count;
+
+-- name: SubscriptionOwners :many
+SELECT s.id, s.owner, s.owned_from
+FROM notification_subscription s
+WHERE s.id = ANY (@ids::text[]);
+
+-- name: DistinctOwners :many
+SELECT DISTINCT s.owner
+FROM notification_subscription s
+WHERE s.status <> 'off' AND s.owner <> '{}'::jsonb;
+
+-- name: SubscriptionsOf :many
+SELECT s.id
+FROM notification_subscription s
+WHERE s.status <> 'off' AND s.owner = @owner
 LIMIT @count;
 
 -- name: CountSubscriptions :one

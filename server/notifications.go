@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"kiln/gen/index"
 	"kiln/server/app"
 	"kiln/server/fhir"
 	"kiln/server/notify"
@@ -32,6 +33,10 @@ func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
 		return nil, err
 	}
 	s.onClose(n.Close)
+	s.Service.Masks = n.Masks()
+	if err := s.Operations.Register(index.Operations, n.Operations()...); err != nil {
+		return nil, err
+	}
 	s.Settings.OnChange(func(c Config) {
 		s.Store.KeepChanges(c.notifications().Retention)
 		n.Reconfigured()

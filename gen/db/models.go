@@ -206,6 +206,7 @@ type NotificationSubscription struct {
 	Error          string
 	Attempts       int32
 	Due            pgtype.Timestamptz
+	OwnedFrom      int32
 }
 
 type OauthApikey struct {

@@ -425,6 +425,32 @@ func (q *Queries) Delivery(ctx context.Context, id pgtype.UUID) (DeliveryRow, er
 	return i, err
 }
 
+const DistinctOwners = `-- name: DistinctOwners :many
+SELECT DISTINCT s.owner
+FROM notification_subscription s
+WHERE s.status <> 'off' AND s.owner <> '{}'::jsonb
+`
+
+func (q *Queries) DistinctOwners(ctx context.Context) ([][]byte, error) {
+	rows, err := q.db.Query(ctx, DistinctOwners)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][]byte
+	for rows.Next() {
+		var owner []byte
+		if err := rows.Scan(&owner); err != nil {
+			return nil, err
+		}
+		items = append(items, owner)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const DropPending = `-- name: DropPending :exec
 DELETE FROM notification_delivery d
 WHERE d.subscriber = $1 AND d.status IN ('p', 'i')
@@ -665,11 +691,15 @@ func (q *Queries) PauseSubscriber(ctx context.Context, arg PauseSubscriberParams
 
 const PutSubscription = `-- name: PutSubscription :exec
 
-INSERT INTO notification_subscription (id, status, owner, started, failing, error, attempts, due)
-VALUES ($1, $2, $3, $4, $5, $6, 0, $7)
+INSERT INTO notification_subscription (id, status, owner, owned_from, started, failing, error, attempts, due)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8)
 ON CONFLICT (id) DO UPDATE
 SET status = excluded.status,
-    owner = CASE WHEN $8::boolean THEN notification_subscription.owner ELSE excluded.owner END,
+    owner = CASE WHEN $9::boolean THEN notification_subscription.owner ELSE excluded.owner END,
+    owned_from = CASE WHEN $9::boolean
+            OR notification_subscription.owner ->> 'subject' IS NOT DISTINCT FROM excluded.owner ->> 'subject'
+                AND notification_subscription.owner ->> 'client' IS NOT DISTINCT FROM excluded.owner ->> 'client'
+        THEN notification_subscription.owned_from ELSE excluded.owned_from END,
     started = CASE WHEN excluded.status = 'off' THEN false ELSE notification_subscription.started OR excluded.started END,
     failing = CASE WHEN excluded.status = 'error' THEN coalesce(notification_subscription.failing, excluded.failing)
                    WHEN excluded.status = 'requested' THEN notification_subscription.failing END,
@@ -682,6 +712,7 @@ type PutSubscriptionParams struct {
 	ID        string
 	Status    string
 	Owner     []byte
+	Version   int32
 	Started   bool
 	Failing   pgtype.Timestamptz
 	Error     string
@@ -695,6 +726,7 @@ func (q *Queries) PutSubscription(ctx context.Context, arg PutSubscriptionParams
 		arg.ID,
 		arg.Status,
 		arg.Owner,
+		arg.Version,
 		arg.Started,
 		arg.Failing,
 		arg.Error,
@@ -899,6 +931,38 @@ func (q *Queries) Subscription(ctx context.Context, id string) (SubscriptionRow,
 	return i, err
 }
 
+const SubscriptionOwners = `-- name: SubscriptionOwners :many
+SELECT s.id, s.owner, s.owned_from
+FROM notification_subscription s
+WHERE s.id = ANY ($1::text[])
+`
+
+type SubscriptionOwnersRow struct {
+	ID        string
+	Owner     []byte
+	OwnedFrom int32
+}
+
+func (q *Queries) SubscriptionOwners(ctx context.Context, ids []string) ([]SubscriptionOwnersRow, error) {
+	rows, err := q.db.Query(ctx, SubscriptionOwners, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SubscriptionOwnersRow
+	for rows.Next() {
+		var i SubscriptionOwnersRow
+		if err := rows.Scan(&i.ID, &i.Owner, &i.OwnedFrom); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const Subscriptions = `-- name: Subscriptions :many
 SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error
 FROM notification_subscription s
@@ -947,6 +1011,38 @@ func (q *Queries) Subscriptions(ctx context.Context, arg SubscriptionsParams) ([
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const SubscriptionsOf = `-- name: SubscriptionsOf :many
+SELECT s.id
+FROM notification_subscription s
+WHERE s.status <> 'off' AND s.owner = $1
+LIMIT $2
+`
+
+type SubscriptionsOfParams struct {
+	Owner []byte
+	Count int32
+}
+
+func (q *Queries) SubscriptionsOf(ctx context.Context, arg SubscriptionsOfParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, SubscriptionsOf, arg.Owner, arg.Count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

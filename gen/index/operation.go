@@ -113,6 +113,17 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "MeasureReport"},
 	}},
+	{Code: "events", URL: "http://kiln/fhir/OperationDefinition/events", Type: true, Resources: []string{"Resource"}, In: []fhir.OperationParameter{
+		{Name: "_since", Max: 1, Type: "string"},
+		{Name: "events", Max: -1, Type: "code"},
+	}},
+	{Code: "events-history", URL: "http://kiln/fhir/OperationDefinition/events-history", Type: true, Resources: []string{"Resource"}, In: []fhir.OperationParameter{
+		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "_count", Max: 1, Type: "integer"},
+		{Name: "events", Max: -1, Type: "code"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Bundle"},
+	}},
 	{Code: "everything", URL: "http://hl7.org/fhir/OperationDefinition/Encounter-everything", Instance: true, Resources: []string{"Encounter"}, In: []fhir.OperationParameter{
 		{Name: "_since", Max: 1, Type: "instant"},
 		{Name: "_type", Max: -1, Type: "code"},
@@ -302,6 +313,7 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "Meta"},
 	}},
+	{Code: "notify", URL: "http://kiln/fhir/OperationDefinition/notify", Instance: true, AffectsState: true, Resources: []string{"Resource"}},
 	{Code: "packages", URL: "http://kiln/fhir/OperationDefinition/packages", System: true, Out: []fhir.OperationParameter{
 		{Name: "package", Max: -1, Parts: []fhir.OperationParameter{
 			{Name: "name", Min: 1, Max: 1, Type: "string"},
@@ -376,6 +388,7 @@ var Operations = []fhir.OperationDefinition{
 			{Name: "reason", Max: 1, Type: "string"},
 		}},
 	}},
+	{Code: "secret", URL: "http://kiln/fhir/OperationDefinition/subscription-secret", Instance: true, AffectsState: true, Resources: []string{"Subscription"}},
 	{Code: "snapshot", URL: "http://hl7.org/fhir/OperationDefinition/StructureDefinition-snapshot", Type: true, Instance: true, Resources: []string{"StructureDefinition"}, In: []fhir.OperationParameter{
 		{Name: "definition", Max: 1, Type: "StructureDefinition"},
 		{Name: "url", Max: 1, Type: "string"},
@@ -395,6 +408,12 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "statistics", Min: 1, Max: -1, Type: "Observation"},
 		{Name: "source", Max: -1, Type: "Observation"},
+	}},
+	{Code: "status", URL: "http://kiln/fhir/OperationDefinition/subscription-status", Type: true, Instance: true, Resources: []string{"Subscription"}, In: []fhir.OperationParameter{
+		{Name: "id", Max: -1, Type: "string"},
+		{Name: "status", Max: -1, Type: "code"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Any"},
 	}},
 	{Code: "submit", URL: "http://hl7.org/fhir/OperationDefinition/Claim-submit", Type: true, Resources: []string{"Claim"}, In: []fhir.OperationParameter{
 		{Name: "resource", Min: 1, Max: 1, Type: "Resource"},
@@ -425,6 +444,14 @@ var Operations = []fhir.OperationDefinition{
 		{Name: "codingB", Max: 1, Type: "Coding"},
 	}, Out: []fhir.OperationParameter{
 		{Name: "outcome", Min: 1, Max: 1, Type: "code"},
+	}},
+	{Code: "test", URL: "http://kiln/fhir/OperationDefinition/subscription-test", Instance: true, AffectsState: true, Resources: []string{"Subscription"}, Out: []fhir.OperationParameter{
+		{Name: "success", Min: 1, Max: 1, Type: "boolean"},
+		{Name: "notificationId", Min: 1, Max: 1, Type: "string"},
+		{Name: "durationMs", Min: 1, Max: 1, Type: "integer"},
+		{Name: "status", Max: 1, Type: "integer"},
+		{Name: "error", Max: 1, Type: "string"},
+		{Name: "body", Max: 1, Type: "string"},
 	}},
 	{Code: "transform", URL: "http://hl7.org/fhir/OperationDefinition/StructureMap-transform", Type: true, Instance: true, Resources: []string{"StructureMap"}, In: []fhir.OperationParameter{
 		{Name: "source", Max: 1, Type: "uri"},

@@ -155,10 +155,11 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	case !ok:
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	}
-	if err == nil {
-		v.s.dryRun(ctx, v.rights, smart.Read, found)
+	if err != nil {
+		return found, err
 	}
-	return found, err
+	v.s.dryRun(ctx, v.rights, smart.Read, found)
+	return v.s.mask(ctx, found)
 }
 
 // dryRun counts and logs what policies under dry run would have denied.
@@ -190,7 +191,10 @@ func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.V
 	case !ok:
 		return fhir.Version{}, store.NoVersion(typ, id, versionID)
 	}
-	return found, err
+	if err != nil {
+		return found, err
+	}
+	return v.s.mask(ctx, found)
 }
 
 func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult, error) {
@@ -205,7 +209,10 @@ func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult
 	for _, match := range found.Matches {
 		v.s.dryRun(ctx, v.rights, smart.Search, match)
 	}
-	return found, nil
+	if err := v.s.Mask(ctx, found.Matches); err != nil {
+		return nil, err
+	}
+	return found, v.s.Mask(ctx, found.Includes)
 }
 
 // historyScan bounds how many versions one request decides on. Where they do not
@@ -284,7 +291,7 @@ func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.History
 	if !q.NoTotal && !more {
 		out.Total = total
 	}
-	return out, nil
+	return out, v.s.Mask(ctx, out.Versions)
 }
 
 // everSeen reports whether any version of the resource may be read.
@@ -417,6 +424,11 @@ func (s *Service) readable(ctx context.Context, r Response, err error) (Response
 	}
 	if !ok {
 		r.Version.Body = nil
+		return r, nil
 	}
-	return r, nil
+	if rights, err := s.Access.Rights(ctx); err != nil || rights == nil {
+		return r, err
+	}
+	r.Version, err = s.mask(ctx, r.Version)
+	return r, err
 }

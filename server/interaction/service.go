@@ -50,6 +50,9 @@ type Service struct {
 	// LogRead is called for every version that is read by itself; nil where that is no
 	// event.
 	LogRead func(ctx context.Context, v fhir.Version) error
+	// Masks take out of versions of a resource type what not everyone may read who may
+	// read the version. They change the elements of the slice, not the bytes of a body.
+	Masks map[string]Mask
 	// Searched is told of every search that was run, failed ones too: how long it took,
 	// and how many matches and includes it read; nil is told nothing.
 	Searched func(ctx context.Context, q *search.Query, took time.Duration, rows int, err error)

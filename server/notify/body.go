@@ -64,9 +64,9 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, kind, state
 		path := e.Version.ResourceType + "/" + e.Version.ID
 		b = append(b, `,{"fullUrl":`...)
 		b = fhir.AppendString(b, absolute(path))
-		if c.content == fullResource && len(e.Version.Body) > 0 {
+		if c.content == fullResource && len(e.shown) > 0 {
 			b = append(b, `,"resource":`...)
-			b = append(b, e.Version.Body...)
+			b = append(b, e.shown...)
 		}
 		b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
 		if e.Kind == Create {

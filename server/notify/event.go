@@ -133,6 +133,7 @@ type Event struct {
 	Written  time.Time // when its transaction began
 
 	ref              int64
+	shown            []byte // body of Version as it is sent
 	current, earlier held
 }
 
@@ -256,7 +257,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 		if !ok {
 			continue
 		}
-		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref}
+		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref, shown: s.shown(v)}
 		if e.Kind != VRead {
 			e.Previous = versions[c.Previous()]
 			if e.Previous.Deleted() {

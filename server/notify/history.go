@@ -133,7 +133,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Kind: KindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref}
+		e := &Event{Kind: KindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref, shown: s.shown(v)}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}
@@ -173,9 +173,9 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, typ string
 		v := e.Version
 		b = append(b, `{"id":"`+e.notificationID("").String()+`","fullUrl":`...)
 		b = fhir.AppendString(b, base+"/"+v.ResourceType+"/"+v.ID)
-		if len(v.Body) > 0 {
+		if len(e.shown) > 0 {
 			b = append(b, `,"resource":`...)
-			b = append(b, v.Body...)
+			b = append(b, e.shown...)
 		}
 		location := v.ResourceType + "/" + v.ID
 		status := "200"

@@ -41,10 +41,12 @@ type client struct {
 	queue     chan *message   // live events
 	replay    chan []*message // of the past, as fast as they are taken
 	slow      chan struct{}   // closed when the queue was full
+	ended     chan struct{}   // closed when its access was revoked
 
 	sent      atomic.Pointer[store.ChangePosition] // of the last message written
 	events    atomic.Int64
 	slowOnce  sync.Once
+	endedOnce sync.Once
 	replaying atomic.Int32
 }
 
@@ -91,6 +93,7 @@ func (h *hub) run(ctx context.Context) {
 	}
 	var messages sync.WaitGroup
 	messages.Go(func() { h.passMessages(ctx) })
+	messages.Go(func() { h.watchConnections(ctx) })
 	defer messages.Wait()
 	follower := h.s.feed.Follow(h.position)
 	defer follower.Close()
@@ -241,7 +244,7 @@ func (c *client) wrote(m *message) {
 
 // join makes a connection known, and returns it with the function that ends it.
 func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
-	c := &client{hub: h, principal: p, channel: channel, queue: make(chan *message, queueLength), replay: make(chan []*message), slow: make(chan struct{})}
+	c := &client{hub: h, principal: p, channel: channel, queue: make(chan *message, queueLength), replay: make(chan []*message), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
 	h.clients[c] = struct{}{}
 	at := h.position
@@ -538,21 +541,6 @@ func (h *hub) waiting(ctx context.Context, c *client) {
 			return
 		}
 	}
-}
-
-// ended tells when a principal's access ends: at once when it was revoked.
-func (h *hub) ended(ctx context.Context, p *access.Principal) bool {
-	if p == nil || p.IsOpen() {
-		return false
-	}
-	if !p.Expires.IsZero() && !time.Now().Before(p.Expires) {
-		return true
-	}
-	if h.s.Rights != nil {
-		_, err := h.s.Rights.Principal(ctx, ownerOf(p))
-		return err != nil && revoked(err)
-	}
-	return false
 }
 
 // parseWish reads what a connection wants. criteria is "Type?search" or the search alone.

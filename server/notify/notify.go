@@ -156,6 +156,7 @@ func (s *Service) Start() error {
 	s.done.Go(func() { s.queue.run(ctx) })
 	s.done.Go(func() { s.hub.run(ctx) })
 	s.done.Go(func() { s.life.run(ctx) })
+	s.done.Go(func() { s.life.watchOwners(ctx) })
 	s.done.Go(func() { s.retain(ctx) })
 	s.done.Go(func() { s.followChanges(ctx) })
 	return nil

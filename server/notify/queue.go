@@ -333,7 +333,7 @@ func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery,
 		if !ok {
 			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
 		}
-		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, ref: r.Ref}
+		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, ref: r.Ref, shown: q.s.shown(v)}
 		if e.Kind == Delete || e.Kind == Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}

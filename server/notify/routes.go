@@ -40,8 +40,6 @@ func (s *Service) Mount(m *web.Mux) {
 		open("GET /"+typ+"/$events-history", func(w http.ResponseWriter, r *http.Request) error { return s.eventsHistory(w, r, typ) })
 		admin("POST /"+typ+"/{id}/$notify", func(w http.ResponseWriter, r *http.Request) error { return s.notifyUsers(w, r, typ) })
 	}
-	open("GET /Subscription/{id}/$status", s.subscriptionStatus)
-	open("GET /Subscription/$status", s.subscriptionStatuses)
 	open("POST /Subscription/{id}/$secret", s.newSecret)
 	open("POST /Subscription/{id}/$test", s.testDelivery)
 	admin("GET /admin/notifications/deliveries", s.deliveries)
@@ -71,8 +69,7 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 }
 
 // readable returns the row of a Subscription that the caller may read.
-func (s *Service) readable(r *http.Request, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
-	ctx := r.Context()
+func (s *Service) readable(ctx context.Context, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
 	if err := s.Service.May(ctx, i, "Subscription", id); err != nil {
 		return db.SubscriptionRow{}, fhir.Version{}, err
 	}
@@ -105,84 +102,22 @@ func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
 	return st
 }
 
-// subscriptionStatus answers GET /Subscription/{id}/$status.
-func (s *Service) subscriptionStatus(w http.ResponseWriter, r *http.Request) error {
-	row, v, err := s.readable(r, access.Read, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", s.statusOf(row, v).append(nil), true)
-	return nil
-}
-
-// maxStatuses bounds the subscriptions of one $status on the type.
-const maxStatuses = 1000
-
-// subscriptionStatuses answers GET /Subscription/$status?id=…&status=…: a searchset of
-// SubscriptionStatus.
-// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-status.html.
-func (s *Service) subscriptionStatuses(w http.ResponseWriter, r *http.Request) error {
-	values := r.URL.Query()
-	ids, states := list(values, "id"), list(values, "status")
-	for name := range values {
-		if name != "_format" && name != "_pretty" {
-			return outcome.Invalid("$status has no parameter %q: expected id and status", clip(name))
-		}
-	}
-	if err := s.Service.May(r.Context(), access.Read, "Subscription", ""); err != nil {
-		return err
-	}
-	if len(ids) == 0 {
-		for after := ""; len(ids) < maxStatuses; {
-			rows, err := s.db().Subscriptions(r.Context(), db.SubscriptionsParams{After: after, Count: maxStatuses})
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				after = row.ID
-				ids = append(ids, row.ID)
-			}
-			if len(rows) < maxStatuses {
-				break
-			}
-		}
-	}
-	if len(ids) > maxStatuses {
-		return outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses).WithStatus(http.StatusBadRequest)
-	}
-	b := []byte(`{"resourceType":"Bundle","type":"searchset","total":`)
-	var entries []byte
-	n := 0
-	for _, id := range ids {
-		row, v, err := s.readable(r, access.Read, strings.TrimPrefix(id, "Subscription/"))
+// allSubscriptions are the ids of those that are not off, up to one more than maxStatuses.
+func (s *Service) allSubscriptions(ctx context.Context) (ids []string, err error) {
+	for after := ""; len(ids) <= maxStatuses; {
+		rows, err := s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: maxStatuses})
 		if err != nil {
-			if o, ok := outcome.From(err); ok && (o.HTTPStatus() == 404 || o.HTTPStatus() == 410) {
-				continue
-			}
-			return err
+			return nil, err
 		}
-		st := s.statusOf(row, v)
-		if len(states) > 0 && !contains(states, st.Status) {
-			continue
+		for _, row := range rows {
+			after = row.ID
+			ids = append(ids, row.ID)
 		}
-		if n++; n > 1 {
-			entries = append(entries, ',')
+		if len(rows) < maxStatuses {
+			break
 		}
-		entries = append(entries, `{"resource":`...)
-		entries = st.append(entries)
-		entries = append(entries, `,"search":{"mode":"match"}}`...)
 	}
-	b = strconv.AppendInt(b, int64(n), 10)
-	b = append(b, `,"link":[{"relation":"self","url":`...)
-	b = fhir.AppendString(b, s.Settings().BaseURL+"/Subscription/$status"+query(r.URL.RawQuery))
-	b = append(b, `}]`...)
-	if n > 0 {
-		b = append(b, `,"entry":[`...)
-		b = append(b, entries...)
-		b = append(b, ']')
-	}
-	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", append(b, '}'), true)
-	return nil
+	return ids, nil
 }
 
 func query(raw string) string {
@@ -207,7 +142,7 @@ func mine(ctx context.Context, row db.SubscriptionRow) error {
 	if p == nil || p.IsOpen() || p.Admin {
 		return nil
 	}
-	if o := readOwner(row.Owner); o.Subject == p.Subject && o.Client == p.ClientID {
+	if readOwner(row.Owner).is(p) {
 		return nil
 	}
 	return outcome.New(outcome.CodeForbidden, "only the owner of Subscription/%s may do this", row.ID)
@@ -215,7 +150,7 @@ func mine(ctx context.Context, row db.SubscriptionRow) error {
 
 // newSecret answers POST /Subscription/{id}/$secret: the only time that it is told.
 func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
-	row, _, err := s.readable(r, access.Update, r.PathValue("id"))
+	row, _, err := s.readable(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
 		err = mine(r.Context(), row)
 	}
@@ -238,7 +173,7 @@ func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
 // testDelivery answers POST /Subscription/{id}/$test: it sends a test notification and
 // tells what came back, as Parameters.
 func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
-	row, v, err := s.readable(r, access.Update, r.PathValue("id"))
+	row, v, err := s.readable(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
 		err = mine(r.Context(), row)
 	}

@@ -206,12 +206,8 @@ func (st *stream) run(ctx context.Context, s *Service) {
 	changed := s.changed()
 	beat := time.NewTicker(max(s.Settings().SSE.Heartbeat, time.Second))
 	defer beat.Stop()
-	var check <-chan time.Time
-	if p := st.client.principal; p != nil && !p.IsOpen() {
-		t := time.NewTicker(accessInterval)
-		defer t.Stop()
-		check = t.C
-	}
+	expired, stop := untilExpiry(st.client.principal)
+	defer stop()
 	for {
 		var page []*message
 		select {
@@ -238,10 +234,10 @@ func (st *stream) run(ctx context.Context, s *Service) {
 		case page = <-st.client.replay:
 		case <-beat.C:
 			st.add(&message{name: "heartbeat", data: heartbeat(st.client.events.Load())})
-		case <-check:
-			if s.hub.ended(ctx, st.client.principal) {
-				return
-			}
+		case <-expired:
+			return
+		case <-st.client.ended:
+			return
 		}
 		for _, m := range page {
 			st.add(m)

@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"kiln/server/access"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )
@@ -27,8 +28,6 @@ const (
 const (
 	// writeWait is how long one write may take.
 	writeWait = 30 * time.Second
-	// accessInterval is how often the access of a connection is looked at.
-	accessInterval = 5 * time.Second
 )
 
 var writeBuffers sync.Pool
@@ -331,6 +330,13 @@ func (k *socket) unsubscribe(r request) {
 func (k *socket) bind(id string) {
 	ctx := access.With(k.ctx, k.client.principal)
 	err := k.s.Service.May(ctx, access.Read, "Subscription", id)
+	var from interaction.Reader
+	if err == nil {
+		from, err = k.s.Service.Seen(ctx, k.s.Store)
+	}
+	if err == nil {
+		_, err = from.Read(ctx, "Subscription", id) // what may not be read is absent
+	}
 	var c *subscription
 	if err == nil {
 		c, err = k.s.read(ctx, id)
@@ -355,12 +361,8 @@ func (k *socket) write() {
 	changed := k.s.changed()
 	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
 	defer beat.Stop()
-	var check <-chan time.Time
-	if p := k.client.principal; p != nil && !p.IsOpen() {
-		t := time.NewTicker(accessInterval)
-		defer t.Stop()
-		check = t.C
-	}
+	expired, stop := untilExpiry(k.client.principal)
+	defer stop()
 	end := func(code int, reason string) {
 		_ = k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(time.Second))
 		// The reader ends with the client's answer, or soon.
@@ -411,12 +413,14 @@ func (k *socket) write() {
 			if err = k.writeText(heartbeat(k.client.events.Load())); err == nil {
 				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 			}
-		case <-check:
-			if k.s.hub.ended(k.ctx, k.client.principal) {
-				k.cancel(closing{closeToken, "token"})
-				end(closeToken, "the access token has ended")
-				return
-			}
+		case <-expired:
+			k.cancel(closing{closeToken, "token"})
+			end(closeToken, "the access token has ended")
+			return
+		case <-k.client.ended:
+			k.cancel(closing{closeToken, "token"})
+			end(closeToken, "the access was revoked")
+			return
 		}
 		if err != nil {
 			k.cancel(errClientGone)

@@ -86,7 +86,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 			if err != nil {
 				return nil, nil, err
 			}
-			if err := s.admit(ctx, w.ID, r, was); err != nil {
+			if err := s.admit(ctx, w, r, was); err != nil {
 				return nil, nil, err
 			}
 			body, index, _, err := s.redraft(w.ID, r)
@@ -108,11 +108,11 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 			return err
 		}
 	}
-	asked, text := r.Status.Text, r.Error.Text
-	if err := s.admit(ctx, w.ID, r, was); err != nil {
+	asked := string(fhir.Encode(nil, r))
+	if err := s.admit(ctx, w, r, was); err != nil {
 		return err
 	}
-	if r.Status.Text == asked && r.Error.Text == text {
+	if string(fhir.Encode(nil, r)) == asked {
 		return nil
 	}
 	w.Body, w.Index, w.Resource, err = s.redraft(w.ID, r)
@@ -122,7 +122,13 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 // admit refuses a Subscription that cannot be carried out, and sets the status that it
 // gets: requested until a handshake has succeeded, whatever the client sent. was is the
 // current version, nil where there is none.
-func (s *Service) admit(ctx context.Context, id string, r, was *r4.Subscription) error {
+func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription) error {
+	id := w.ID
+	note, err := s.unmask(ctx, id, r, was, w.Modify != nil)
+	if err != nil {
+		return err
+	}
+	w.Note = note
 	c, err := s.compile(ctx, id, r)
 	if err != nil {
 		return err
@@ -196,7 +202,11 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	}
 	now := time.Now()
 	p := db.PutSubscriptionParams{
-		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.From(ctx)).json(), Error: r.Error.Text, KeepOwner: isOwn(ctx),
+		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.From(ctx)).json(), Error: r.Error.Text,
+		KeepOwner: isOwn(ctx), Version: int32(w.Result.VersionID),
+	}
+	if note, ok := w.Note.(ownership); ok && note.keep {
+		p.KeepOwner = true
 	}
 	var end time.Time
 	if r.End.Text != "" {

@@ -44,6 +44,8 @@ type Write struct {
 
 	// Guard lets the write pass, or not; nil lets everything pass.
 	Guard Guard
+	// Note is for the Hook of the resource type: from Before to InTx.
+	Note any
 
 	// Result is the version made. DELETE of what is deleted already has that
 	// deletion here, DELETE of what never existed a VersionID of 0.

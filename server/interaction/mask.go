@@ -1,0 +1,42 @@
+package interaction
+
+import (
+	"context"
+
+	"kiln/server/fhir"
+)
+
+// Mask takes out of versions of its resource type what the principal of ctx may not read
+// of them. It gives a version that it changes another body.
+type Mask func(ctx context.Context, versions []fhir.Version) error
+
+// Mask applies the Masks of their types to versions that are sent to the principal of
+// ctx.
+func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
+	for typ, mask := range s.Masks {
+		var at []int
+		var some []fhir.Version
+		for i, v := range versions {
+			if v.ResourceType == typ && len(v.Body) > 0 {
+				at, some = append(at, i), append(some, v)
+			}
+		}
+		if len(some) == 0 {
+			continue
+		}
+		if err := mask(ctx, some); err != nil {
+			return err
+		}
+		for i, v := range some {
+			versions[at[i]] = v
+		}
+	}
+	return nil
+}
+
+// mask is Mask for one version.
+func (s *Service) mask(ctx context.Context, v fhir.Version) (fhir.Version, error) {
+	one := [1]fhir.Version{v}
+	err := s.Mask(ctx, one[:])
+	return one[0], err
+}
