@@ -236,12 +236,21 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
-	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second, Logger: s.Logger})
+	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
+		SearchMemory: searchMemory(s.Config.Search), Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	s.onClose(st.Close)
 	return st, nil
+}
+
+// searchMemory is what store.Config.SearchMemory is for search.memory_mb.
+func searchMemory(c SearchConfig) int64 {
+	if c.MemoryMB == 0 {
+		return -1
+	}
+	return int64(c.MemoryMB) << 20
 }
 
 // interactions builds the FHIR interactions and operations.

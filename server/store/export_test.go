@@ -4,12 +4,14 @@ import (
 	"context"
 	"runtime"
 
+	"kiln/server/search/remembered"
 	"kiln/server/search/strategy"
 )
 
 // SetSearchLimit bounds what a search takes as candidates, so that a few hundred
 // resources show how many are found, and forgets what was remembered.
 func (s *Store) SetSearchLimit(n int) {
+	s.searcher.Close()
 	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n})
 }
 
@@ -35,3 +37,9 @@ func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error
 func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) {
 	return s.searcher.Hold(ctx)
 }
+
+// SearchSettled waits until what searches want to remember has been found.
+func (s *Store) SearchSettled() { s.searcher.Settled() }
+
+// Remembered tells what searches remember.
+func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }

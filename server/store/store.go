@@ -36,8 +36,11 @@ type Config struct {
 	// KeepChanges is how long the change log goes back; 0 means 30 days. What a named
 	// reader of the feed has not passed is kept up to three times as long.
 	KeepChanges time.Duration
-	Logger      *slog.Logger     // nil discards
-	Now         func() time.Time // nil means time.Now
+	// SearchMemory is the bytes that searches remember at most; 0 means
+	// strategy.DefaultMemory, below 0 nothing.
+	SearchMemory int64
+	Logger       *slog.Logger     // nil discards
+	Now          func() time.Time // nil means time.Now
 }
 
 // Store is one server's way to the data. It is safe for concurrent use; any
@@ -120,7 +123,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s.liveness.start()
 	s.flush.start(s)
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, MemoryBytes: c.SearchMemory})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))
@@ -187,6 +190,7 @@ func checkVersion(version string) error { // "15.18 (Debian 15.18-0+deb12u1)", "
 // Close waits for writes that have begun and closes the connections. Writes that
 // come later fail.
 func (s *Store) Close() {
+	s.searcher.Close()
 	s.queue.stop()
 	s.reads.stop()
 	s.flush.stop()

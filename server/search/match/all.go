@@ -32,6 +32,8 @@ func (m All) test(w *Writer, r string) {
 	w.Write(")")
 }
 
+func (m All) byRows() bool { return ByRows(m.Clauses) }
+
 func (m All) holds(r *Resource) Answer {
 	out := Yes
 	for i := range m.Clauses {

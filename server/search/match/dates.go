@@ -181,6 +181,8 @@ func (m Dates) find(w *Writer, _ []int16) { w.dateRIDs(m.Keys, []Dates{m}) }
 
 func (m Dates) test(w *Writer, r string) { w.testDates(r, m.Keys, []Dates{m}) }
 
+func (m Dates) byRows() bool { return true }
+
 func (m Dates) holds(r *Resource) Answer {
 	return of(slices.ContainsFunc(r.Index.Dates, func(e fhir.DateEntry) bool {
 		return slices.Contains(m.Keys, e.Key) && m.Includes(e.Low, e.High)
@@ -211,6 +213,8 @@ func (m DateRange) wide() bool { return len(m.Bounds) < 2 }
 func (m DateRange) find(w *Writer, _ []int16) { w.dateRIDs(m.Keys, m.Bounds) }
 
 func (m DateRange) test(w *Writer, r string) { w.testDates(r, m.Keys, m.Bounds) }
+
+func (m DateRange) byRows() bool { return true }
 
 func (m DateRange) holds(r *Resource) Answer {
 	return of(slices.ContainsFunc(r.Index.Dates, func(e fhir.DateEntry) bool {

@@ -30,6 +30,8 @@ func (m IDs) test(w *Writer, r string) {
 	w.Write(")) IS TRUE")
 }
 
+func (m IDs) byRows() bool { return true }
+
 func (m IDs) holds(r *Resource) Answer {
 	return of(slices.Contains(m.Refs, int64(fhir.ValueReference(r.Type, r.ID))))
 }

@@ -88,6 +88,9 @@ type (
 		// findTerms writes that SELECT, of one column, term.
 		findTerms(w *Writer)
 	}
+	// byRows is judged by the rows of the resource itself, so that holds says of a
+	// Resource that was read back from them what SQL says.
+	byRows interface{ byRows() bool }
 	// tested has no index: rows that others find are tested.
 	tested interface{ tested() bool }
 	// joining has a place of its own in a Conjunction; false where it has none there.
@@ -191,6 +194,18 @@ func Contain(clauses []Clause, is func(Match) bool) bool {
 			}
 			inner, _ := n.nested()
 			return Contain(inner, is)
+		})
+	})
+}
+
+// ByRows reports whether clauses are judged by the terms, dates, numbers, quantities and
+// strings of a resource, its id and its last update alone: Hold needs no database for a
+// Resource that was read back from the index, and leaves nothing to ask.
+func ByRows(clauses []Clause) bool {
+	return !slices.ContainsFunc(clauses, func(c Clause) bool {
+		return slices.ContainsFunc(c.Any, func(m Match) bool {
+			b, ok := m.(byRows)
+			return !ok || !b.byRows()
 		})
 	})
 }

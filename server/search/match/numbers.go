@@ -120,6 +120,8 @@ func (m Numbers) find(w *Writer, _ []int16) { w.numberRIDs(&m) }
 
 func (m Numbers) test(w *Writer, r string) { w.testNumbers(r, &m) }
 
+func (m Numbers) byRows() bool { return true }
+
 func (m Numbers) holds(r *Resource) Answer {
 	return of(slices.ContainsFunc(r.Index.Numbers, func(e fhir.NumberEntry) bool {
 		return slices.Contains(m.Keys, e.Key) && m.includes(e.Low, e.High)

@@ -22,6 +22,8 @@ func (m OfTypes) test(w *Writer, r string) {
 	w.Write("::smallint[])")
 }
 
+func (m OfTypes) byRows() bool { return true }
+
 func (m OfTypes) holds(r *Resource) Answer { return of(slices.Contains(m.Types, r.Type)) }
 
 func (m OfTypes) describe() string { return "" }

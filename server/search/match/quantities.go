@@ -139,6 +139,9 @@ func (m Quantities) holds(r *Resource) Answer {
 
 func (m Quantities) describe() string { return m.Numbers.describe() + " in " + orAny(m.Code) }
 
+// In is the comparison in a stored unit; false where it cannot be asked in it.
+func (m *Quantities) In(u *Unit) (Numbers, bool) { return m.in(u, m.measure()) }
+
 // measure is the unit asked for, nil where it is not UCUM's.
 func (m *Quantities) measure() *ucum.Unit {
 	if m.System != ucumSystem {

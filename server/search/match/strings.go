@@ -126,6 +126,8 @@ func (m Strings) find(w *Writer, _ []int16) { w.stringRIDs(&m) }
 
 func (m Strings) test(w *Writer, r string) { w.testStrings(r, &m) }
 
+func (m Strings) byRows() bool { return true }
+
 func (m Strings) holds(r *Resource) Answer {
 	return of(slices.ContainsFunc(r.Index.Strings, func(e fhir.StringEntry) bool {
 		return slices.Contains(m.Keys, e.Key) && m.includes(e.Text)

@@ -63,6 +63,8 @@ func (m Terms) test(w *Writer, r string) {
 	w.Write(") IS TRUE")
 }
 
+func (m Terms) byRows() bool { return true }
+
 func (m Terms) holds(r *Resource) Answer {
 	return of(slices.ContainsFunc(m.Values, r.hasTerm))
 }

@@ -50,6 +50,8 @@ func (m Updated) wide() bool { return true }
 
 func (m Updated) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
+func (m Updated) byRows() bool { return true }
+
 func (m Updated) holds(r *Resource) Answer {
 	at := r.LastUpdated.UnixMicro()
 	switch m.Op {

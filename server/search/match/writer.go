@@ -36,9 +36,15 @@ type Statement struct {
 // row of st, and gives one row of nulls where st has none. The rows of st keep their
 // order: there is one row to join them with.
 func (st Statement) Beside(more Statement) Statement {
+	more.SQL = "SELECT " + more.SQL
+	return st.BesideRow(more)
+}
+
+// BesideRow is Beside for a statement that gives one row.
+func (st Statement) BesideRow(row Statement) Statement {
 	return Statement{
-		SQL:  "SELECT v.*, s.* FROM (SELECT " + renumberParams(more.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
-		Args: append(st.Args[:len(st.Args):len(st.Args)], more.Args...),
+		SQL:  "SELECT v.*, s.* FROM (" + renumberParams(row.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
+		Args: append(st.Args[:len(st.Args):len(st.Args)], row.Args...),
 	}
 }
 

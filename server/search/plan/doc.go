@@ -4,13 +4,12 @@
 //	plan.go        Plan, and the drivers that may find candidates
 //	candidates.go  rows that one driver finds, tested and sorted in one statement
 //	walk.go        along the order asked for, testing each resource
-//	gather.go      every match, sorted; List, their surrogates alone
+//	gather.go      every match, sorted
 //	count.go       the number of matches
 //	page.go        where the page lies: cursor, offset, keyset
 //	sort.go        the values that _sort compares
 //	order.go       matches in an order that no index has, in memory
-//	comparison.go  terms and one comparison; values.go, its values in memory
-//	openrange.go   one comparison alone; histogram.go, counts of its entries
+//	changes.go     what has changed since a state, and what package remembered reads
 //	state.go       whether anything has changed since a statement ran
 //	include.go     _include and _revinclude
 //

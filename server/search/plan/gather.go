@@ -44,22 +44,3 @@ func (p *Plan) Gather() (match.Statement, error) {
 	p.tail(w, &g, func() { w.Write("SELECT count(*) AS total FROM m") })
 	return w.Statement(), nil
 }
-
-// MaxList is the number of matches that are remembered one by one.
-const MaxList = 20_000
-
-// List is the statement that finds the rid of every match of a search without
-// `_sort`, up to one more than MaxList, and the snapshot that they hold in: one row
-// with an array, null without matches. ok is false where an order is asked for.
-func (p *Plan) List() (st match.Statement, ok bool) {
-	if len(p.q.Sort) > 0 {
-		return st, false
-	}
-	w := newWriter(p.env)
-	w.Write("SELECT array_agg(l.rid), ", Now, " FROM (SELECT s.rid FROM (")
-	w.Set(&p.where, p.types)
-	w.Write(") s LIMIT ")
-	w.Bind(int64(MaxList + 1))
-	w.Write("::bigint) l")
-	return w.Statement(), true
-}

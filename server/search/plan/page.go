@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -168,32 +167,6 @@ func (g *page) needsResource() bool {
 		}
 	}
 	return false
-}
-
-// PageOf is the part of a list, ascending, that the page has, as Comparison.Page.
-func (p *Plan) PageOf(rids []int64) ([]int64, error) {
-	g, err := p.page()
-	if err != nil {
-		return nil, err
-	}
-	if g.reverse {
-		end := len(rids)
-		if g.cursor != nil {
-			end, _ = slices.BinarySearch(rids, g.cursor.RID)
-		}
-		out := slices.Clone(rids[max(0, end-g.limit):end])
-		slices.Reverse(out)
-		return out, nil
-	}
-	from := g.offset
-	if g.cursor != nil {
-		i, found := slices.BinarySearch(rids, g.cursor.RID)
-		if from = i; found {
-			from++
-		}
-	}
-	from = min(from, len(rids))
-	return rids[from:min(len(rids), from+g.limit)], nil
 }
 
 // Rows is the statement that fetches the resources of a page: the columns of a

@@ -140,7 +140,7 @@ func (l *connection) becomeDear(ctx context.Context) (waited bool, err error) {
 // becomeDear is connection.becomeDear; inside a transaction, which has a connection, it
 // does nothing.
 func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
-	if x.private() {
+	if x.private() || x.inSnapshot {
 		return false, nil
 	}
 	return x.connection.becomeDear(ctx)

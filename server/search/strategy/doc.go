@@ -6,30 +6,29 @@
 //	strategy.go    the steps of one search, and the page that it gives
 //	connection.go  the connection of a search, and how many may run
 //	memory.go      totals, and the drivers that found too much
-//	column.go      columns and lists of matches
-//	histogram.go   counts of one comparison
+//	remembered.go  what package remembered is asked, and how it is filled
 //	order.go       matches in an order that no index has
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
 //
 // # The steps of a search
 //
-//  1. Memory: the page of a List, the matches of the same search before; of a
-//     Column, the values of one parameter among the resources with some terms, in
-//     a unit or with a code, which answers every comparison of them.
+//  1. Memory (package remembered): the matches of the same clauses before, and of
+//     comparisons the values of the parameter, which answer every comparison of it.
 //  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
 //     Plan.Limit rows; the first that stays below answers the search: total, order
 //     and page are exact in one round trip. Drivers that overflowed are remembered.
-//  3. A total: from memory, counted, or from a Histogram, which turns the count of
-//     one comparison into a subtraction. Then the page: Walk goes along the order
-//     asked for and tests each resource until the page is full; where matches are
-//     rare, or no index has the order, Gather fetches and sorts them all. An order
-//     that no index has is kept from the second page on.
+//  3. A total, from memory or counted. Then the page: Walk goes along the order asked
+//     for and tests each resource until the page is full; where matches are rare, or
+//     no index has the order, Gather fetches and sorts them all. An order that no
+//     index has is kept from the second page on. Total and page are of one snapshot.
 //
-// A remembered answer has the snapshot that it was made in. It holds while the
-// search parameters are unchanged and the change log has no change, outside of that
-// snapshot, of a type that the query depends on (Plan.Unchanged). The statement that
-// uses it proves that itself. A total survives new resources: they are looked at one
-// by one (Plan.Added).
+// What searches miss for the second time within a minute is found in the background;
+// package remembered follows the change log from there on. Totals of searches that
+// depend on other resources or on full text, and orders, have the snapshot with them
+// that they were made in. They hold while the search parameters are unchanged and the
+// change log has no change, outside of that snapshot, of a type that the query depends
+// on (Plan.Unchanged). Such a total survives new resources: they are looked at one by
+// one (Plan.Added). The statement that uses what is remembered proves it itself.
 //
 // # What it costs
 //

@@ -11,19 +11,16 @@ import (
 	"kiln/server/search/match"
 )
 
-// memory is what a server remembers of memory: totals, histograms, columns,
-// lists of matches and orders, each valid as long as nothing has changed; which
-// drivers overflowed; and the units in use. The database has all of it too.
+// memory is what a server remembers of searches beside package remembered: totals and
+// orders, each valid as long as nothing has changed; which drivers overflowed; and the
+// units in use. The database has all of it too.
 type memory struct {
 	mu      sync.Mutex
 	totals  map[totalKey]total
 	drivers map[totalKey]time.Time // when a driver overflowed
 	limit   int                    // Env.Limit
 
-	histograms map[string]*histogram
-	columns    map[totalKey]*column
-	cells      int // of all columns and lists
-	orders     orders
+	orders orders
 
 	units atomic.Pointer[unitsSeen]
 

@@ -25,10 +25,8 @@ type orders struct {
 	mu    sync.Mutex
 	kept  map[totalKey]*keptOrder
 	bytes int
+	limit int // of bytes
 }
-
-// maxOrderBytes bounds the orders that are kept.
-const maxOrderBytes = 32 << 20
 
 func (m *orders) find(k totalKey, now time.Time) *keptOrder {
 	m.mu.Lock()
@@ -47,11 +45,11 @@ func (m *orders) keep(k totalKey, o *keptOrder) {
 		m.bytes -= old.o.Bytes()
 		delete(m.kept, k)
 	}
-	if o == nil || o.o.Bytes() > maxOrderBytes || !plan.Lasting(o.snapshot) {
+	if o == nil || o.o.Bytes() > m.limit || !plan.Lasting(o.snapshot) {
 		return
 	}
 	for other, old := range m.kept {
-		if m.bytes+o.o.Bytes() > maxOrderBytes || o.at.Sub(old.at) > rememberedFor {
+		if m.bytes+o.o.Bytes() > m.limit || o.at.Sub(old.at) > rememberedFor {
 			m.bytes -= old.o.Bytes()
 			delete(m.kept, other)
 		}
@@ -80,7 +78,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 		}
 		return x.pageIn(ctx, o)
 	}
-	if total <= int64(x.plan.Limit)/2 { // a few milliseconds: not worth remembering
+	if total <= int64(x.plan.Limit)/2 || !x.remembers() { // a few milliseconds: not worth remembering
 		p, _, err := x.sortAtOnce(ctx)
 		return p, err
 	}
@@ -117,17 +115,16 @@ func (x *searching) orderKey() totalKey {
 // sorted answers a search for many matches in an order that the database has, but no
 // index: by gathering them, or, from the second page on, along an order that is kept.
 func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
-	if x.private() {
+	if x.private() || x.inSnapshot {
 		return x.gather(ctx)
 	}
 	key := x.orderKey()
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.s.memory.wantsColumn(key, x.s.now()) {
+	if !x.remembers() || !x.s.remembered.Wants(key) {
 		return x.gather(ctx)
 	}
-	defer func() { x.s.memory.keepColumn(key, column{}, x.s.now()) }()
 	total, err := x.total(ctx, x.byTotal())
 	if err != nil {
 		return nil, err
@@ -288,4 +285,17 @@ func arrange(p *pageRows, o *plan.Order, rids []int64, keys [][]*string) *pageRo
 	}
 	p.total = int64(o.Len())
 	return p
+}
+
+// rowsOf fetches the page whose resources memory tells and the proof that nothing has
+// changed since snapshot, in one; nil where something has.
+func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
+	st := x.plan.RowsUnchanged(rids, snapshot)
+	x.note("rows from memory", st)
+	var unchanged bool
+	p, err = x.rows(ctx, st, &unchanged, &now)
+	if err != nil || !unchanged || !plan.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
+		return nil, "", err
+	}
+	return p, now, nil
 }

@@ -40,7 +40,7 @@ func (s *Searcher) Totals() CacheState {
 }
 
 // Queries is the state of what else is remembered of queries: drivers that find too
-// much, and orders.
+// much, orders, sets of matches and columns.
 func (s *Searcher) Queries() CacheState {
 	m := &s.memory
 	c := m.queriesCount.state()
@@ -49,8 +49,10 @@ func (s *Searcher) Queries() CacheState {
 	m.mu.Unlock()
 	m.orders.mu.Lock()
 	defer m.orders.mu.Unlock()
-	c.Size += len(m.orders.kept)
-	c.Bytes += uint64(m.orders.bytes)
+	r := s.remembered.Stat()
+	c.Hits += uint64(r.Hits)
+	c.Size += len(m.orders.kept) + r.Sets + r.Columns
+	c.Bytes += uint64(m.orders.bytes) + uint64(r.Bytes)
 	return c
 }
 
@@ -63,6 +65,7 @@ func (s *Searcher) ForgetTotals() {
 
 // ForgetQueries forgets what else is remembered of queries.
 func (s *Searcher) ForgetQueries() {
+	s.remembered.Forget()
 	m := &s.memory
 	m.mu.Lock()
 	m.drivers = nil

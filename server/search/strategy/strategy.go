@@ -1,12 +1,14 @@
 package strategy
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"kiln/server/fhir"
@@ -14,6 +16,7 @@ import (
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -99,16 +102,26 @@ type Config struct {
 	// Limit is the number of rows that a driver may find, 0 for the default of
 	// plan.Compile.
 	Limit int
+	// MemoryBytes bounds what is remembered; 0 means DefaultMemory, below 0 nothing.
+	MemoryBytes int64
 }
+
+// ordersPart is the part of the memory that orders may take.
+const ordersPart = 4
+
+// DefaultMemory is the bytes that are remembered at most where nobody says otherwise.
+const DefaultMemory = 256 << 20
 
 // Searcher answers searches, and remembers what helps with the next ones. It is
 // safe for concurrent use.
 type Searcher struct {
-	store     Store
-	now       func() time.Time
-	memory    memory
-	admission admission
-	sorting   chan struct{} // has an element for each search that sorts many resources
+	store      Store
+	now        func() time.Time
+	memory     memory
+	admission  admission
+	remembered *remembered.Memory
+	finder     finder
+	sorting    chan struct{} // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher that remembers nothing yet.
@@ -118,6 +131,10 @@ func New(c Config) *Searcher {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	memory := max(0, cmp.Or(c.MemoryBytes, DefaultMemory))
+	s.memory.orders.limit = int(memory / ordersPart)
+	s.remembered = remembered.New(memory-memory/ordersPart, s.now)
+	s.finder.idle = sync.NewCond(&s.finder.mu)
 	return s
 }
 
@@ -152,6 +169,11 @@ type searching struct {
 	// others do: what it counts is not kept.
 	connection *connection
 	bodies     Bodies // of the page; nil until a row is there
+
+	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
+	asksKnown  bool
+	rest       []match.Clause // of asks.Rest
+	inSnapshot bool           // conn is a transaction that sees one snapshot
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
@@ -217,13 +239,11 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 	if x.plan.Empty {
 		return x.result(ctx, &pageRows{}, true)
 	}
+	// What is remembered of quantities has their units with it.
+	if p, err := x.byMemory(ctx); p != nil || err != nil {
+		return x.resultOf(ctx, p, true, err)
+	}
 	if needsUnits {
-		// A column that holds needs no other units than it was made with.
-		if joint := x.plan.Comparison(); joint != nil && joint.Alone() && q.Count > 0 {
-			if p, err := x.byColumn(ctx, joint, false); p != nil || err != nil {
-				return x.resultOf(ctx, p, true, err)
-			}
-		}
 		now, err := x.unitsInUse(ctx, seen)
 		if err != nil {
 			return nil, err
@@ -317,17 +337,15 @@ func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) 
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
+// learnFrom is the number of matches from which it pays to remember which they are: for
+// the next page, and for whoever asks the same.
+const learnFrom = 100
+
 // run finds the page, and the total unless the query wants none. exact is false
 // where the total is not known.
 func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
-	// 1. What memory says, and only the total.
-	joint := x.plan.Comparison()
-	if joint != nil && joint.Alone() && x.q.Count > 0 {
-		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
-			return p, true, err
-		}
-	}
-	known, err := x.known(ctx)
+	// 1. The total that memory has, and only the total.
+	known, err := x.known()
 	if err != nil {
 		return nil, false, err
 	}
@@ -346,17 +364,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		many = x.plan.Walkable() && x.probes(known.about, ofType)*entriesForProbe < known.about
 	}
 	if many {
-		p, err := x.common(ctx, known.about, known)
+		p, err := x.common(ctx, known)
 		return p, true, err
 	}
 
 	// 3. Candidates, through the drivers that have not overflowed before.
-	list, listed := x.list()
-	if listed {
-		if p, err := x.byList(ctx, list.key); p != nil || err != nil {
-			return p, true, err
-		}
-	}
 	memory := &x.s.memory
 	for i := range x.plan.Drivers {
 		driving := x.driving(i)
@@ -372,26 +384,22 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if p.seen < int64(x.plan.Limit) {
-			if listed && p.seen >= listFrom {
-				err = x.learnList(ctx, list)
+			if p.seen >= learnFrom {
+				x.learn()
 			}
-			return p, true, err
+			return p, true, nil
 		}
 		memory.overflowed(driving, x.s.now())
 	}
 
 	// 4. A common search.
-	if joint != nil && !joint.Alone() {
-		if p, err := x.byColumn(ctx, joint, true); p != nil || err != nil {
-			return p, true, err
-		}
-	}
+	x.learn()
 	if !x.plan.Walkable() {
 		p, err := x.sorted(ctx)
 		return p, true, err
 	}
 	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
-		p, _, err := x.walk(ctx, nil)
+		p, err := x.walk(ctx)
 		return p, false, err
 	}
 	if x.q.Total == search.TotalNone && x.plan.OneDriver() {
@@ -402,45 +410,106 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if x.probes(int64(x.plan.Limit), ofType) <= walkCost {
-			p, _, err := x.walk(ctx, nil)
+			p, err := x.walk(ctx)
 			return p, false, err
 		}
 	}
-	total, err := x.total(ctx, known)
-	if err != nil {
-		return nil, false, err
+	if known == nil {
+		known = x.byTotal()
 	}
-	p, err = x.common(ctx, total, nil)
+	p, err = x.common(ctx, known)
 	return p, true, err
 }
 
-// common finds the page of a search whose total is known: along the order where
-// matches are common enough, else among all of them. The total is exact, or known
-// makes it so.
-func (x *searching) common(ctx context.Context, total int64, known *remembered) (*pageRows, error) {
-	if total == 0 {
-		return &pageRows{}, nil
+// common finds the page of a search with many matches: along the order where they are
+// common enough, else among all of them. The total is that of known, where it holds, or
+// counted; page and total are of one snapshot.
+func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, error) {
+	if !x.plan.Walkable() {
+		return x.sorted(ctx)
 	}
-	ofType, err := x.totalOfType(ctx, total)
+	for range maxAsked {
+		if known == nil {
+			break
+		}
+		if known.about == 0 { // a walk would find nothing, and test everything
+			if n, ok, err := x.exact(ctx, known); ok && n == 0 || err != nil {
+				return &pageRows{}, err
+			}
+			break
+		}
+		ofType, err := x.totalOfType(ctx, known.about)
+		if err != nil {
+			return nil, err
+		}
+		if x.probes(known.about, ofType) > walkCost && known.about < ofType {
+			return x.gather(ctx)
+		}
+		// The rows and the proof of the total come from one snapshot.
+		p, err := x.walkKnowing(ctx, known)
+		if p != nil || err != nil {
+			return p, err
+		}
+		if known, err = x.known(); err != nil {
+			return nil, err
+		}
+	}
+	waited, err := x.becomeDear(ctx)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case !x.plan.Walkable():
-		return x.sorted(ctx)
-	case x.probes(total, ofType) > walkCost && total < ofType:
-		return x.gather(ctx)
+	if waited { // somebody else may have counted
+		if known, err = x.known(); err != nil {
+			return nil, err
+		}
+		if known != nil && known.about > 0 {
+			if p, err := x.walkKnowing(ctx, known); p != nil || err != nil {
+				return p, err
+			}
+		}
 	}
-	p, unchanged, err := x.walk(ctx, known)
-	switch {
-	case err != nil:
-		return nil, err
-	case known == nil:
-		p.total = total
-	case !unchanged:
-		p.total, err = x.total(ctx, known)
-	}
+	var p *pageRows
+	err = x.atOnce(ctx, func(x *searching) error {
+		total, err := x.total(ctx, nil)
+		if err != nil {
+			return err
+		}
+		ofType, err := x.totalOfType(ctx, total)
+		switch {
+		case err != nil:
+			return err
+		case total == 0:
+			p = &pageRows{}
+			return nil
+		case x.probes(total, ofType) > walkCost && total < ofType:
+			p, err = x.gather(ctx)
+			return err
+		}
+		if p, err = x.walk(ctx); err == nil {
+			p.total = total
+		}
+		return err
+	})
 	return p, err
+}
+
+// atOnce runs f in one snapshot; what it finds there may be remembered. A dear search
+// becomes one before.
+func (x *searching) atOnce(ctx context.Context, f func(*searching) error) error {
+	if x.private() || x.inSnapshot {
+		return f(x)
+	}
+	conn, err := x.connection.get(ctx)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		inside := *x
+		inside.conn, inside.inSnapshot = tx, true
+		err := f(&inside)
+		x.steps, x.bodies = inside.steps, inside.bodies
+		return err
+	})
 }
 
 // probes is about how many resources a walk tests for the page, in tests of the usual
@@ -464,15 +533,39 @@ func (x *searching) gather(ctx context.Context) (*pageRows, error) {
 	return x.page(ctx, "gather", st)
 }
 
-// walk goes along the order, phase by phase, until the page is full. The total is
-// that of known, where nothing has changed.
-func (x *searching) walk(ctx context.Context, known *remembered) (all *pageRows, unchanged bool, err error) {
-	all = &pageRows{}
+// walk goes along the order, phase by phase, until the page is full.
+func (x *searching) walk(ctx context.Context) (p *pageRows, err error) {
+	if x.plan.Phases() == 1 {
+		return x.walkPhases(ctx, nil)
+	}
+	err = x.atOnce(ctx, func(x *searching) (err error) {
+		p, err = x.walkPhases(ctx, nil)
+		return err
+	})
+	return p, err
+}
+
+// walkKnowing is walk with the total that memory has; nil where that does not hold any
+// more.
+func (x *searching) walkKnowing(ctx context.Context, known *knownTotal) (p *pageRows, err error) {
+	if x.plan.Phases() == 1 {
+		return x.walkPhases(ctx, known)
+	}
+	err = x.atOnce(ctx, func(x *searching) (err error) {
+		p, err = x.walkPhases(ctx, known)
+		return err
+	})
+	return p, err
+}
+
+// walkPhases is walk, or with known walkKnowing.
+func (x *searching) walkPhases(ctx context.Context, known *knownTotal) (*pageRows, error) {
+	all := &pageRows{}
 	skipped := 0 // by the phases before, of a hand-written offset
 	for phase := range x.plan.Phases() {
 		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		if !ok {
 			continue
@@ -480,14 +573,17 @@ func (x *searching) walk(ctx context.Context, known *remembered) (all *pageRows,
 		var p *pageRows
 		name := fmt.Sprintf("walk %d", phase+1)
 		if known != nil {
-			// The rows and the proof of the total come from one snapshot.
-			p, all.total, unchanged, err = x.pageKnowing(ctx, name, st, known)
+			var total int64
+			if p, total, ok, err = x.pageKnowing(ctx, name, st, known); err == nil && !ok {
+				return nil, nil
+			}
+			all.total = total
 			known = nil
 		} else {
 			p, err = x.page(ctx, name, st)
 		}
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		all.rows = append(all.rows, p.rows...)
 		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
@@ -495,96 +591,90 @@ func (x *searching) walk(ctx context.Context, known *remembered) (all *pageRows,
 			// with one.
 			var n int64
 			if err := x.one(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
-				return nil, false, err
+				return nil, err
 			}
 			skipped = int(n)
 		}
 	}
-	return all, unchanged, nil
+	return all, nil
 }
 
-// remembered is what memory has of a total: what it is about, and the statement that
-// makes it exact as long as nothing has changed.
-type remembered struct {
+// knownTotal is what memory has of a total: what it is about, and the statement that
+// makes it exact as long as it holds.
+type knownTotal struct {
 	about int64
-	// exact is three expressions: a number to which base is added, and those of
-	// Plan.Unchanged.
-	exact match.Statement
+	// row gives the one row that scan reads. settled says what the total is in the
+	// snapshot of the statement; false where that is not known.
+	row  match.Statement
+	scan func() (into []any, settled func() (int64, bool))
+	// since is the state that base is the total in, "" where the database cannot be asked
+	// for what has been added to it.
+	since string
 	base  int64
-	// keep is called when it held, with the state in which it did; forget when not.
-	keep   func(n int64, snapshot string)
-	forget func()
-
-	state string // that memory is of
-	since string // state, where base is the total in it
-	stale bool   // something has changed
+	keep  func(n int64, state string)
 }
 
 // known looks into memory for the total, exact or about.
-func (x *searching) known(ctx context.Context) (*remembered, error) {
-	if x.private() {
+func (x *searching) known() (*knownTotal, error) {
+	if !x.remembers() {
 		return nil, nil
-	}
-	if h := x.plan.OpenRange(); h != nil {
-		return x.byHistogram(ctx, h)
 	}
 	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
 		return nil, nil // candidates tell
+	}
+	known, err := x.bySet()
+	if known != nil || err != nil {
+		return known, err
 	}
 	return x.byTotal(), nil
 }
 
 // byTotal is the total of the same search before, nil where there is none.
-func (x *searching) byTotal() *remembered {
-	key := keyOf(x.plan.Count())
-	t, ok := x.s.memory.total(key, x.s.now())
-	if !ok || x.private() || !plan.Lasting(t.snapshot) {
+func (x *searching) byTotal() *knownTotal {
+	if !x.remembers() {
 		return nil
 	}
-	return &remembered{
-		about: t.n, exact: match.Statement{SQL: "SELECT 0::bigint"}.Then(x.plan.Unchanged(t.snapshot)), base: t.n,
-		keep: func(n int64, snapshot string) {
-			x.s.memory.keep(key, total{n: n, snapshot: snapshot, at: x.s.now()})
-		},
-		forget: func() {}, state: t.snapshot, since: t.snapshot,
+	key := keyOf(x.plan.Count())
+	t, ok := x.s.memory.total(key, x.s.now())
+	if !ok || !plan.Lasting(t.snapshot) {
+		return nil
 	}
+	r := &knownTotal{about: t.n, row: x.plan.Unchanged(t.snapshot), since: t.snapshot, base: t.n}
+	r.row.SQL = "SELECT " + r.row.SQL
+	r.keep = func(n int64, state string) {
+		x.s.memory.keep(key, total{n: n, snapshot: state, at: x.s.now()})
+	}
+	r.scan = func() ([]any, func() (int64, bool)) {
+		var unchanged bool
+		var state string
+		return []any{&unchanged, &state}, func() (int64, bool) {
+			if !unchanged || !plan.SameIndex(t.snapshot, state) {
+				return 0, false
+			}
+			r.keep(t.n, state)
+			return t.n, true
+		}
+	}
+	return r
 }
 
-// settle takes the answer of exact.
-func (r *remembered) settle(n int64, unchanged bool, snapshot string) (total int64, ok bool) {
-	if !unchanged || !plan.SameIndex(r.state, snapshot) {
-		r.stale = true
-		r.forget()
-		return 0, false
-	}
-	r.keep(r.base+n, snapshot)
-	return r.base + n, true
-}
-
-// pageKnowing runs a page statement with the total that memory knows.
-func (x *searching) pageKnowing(ctx context.Context, name string, st match.Statement, known *remembered) (p *pageRows, total int64, unchanged bool, err error) {
-	var n int64
-	var snapshot string
-	st = st.Beside(known.exact)
+// pageKnowing runs a page statement with the total that memory has; false where that does
+// not hold any more.
+func (x *searching) pageKnowing(ctx context.Context, name string, st match.Statement, known *knownTotal) (p *pageRows, total int64, ok bool, err error) {
+	st = st.BesideRow(known.row)
 	x.note(name, st)
-	if p, err = x.rows(ctx, st, &n, &unchanged, &snapshot); err != nil {
+	into, settled := known.scan()
+	if p, err = x.rows(ctx, st, into...); err != nil {
 		return nil, 0, false, err
 	}
-	total, unchanged = known.settle(n, unchanged, snapshot)
-	return p, total, unchanged, nil
+	total, ok = settled()
+	return p, total, ok, nil
 }
 
-// total counts the matches, from memory where nothing has changed since.
-func (x *searching) total(ctx context.Context, known *remembered) (n int64, err error) {
-	if known != nil && !known.stale {
-		if n, ok, err := x.exact(ctx, known); ok || err != nil {
-			return n, err
-		}
-	}
-	if known != nil && known.since != "" {
-		if n, ok, err := x.added(ctx, known); ok || err != nil {
-			return n, err
-		}
+// total counts the matches, or knows them where nothing has changed since.
+func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err error) {
+	if n, ok, err := x.exact(ctx, known); ok || err != nil {
+		return n, err
 	}
 	count := x.plan.Count()
 	waited, err := x.becomeDear(ctx)
@@ -592,31 +682,33 @@ func (x *searching) total(ctx context.Context, known *remembered) (n int64, err 
 		return 0, err
 	}
 	if waited { // somebody else may have counted
-		if known := x.byTotal(); known != nil {
-			if n, ok, err := x.exact(ctx, known); ok || err != nil {
-				return n, err
-			}
+		if n, ok, err := x.exact(ctx, x.byTotal()); ok || err != nil {
+			return n, err
 		}
 	}
+	x.learn()
 	return x.count(ctx, count, keyOf(count))
 }
 
-// exact is the total that memory knows; false where something has changed.
-func (x *searching) exact(ctx context.Context, known *remembered) (n int64, ok bool, err error) {
-	var unchanged bool
-	var snapshot string
-	st := known.exact
-	st.SQL = "SELECT " + st.SQL
-	if err := x.one(ctx, "total", st, &n, &unchanged, &snapshot); err != nil {
+// exact is the total that memory has, and what has been added to it since; false where
+// other things have changed.
+func (x *searching) exact(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
+	if known == nil {
+		return 0, false, nil
+	}
+	into, settled := known.scan()
+	if err := x.one(ctx, "total", known.row, into...); err != nil {
 		return 0, false, err
 	}
-	n, ok = known.settle(n, unchanged, snapshot)
-	return n, ok, nil
+	if n, ok = settled(); ok || known.since == "" {
+		return n, ok, nil
+	}
+	return x.added(ctx, known)
 }
 
 // added is the total where nothing but a few new resources has come since: counting
 // again would read every match.
-func (x *searching) added(ctx context.Context, known *remembered) (n int64, ok bool, err error) {
+func (x *searching) added(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
 	st, ok := x.plan.Added(known.since)
 	if !ok {
 		return 0, false, nil
@@ -636,7 +728,7 @@ func (x *searching) count(ctx context.Context, st match.Statement, key totalKey)
 	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
-	if !x.private() {
+	if x.remembers() {
 		x.s.memory.keep(key, t)
 	}
 	return t.n, nil
@@ -650,8 +742,14 @@ func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, erro
 	if t, ok := x.s.memory.total(key, x.s.now()); ok {
 		return max(t.n, atLeast), nil
 	}
-	n, err := x.count(ctx, st, key)
-	return max(n, atLeast), err
+	t := total{at: x.s.now()}
+	if err := x.one(ctx, "count of the type", st, &t.n); err != nil {
+		return 0, err
+	}
+	if !x.private() {
+		x.s.memory.keep(key, t)
+	}
+	return max(t.n, atLeast), nil
 }
 
 func (x *searching) one(ctx context.Context, name string, st match.Statement, into ...any) error {
@@ -732,6 +830,9 @@ func binaryColumns(rows pgx.Rows, numbers, last int) error {
 	}
 	return nil
 }
+
+// errNotBinary is of numbers that are not in PostgreSQL's binary format.
+var errNotBinary = errors.New("search: a number is not in binary format")
 
 func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
 

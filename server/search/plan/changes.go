@@ -1,0 +1,169 @@
+package plan
+
+import (
+	"strconv"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+	"kiln/server/search/remembered"
+)
+
+// Changes is the statement that reads what has changed of some types since a state, in
+// one row: whether it can be followed (remembered.Changes), the changed resources as
+// JSON, null where there are none, and the present state.
+//
+// The transactions that a snapshot has not seen are those from its end on and those that
+// were running: the change log is looked up by both, however old a running one is.
+func Changes(since string, types []int16) match.Statement {
+	w := newWriter(nil)
+	w.changes(since, types)
+	return w.Statement()
+}
+
+func (w *writer) changes(since string, types []int16) {
+	snapshot, _, _ := strings.Cut(since, " ")
+	at := w.Param(snapshot) + "::text::pg_snapshot"
+	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
+		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
+		" n AS MATERIALIZED (SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
+	w.Bind(types)
+	w.Write("::smallint[]) LIMIT ", strconv.Itoa(remembered.MaxChanges+1), ")",
+		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AS followed,",
+		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
+		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
+		" 'n', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text)) FROM index_number x WHERE x.rid = r.rid),",
+		" 'q', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text, 'System', q.system, 'Code', q.code, 'Unit', q.unit)) FROM index_quantity x JOIN quantity_unit q ON q.id = x.unit WHERE x.rid = r.rid),",
+		" 's', (SELECT json_agg(json_build_object('Key', x.key, 'Text', x.text)) FROM index_string x WHERE x.rid = r.rid)",
+		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true) AS changed, ", Now, " AS now")
+}
+
+// RowsChanged is Rows with the row of Changes in the first columns of a first row, which
+// has no resource; they are null in all others.
+func (p *Plan) RowsChanged(rids []int64, since string, types []int16) match.Statement {
+	w := newWriter(p.env)
+	w.Write("SELECT k.followed, k.changed, k.now, NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
+		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea FROM (")
+	w.changes(since, types)
+	w.Write(") k")
+	if len(rids) > 0 {
+		w.Write(" UNION ALL SELECT NULL::boolean, NULL::text, NULL::text, ")
+		p.rowsOf(w, rids)
+	}
+	return w.Statement()
+}
+
+// WithChanges is a page statement with the columns of Changes before those of every row,
+// and one row of nulls behind them where it has none.
+func WithChanges(page match.Statement, since string, types []int16) match.Statement {
+	return page.BesideRow(Changes(since, types))
+}
+
+// Members is the statement that finds the rid of every match, each once.
+func (p *Plan) Members() match.Statement {
+	w := newWriter(p.env)
+	if p.where.Empty() {
+		w.Write("SELECT r.rid FROM resource r WHERE ")
+		w.Typed("r", p.types)
+		return w.Statement()
+	}
+	w.Set(&p.where, p.types)
+	return w.Statement()
+}
+
+// columnTables are the tables of the kinds of columns.
+var columnTables = [...]string{remembered.Dates: "index_date", remembered.Numbers: "index_number", remembered.Quantities: "index_quantity"}
+
+// Column is the statement that reads the entries of a column: rid, whether it is a range
+// of numbers, and low and high end of a date, or the number as text and its unit.
+func Column(c remembered.ColumnKey) match.Statement {
+	w := newWriter(nil)
+	switch c.Kind {
+	case remembered.Dates:
+		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")
+	case remembered.Numbers:
+		w.Write("SELECT x.rid, x.high IS NOT NULL, 0::bigint, 0::bigint, x.low::text, 0::bigint")
+	case remembered.Quantities:
+		w.Write("SELECT x.rid, x.high IS NOT NULL, 0::bigint, 0::bigint, x.low::text, x.unit")
+	}
+	w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
+	w.Keys("x", []fhir.Key{c.Key})
+	return w.Statement()
+}
+
+// Columns splits the clauses into comparisons, each of the one entry that a resource has
+// under a key at most, and the rest. ok is false for a query that memory does not answer:
+// of several types, or by more than the rows of the resource itself.
+func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause, ok bool) {
+	if len(p.types) != 1 || p.Empty || !match.ByRows(p.clauses) {
+		return nil, nil, false
+	}
+	for _, pr := range p.where.Preds {
+		if key, ok := columnOf(p.types[0], pr.Only()); ok {
+			compared = append(compared, remembered.Comparison{Column: key, Match: pr.Only()})
+		}
+	}
+	if len(compared) == 0 {
+		return nil, p.clauses, true
+	}
+	for _, c := range p.clauses {
+		if len(c.Any) != 1 || c.Not {
+			rest = append(rest, c)
+			continue
+		}
+		if _, ok := columnOf(p.types[0], c.Any[0]); !ok {
+			rest = append(rest, c)
+		}
+	}
+	return compared, rest, true
+}
+
+// columnOf is the column that a match is a comparison of.
+func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
+	key.Type = typ
+	var keys []fhir.Key
+	single := false
+	switch m := m.(type) {
+	case match.Dates:
+		key.Kind, keys, single = remembered.Dates, m.Keys, m.Single
+	case match.DateRange:
+		key.Kind, keys, single = remembered.Dates, m.Keys, true
+	case match.Numbers:
+		key.Kind, keys, single = remembered.Numbers, m.Keys, m.Single
+	case match.Quantities:
+		key.Kind, keys, single = remembered.Quantities, m.Keys, m.Single
+	}
+	if !single || len(keys) != 1 {
+		return key, false
+	}
+	key.Key = keys[0]
+	return key, true
+}
+
+// OnlyType is the number of the one type searched.
+func (p *Plan) OnlyType() int16 { return p.types[0] }
+
+// Clauses are those of the query, with what the database says in the place of what
+// depends on it.
+func (p *Plan) Clauses() []match.Clause { return p.clauses }
+
+// RememberedPage is the page in the order of surrogates; ok is false for a cursor of
+// another type. A search for the total alone has an empty one.
+func (p *Plan) RememberedPage() (page remembered.Page, ok bool, err error) {
+	if p.q.Count == 0 || len(p.q.Sort) > 0 {
+		return remembered.Page{}, true, nil
+	}
+	g, err := p.page()
+	if err != nil {
+		return page, false, err
+	}
+	page = remembered.Page{Backwards: g.reverse, Offset: g.offset, Limit: g.limit}
+	if g.cursor != nil {
+		n := g.cursor.RID & (1<<48 - 1)
+		if n>>32 != 0 || g.cursor.RID>>48 != int64(p.types[0]) {
+			return page, false, nil
+		}
+		page.Bounded, page.Beyond = true, uint32(n)
+	}
+	return page, true, nil
+}

@@ -1,0 +1,455 @@
+package remembered
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cockroachdb/apd/v3"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// Kind is what the values of a column are.
+type Kind uint8
+
+// The kinds of columns, each with a table of its own.
+const (
+	Dates Kind = iota
+	Numbers
+	Quantities
+)
+
+// ColumnKey names a parameter of which each resource of a type has one entry at most.
+type ColumnKey struct {
+	Type int16
+	Kind Kind
+	Key  fhir.Key
+}
+
+// An Entry is a row of the column's table.
+type Entry struct {
+	RID       int64
+	Low, High int64  // of a date, microseconds
+	Number    string // of the others
+	Unit      int64  // of a quantity
+}
+
+// A column is the values of an ordered parameter: the entries of all resources of a
+// type, of quantities those of each unit.
+type column struct {
+	key   ColumnKey
+	parts map[int64]*part // by unit; 0 where there are none
+	units map[int64]*match.Unit
+}
+
+// A part is entries that are compared with each other, by their low ends and by their
+// resources.
+type part struct {
+	scale  int32 // of numbers: digits behind the point
+	widest int64 // of the short ones
+	byLow  list[cell]
+	long   list[cell] // by resource
+	byN    list[cell]
+}
+
+type cell struct {
+	low, high int64
+	n         uint32
+}
+
+// cellBytes is about what a cell takes in two lists.
+const cellBytes = 60
+
+// short is the longest entry that is found by its low end.
+const short = match.Day
+
+func compareLow(a, b cell) int { return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(a.n, b.n)) }
+
+func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
+
+// newColumn returns nil for entries that a column does not hold: two of one resource,
+// and numbers that are no whole numbers at any scale.
+func newColumn(key ColumnKey, units map[int64]*match.Unit, entries []Entry) *column {
+	c := &column{key: key, parts: make(map[int64]*part), units: units}
+	of := make(map[int64][]Entry)
+	for _, e := range entries {
+		of[e.Unit] = append(of[e.Unit], e)
+	}
+	all := make(map[uint32]bool, len(entries))
+	for unit, entries := range of {
+		p := newPart(key.Kind, entries)
+		if p == nil || key.Kind == Quantities && units[unit] == nil {
+			return nil
+		}
+		for _, e := range entries {
+			n, ok := number(e.RID)
+			if !ok || all[n] {
+				return nil
+			}
+			all[n] = true
+		}
+		c.parts[unit] = p
+	}
+	return c
+}
+
+func newPart(kind Kind, entries []Entry) *part {
+	p := &part{}
+	if kind != Dates {
+		for i := range entries {
+			d, _, err := apd.NewFromString(entries[i].Number)
+			if err != nil || d.Form != apd.Finite {
+				return nil
+			}
+			d.Reduce(d)
+			p.scale = max(p.scale, -d.Exponent)
+		}
+		p.scale += 2 // room for later ones
+	}
+	byN := make([]cell, 0, len(entries))
+	var shorts, long []cell
+	for _, e := range entries {
+		c, ok := p.cell(kind, e)
+		if !ok {
+			return nil
+		}
+		byN = append(byN, c)
+		if c.high-c.low > short {
+			long = append(long, c)
+			continue
+		}
+		shorts = append(shorts, c)
+		p.widest = max(p.widest, c.high-c.low)
+	}
+	p.byN, p.byLow, p.long = newList(compareN, byN), newList(compareLow, shorts), newList(compareN, long)
+	return p
+}
+
+// cell reads an entry; false where the part has no room for it.
+func (p *part) cell(kind Kind, e Entry) (cell, bool) {
+	n, ok := number(e.RID)
+	if kind == Dates {
+		return cell{e.Low, e.High, n}, ok
+	}
+	d, _, err := apd.NewFromString(e.Number)
+	if err != nil || !ok {
+		return cell{}, false
+	}
+	v, ok := scaled(d, p.scale)
+	return cell{v, v, n}, ok
+}
+
+func (p *part) insert(c cell) {
+	p.byN.insert(c)
+	if c.high-c.low > short {
+		p.long.insert(c)
+		return
+	}
+	p.byLow.insert(c)
+	p.widest = max(p.widest, c.high-c.low)
+}
+
+func (p *part) remove(n uint32) {
+	c, ok := p.byN.find(cell{n: n})
+	if !ok {
+		return
+	}
+	p.byN.remove(c)
+	if c.high-c.low > short {
+		p.long.remove(c)
+	} else {
+		p.byLow.remove(c)
+	}
+}
+
+// apply takes the entries that a resource has now, nil for one that is gone; false
+// where the column has no room for them.
+func (c *column) apply(n uint32, r *match.Resource) bool {
+	for _, p := range c.parts {
+		p.remove(n)
+	}
+	if r == nil {
+		return true
+	}
+	found := 0
+	add := func(e Entry) bool {
+		p := c.parts[e.Unit]
+		if p == nil {
+			if p = newPart(c.key.Kind, []Entry{e}); p == nil {
+				return false
+			}
+			c.parts[e.Unit] = p
+			found++
+			return true
+		}
+		x, ok := p.cell(c.key.Kind, e)
+		if ok {
+			p.insert(x)
+			found++
+		}
+		return ok
+	}
+	rid := int64(n)
+	switch c.key.Kind {
+	case Dates:
+		for _, e := range r.Index.Dates {
+			if e.Key == c.key.Key && !add(Entry{RID: rid, Low: e.Low, High: e.High}) {
+				return false
+			}
+		}
+	case Numbers:
+		for _, e := range r.Index.Numbers {
+			if e.Key == c.key.Key && (e.Low != e.High || !add(Entry{RID: rid, Number: e.Low})) {
+				return false
+			}
+		}
+	case Quantities:
+		for _, e := range r.Index.Quantities {
+			if e.Key != c.key.Key {
+				continue
+			}
+			unit := fhir.UnitID(e.System, e.Code, e.Unit)
+			if c.units[unit] == nil {
+				u := match.NewUnit(unit, e.System, e.Code, e.Unit)
+				c.units[unit] = &u
+			}
+			if e.Low != e.High || !add(Entry{RID: rid, Number: e.Low, Unit: unit}) {
+				return false
+			}
+		}
+	}
+	return found <= 1
+}
+
+func (c *column) bytes() int64 {
+	n := int64(1024)
+	for _, p := range c.parts {
+		n += int64(p.byN.n) * cellBytes
+	}
+	return n
+}
+
+// compared is a part and what a comparison asks of it.
+type compared struct {
+	*part
+	window
+}
+
+// compare is the parts that a match is about, each with what it asks.
+func (c *column) compare(m match.Match) []compared {
+	var out []compared
+	switch m := m.(type) {
+	case match.Dates:
+		for _, p := range c.parts {
+			out = append(out, compared{p, dateWindow(m, p.widest)})
+		}
+	case match.DateRange:
+		for _, p := range c.parts {
+			ws := make([]window, len(m.Bounds))
+			for i, b := range m.Bounds {
+				ws[i] = dateWindow(b, p.widest)
+			}
+			out = append(out, compared{p, every(ws)})
+		}
+	case match.Numbers:
+		for _, p := range c.parts {
+			out = append(out, compared{p, numberWindow(&m, p.scale)})
+		}
+	case match.Quantities:
+		for unit, p := range c.parts {
+			if m.AnyUnit() {
+				out = append(out, compared{p, numberWindow(&m.Numbers, p.scale)})
+			} else if n, ok := m.In(c.units[unit]); ok {
+				out = append(out, compared{p, numberWindow(&n, p.scale)})
+			}
+		}
+	}
+	return out
+}
+
+// count is the number of entries for which the comparison holds.
+func (c *compared) count() int {
+	w := &c.window
+	n := 0
+	scan := func(from, to int64) {
+		if from >= to {
+			return
+		}
+		for e := range c.byLow.from(func(e cell) bool { return e.low < from }) {
+			if e.low >= to {
+				break
+			}
+			if w.test(e.low, e.high) {
+				n++
+			}
+		}
+	}
+	sure, end := max(w.sure, w.from), min(w.sureEnd, w.to)
+	if sure < end {
+		n += c.below(end) - c.below(sure)
+		scan(w.from, sure)
+		scan(end, w.to)
+	} else {
+		scan(w.from, w.to)
+	}
+	for e := range c.long.from(func(cell) bool { return false }) {
+		if w.test(e.low, e.high) {
+			n++
+		}
+	}
+	if w.not {
+		return c.byN.n - n
+	}
+	return n
+}
+
+// below is the number of short entries with a low end before at.
+func (p *part) below(at int64) int {
+	if at == lowest {
+		return 0
+	}
+	return p.byLow.rank(func(e cell) bool { return e.low < at })
+}
+
+// reach is how many entries are looked at to find all for which the comparison holds.
+func (c *compared) reach() int {
+	if c.not {
+		return c.byN.n
+	}
+	return max(0, c.below(c.to)-c.below(c.from)) + c.long.n
+}
+
+// each calls f for every resource for which the comparison holds, in no order.
+func (c *compared) each(f func(n uint32)) {
+	w := &c.window
+	if w.not {
+		for e := range c.byN.from(func(cell) bool { return false }) {
+			if w.holds(e.low, e.high) {
+				f(e.n)
+			}
+		}
+		return
+	}
+	for e := range c.byLow.from(func(e cell) bool { return e.low < w.from }) {
+		if e.low >= w.to {
+			break
+		}
+		if w.test(e.low, e.high) {
+			f(e.n)
+		}
+	}
+	for e := range c.long.from(func(cell) bool { return false }) {
+		if w.test(e.low, e.high) {
+			f(e.n)
+		}
+	}
+}
+
+// has reports whether the comparison holds for a resource.
+func (c *compared) has(n uint32) bool {
+	e, ok := c.byN.find(cell{n: n})
+	return ok && c.holds(e.low, e.high)
+}
+
+// pageOfColumn is the number of resources for which the comparison holds, and those
+// that a page has. Along the resources few are looked at where many match, along the
+// values where few do.
+func pageOfColumn(cs []compared, p Page) (total int, out []uint32) {
+	reach := 0
+	for i := range cs {
+		total += cs[i].count()
+		reach += cs[i].reach()
+	}
+	if total == 0 || p.Limit == 0 {
+		return total, nil
+	}
+	if len(cs) == 1 {
+		if out, ok := cs[0].walk(p, reach/2+p.Limit); ok {
+			return total, out
+		}
+	}
+	o := outermost{page: p, size: p.Offset + p.Limit}
+	for i := range cs {
+		cs[i].each(o.add)
+	}
+	return total, o.finish()
+}
+
+// walk goes along the resources, most entries at most; false where that did not find
+// the page.
+func (c *compared) walk(p Page, most int) (out []uint32, ok bool) {
+	skip := p.Offset
+	visit := func(e cell) bool {
+		if most--; most < 0 {
+			return false
+		}
+		if c.holds(e.low, e.high) {
+			if skip > 0 {
+				skip--
+			} else {
+				out = append(out, e.n)
+			}
+		}
+		return len(out) < p.Limit
+	}
+	if p.Backwards {
+		for e := range c.byN.backwards(func(e cell) bool { return !p.Bounded || e.n < p.Beyond }) {
+			if !visit(e) {
+				break
+			}
+		}
+	} else {
+		for e := range c.byN.from(func(e cell) bool { return p.Bounded && e.n <= p.Beyond }) {
+			if !visit(e) {
+				break
+			}
+		}
+	}
+	return out, most >= 0
+}
+
+// outermost keeps the first resources beyond a bound, or the last before it, in the
+// order of the page.
+type outermost struct {
+	page Page
+	size int
+	ns   []uint32
+}
+
+// kept is the size up to which a list is kept in order; a page far behind is sorted when
+// all are there.
+const kept = 512
+
+func (o *outermost) compare(a, b uint32) int {
+	if o.page.Backwards {
+		return cmp.Compare(b, a)
+	}
+	return cmp.Compare(a, b)
+}
+
+func (o *outermost) add(n uint32) {
+	if o.page.Bounded && o.compare(n, o.page.Beyond) <= 0 {
+		return
+	}
+	if o.size > kept {
+		o.ns = append(o.ns, n)
+		return
+	}
+	if len(o.ns) == o.size {
+		if o.compare(n, o.ns[o.size-1]) > 0 {
+			return
+		}
+		o.ns = o.ns[:o.size-1]
+	}
+	at, _ := slices.BinarySearchFunc(o.ns, n, o.compare)
+	o.ns = slices.Insert(o.ns, at, n)
+}
+
+func (o *outermost) finish() []uint32 {
+	if o.size > kept {
+		slices.SortFunc(o.ns, o.compare)
+		o.ns = o.ns[:min(o.size, len(o.ns))]
+	}
+	return o.ns[min(o.page.Offset, len(o.ns)):]
+}

@@ -1,0 +1,41 @@
+// Package remembered keeps in memory what the database would find again and again:
+// sets of matches and the values of ordered parameters. It follows the change log, so
+// that what it says is exactly what a statement would have found in one snapshot.
+//
+//	memory.go    Memory: what is kept, its state, and how an answer is settled
+//	change.go    changed resources, as they are read from the index tables
+//	snapshot.go  which transactions a state of the database has seen
+//	set.go       the surrogates of the resources for which some clauses hold
+//	column.go    the values of an ordered parameter; window.go, what a comparison asks of it
+//	list.go      an ordered list that is changed in place
+//
+// # How it stays right
+//
+// All that a Memory keeps is of one state: a snapshot of PostgreSQL and the search
+// parameters in force. Whoever uses it reads, in the statement that fetches the page,
+// all resources that have changed since that state, with the index entries that they
+// have now (plan.Changes). Old entries are not needed: a set knows its members, a column
+// the value of each. Each changed resource is taken out of everything and judged anew
+// (match.Hold). That makes a change idempotent, so that several searches may read the
+// same changes at the same time, and bring them in any order of their snapshots:
+//
+//	Ask     the page as of state S                      surrogates
+//	        rows of these, and the changes since S      one statement, in snapshot T
+//	Settle  bring the memory to T, ask again: the same surrogates, none of them
+//	        changed behind T, are the answer; else the search asks again
+//
+// Memory that has moved behind T meanwhile is of a snapshot U, taken while the search
+// ran. Its total and surrogates are right in U, and the rows too unless one of them has
+// changed between T and U, which the last steps (Memory.steps) tell.
+//
+// # What it gives up
+//
+// It forgets everything when the index of stored resources has changed, with the search
+// parameters, on a standby (whose snapshots leave out running transactions), when another
+// PostgreSQL answers, and when more than MaxChanges resources have changed at once. It
+// never answers then, and the search goes on in SQL. Sets of clauses that the index
+// entries of a resource do not decide (match.ByRows) are not kept.
+//
+// Everything together stays within one budget. What has saved least for its size is
+// forgotten first.
+package remembered

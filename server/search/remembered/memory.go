@@ -1,0 +1,652 @@
+package remembered
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"kiln/server/search/match"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// Memory is sets and columns of one state of the database. It is safe for concurrent
+// use.
+type Memory struct {
+	limit int64
+	now   func() time.Time
+
+	mu         sync.Mutex
+	state      *state // that everything is of; nil while there is nothing
+	at         time.Time
+	asked      time.Time // when something was last asked for
+	generation int       // grows when everything is forgotten
+	types      map[int16]string
+	versions   map[int16]int // grows with every change of a type
+	sets       map[Key]*item
+	columns    map[ColumnKey]*item
+	bytes      int64 // of all, when last added up
+	steps      []step
+	behind     *state // that the last step which is not in steps led to
+	wanted     map[any]want
+	refused    map[ColumnKey]time.Time // when a column could not be kept
+	hits       int64
+}
+
+// Key names the clauses of a set.
+type Key [16]byte
+
+// item is a set or a column, and what it is good for.
+type item struct {
+	set    *set
+	column *column
+	typ    int16
+	cost   time.Duration // of finding it
+	uses   float64
+	used   time.Time
+}
+
+func (i *item) bytes() int64 {
+	if i.set != nil {
+		return i.set.bytes()
+	}
+	return i.column.bytes()
+}
+
+func (i *item) apply(n uint32, r *match.Resource) bool {
+	if i.set != nil {
+		return i.set.apply(n, r)
+	}
+	return i.column.apply(n, r)
+}
+
+// step is what was brought in at once.
+type step struct {
+	to      *state
+	changed map[int64]*match.Resource
+}
+
+// maxSteps bounds the steps that are kept, maxStepped the resources in them.
+const (
+	maxSteps   = 256
+	maxStepped = 2 * MaxChanges
+)
+
+// keptFor is how long a state is followed that nobody reads, and how old one may be:
+// the change log is not kept for ever.
+const keptFor = time.Minute
+
+// New returns an empty Memory of at most limit bytes; 0 remembers nothing.
+func New(limit int64, now func() time.Time) *Memory {
+	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int)}
+}
+
+// Page is the part of the matches that a page has, in the order of surrogates.
+type Page struct {
+	Backwards bool // the last before Beyond, that one first
+	Bounded   bool // Beyond is set
+	Beyond    uint32
+	Offset    int
+	Limit     int
+}
+
+// Comparison is a comparison that a column answers.
+type Comparison struct {
+	Column ColumnKey
+	Match  match.Match
+}
+
+// Question is a search of one type.
+type Question struct {
+	Type    int16
+	Whole   Key            // of all its clauses
+	Clauses []match.Clause // all
+	Rest    Key            // of those that no comparison is
+	HasRest bool           // there are some
+	Columns []Comparison   // the others
+	Page    Page           // Limit 0 asks for the total
+	// Exactly asks for the total in the very state that changes are read in: it stands
+	// beside rows that the same statement has found.
+	Exactly bool
+}
+
+// Answer is what a question has in a state.
+type Answer struct {
+	Total int64
+	RIDs  []int64
+	State string
+	Types []int16 // whose changes settle the answer
+
+	question   *Question
+	generation int
+	version    int
+}
+
+// Ask answers a question in the state of the memory; false where it cannot.
+func (m *Memory) Ask(q *Question) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked = m.now()
+	if m.state == nil {
+		return Answer{}, false
+	}
+	if m.asked.Sub(m.at) > keptFor {
+		m.forget()
+		return Answer{}, false
+	}
+	a, ok := m.answer(q)
+	if ok {
+		m.hits++
+	}
+	return a, ok
+}
+
+func (m *Memory) answer(q *Question) (Answer, bool) {
+	a := Answer{State: m.state.text, Types: m.typeNumbers(), question: q, generation: m.generation, version: m.versions[q.Type]}
+	var ns []uint32
+	if s := m.use(m.sets[q.Whole]); s != nil {
+		a.Total, ns = int64(s.set.members.GetCardinality()), pageOf(s.set.members, q.Page)
+	} else {
+		if len(q.Columns) == 0 {
+			return Answer{}, false
+		}
+		parts := make([][]compared, len(q.Columns))
+		for i, c := range q.Columns {
+			column := m.use(m.columns[c.Column])
+			if column == nil {
+				return Answer{}, false
+			}
+			parts[i] = column.column.compare(c.Match)
+		}
+		var rest *roaring.Bitmap
+		if q.HasRest {
+			s := m.use(m.sets[q.Rest])
+			if s == nil {
+				return Answer{}, false
+			}
+			rest = s.set.members
+		}
+		if rest == nil && len(parts) == 1 {
+			var total int
+			total, ns = pageOfColumn(parts[0], q.Page)
+			a.Total = int64(total)
+		} else {
+			members := m.intersection(q, rest, parts)
+			a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
+		}
+	}
+	for _, n := range ns {
+		a.RIDs = append(a.RIDs, int64(q.Type)<<48|int64(n))
+	}
+	return a, true
+}
+
+// dearIntersection is the number of looks from which an intersection is kept.
+const dearIntersection = 2000
+
+// intersection is the resources of rest, nil for every one, for which all comparisons
+// hold. One that was asked for before and is dear is kept as a set.
+func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compared) *roaring.Bitmap {
+	reach := func(part []compared) (n int) {
+		for i := range part {
+			n += part[i].reach()
+		}
+		return n
+	}
+	slices.SortFunc(parts, func(a, b []compared) int { return cmp.Compare(reach(a), reach(b)) })
+	has := func(part []compared, n uint32) bool {
+		return slices.ContainsFunc(part, func(c compared) bool { return c.has(n) })
+	}
+	out := roaring.New()
+	begin := time.Now()
+	looks := reach(parts[0])
+	if rest != nil && rest.GetCardinality() < uint64(looks)/2 {
+		looks = int(rest.GetCardinality())
+		for it := rest.Iterator(); it.HasNext(); {
+			n := it.Next()
+			if !slices.ContainsFunc(parts, func(p []compared) bool { return !has(p, n) }) {
+				out.Add(n)
+			}
+		}
+	} else {
+		var ns []uint32
+		for i := range parts[0] {
+			parts[0][i].each(func(n uint32) {
+				if (rest == nil || rest.Contains(n)) && !slices.ContainsFunc(parts[1:], func(p []compared) bool { return !has(p, n) }) {
+					ns = append(ns, n)
+				}
+			})
+		}
+		slices.Sort(ns)
+		out.AddMany(ns)
+	}
+	if looks >= dearIntersection && m.wants(q.Whole) {
+		out.RunOptimize()
+		s := &item{set: &set{clauses: q.Clauses, members: out}, typ: q.Type, cost: time.Since(begin), used: m.now(), uses: 1}
+		if m.makeRoom(s.bytes(), s.score(m.now())) {
+			m.sets[q.Whole] = s
+			m.bytes += s.bytes()
+		}
+		delete(m.wanted, q.Whole)
+	}
+	return out
+}
+
+// Settle brings the memory to the state that c was read in, and says whether a is the
+// answer there, or in a later state that the memory has moved to: its total is exact,
+// and the rows of its surrogates, read with c, are those of that state.
+func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.generation != a.generation || m.state == nil || !m.bring(&c) {
+		return Answer{}, false
+	}
+	if m.versions[a.question.Type] == a.version {
+		return a, true
+	}
+	b, ok := m.answer(a.question)
+	if !ok || !slices.Equal(a.RIDs, b.RIDs) {
+		return Answer{}, false
+	}
+	read, ok := parseState(c.Now)
+	if !ok || m.behind != nil && !read.includes(m.behind) {
+		return Answer{}, false
+	}
+	for _, s := range m.steps {
+		if read.includes(s.to) {
+			continue
+		}
+		if a.question.Exactly {
+			for rid := range s.changed {
+				if int16(rid>>48) == a.question.Type {
+					return Answer{}, false
+				}
+			}
+		}
+		for _, rid := range a.RIDs {
+			if _, changed := s.changed[rid]; changed {
+				return Answer{}, false
+			}
+		}
+	}
+	return b, true
+}
+
+// Bring is Settle without an answer.
+func (m *Memory) Bring(c Changes) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state != nil {
+		m.bring(&c)
+	}
+}
+
+// bring moves everything to the state c.Now. It reports false where that cannot be,
+// and forgets everything where it will not be.
+func (m *Memory) bring(c *Changes) bool {
+	since, ok := parseState(c.Since)
+	if !ok {
+		return false
+	}
+	now, ok := parseState(c.Now)
+	if !ok || !c.Followed || now.index != m.state.index {
+		m.forget()
+		return false
+	}
+	if m.state.includes(&now) {
+		return true
+	}
+	if !now.includes(m.state) {
+		m.forget()
+		return false
+	}
+	if !m.state.includes(&since) {
+		return false
+	}
+	for t := range m.types {
+		if !slices.Contains(c.Types, t) {
+			return false
+		}
+	}
+	changed, err := parseChanges(c.Rows, func(t int16) string { return m.types[t] })
+	if err != nil || len(changed) > MaxChanges {
+		m.forget()
+		return false
+	}
+	if len(changed) > 0 {
+		for rid, r := range changed {
+			t := int16(rid >> 48)
+			m.versions[t]++
+			n, ok := number(rid)
+			for k, i := range m.sets {
+				if i.typ == t && (!ok || !i.apply(n, r)) {
+					m.bytes -= i.bytes()
+					delete(m.sets, k)
+				}
+			}
+			for k, i := range m.columns {
+				if i.typ == t && (!ok || !i.apply(n, r)) {
+					m.bytes -= i.bytes()
+					delete(m.columns, k)
+				}
+			}
+		}
+		m.steps = append(m.steps, step{&now, changed})
+		m.trimSteps()
+	}
+	m.state, m.at = &now, m.now()
+	return true
+}
+
+func (m *Memory) trimSteps() {
+	stepped := 0
+	first := 0
+	for i := len(m.steps) - 1; i >= 0; i-- {
+		if stepped += len(m.steps[i].changed); stepped > maxStepped || len(m.steps)-i > maxSteps {
+			first = i + 1
+			break
+		}
+	}
+	if first > 0 {
+		m.behind = m.steps[first-1].to
+		m.steps = slices.Delete(m.steps, 0, first)
+	}
+}
+
+func (m *Memory) forget() {
+	m.state, m.steps, m.behind = nil, nil, nil
+	m.sets, m.columns, m.bytes = nil, nil, 0
+	m.generation++
+}
+
+// Forget forgets everything.
+func (m *Memory) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forget()
+}
+
+// Following is the state that the memory is of and the types whose changes it needs;
+// false where there is nothing to follow, or nobody has asked for long.
+func (m *Memory) Following() (since string, types []int16, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == nil {
+		return "", nil, false
+	}
+	if m.now().Sub(m.asked) > keptFor {
+		m.forget()
+		return "", nil, false
+	}
+	return m.state.text, m.typeNumbers(), true
+}
+
+// Since is the older of a state and the memory's own: the changes that Add needs are
+// read from there on. The memory follows a type from now on.
+func (m *Memory) Since(built string, typ int16, name string) (since string, types []int16, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.types[typ] = name
+	b, ok := parseState(built)
+	if !ok {
+		return "", nil, false
+	}
+	if m.state == nil || m.state.includes(&b) {
+		return built, m.typeNumbers(), true
+	}
+	return m.state.text, m.typeNumbers(), true
+}
+
+func (m *Memory) typeNumbers() []int16 { return slices.Sorted(maps.Keys(m.types)) }
+
+// Found is what was read to be remembered.
+type Found struct {
+	State string // that it was read in
+	Cost  time.Duration
+	Type  int16
+
+	// A set:
+	Set     Key
+	Clauses []match.Clause
+	RIDs    []int64
+	// or a column, where Entries is not nil:
+	Column  ColumnKey
+	Entries []Entry
+	Units   map[int64]*match.Unit
+}
+
+// Add remembers what was found, with the changes since Since: kept is false where it
+// could not be, again where the same with newer changes may succeed.
+func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	built, ok1 := parseState(f.State)
+	since, ok2 := parseState(c.Since)
+	read, ok3 := parseState(c.Now)
+	if !ok1 || !ok2 || !ok3 || !c.Followed || read.index != built.index || !built.includes(&since) {
+		return false, false
+	}
+	changed, err := parseChanges(c.Rows, func(t int16) string { return m.types[t] })
+	if err != nil || len(changed) > MaxChanges {
+		return false, false
+	}
+	if m.state != nil && !m.bring(&c) {
+		return false, true
+	}
+	i := f.item(m.now())
+	if i == nil {
+		return false, false
+	}
+	apply := func(changed map[int64]*match.Resource) bool {
+		for rid, r := range changed {
+			if int16(rid>>48) != f.Type {
+				continue
+			}
+			if n, ok := number(rid); !ok || !i.apply(n, r) {
+				return false
+			}
+		}
+		return true
+	}
+	if !apply(changed) {
+		return false, false
+	}
+	if m.state == nil {
+		m.state, m.at = &read, m.now()
+	} else {
+		if m.behind != nil && !read.includes(m.behind) {
+			return false, true
+		}
+		for _, s := range m.steps {
+			if !read.includes(s.to) && !apply(s.changed) {
+				return false, false
+			}
+		}
+	}
+	if m.sets == nil {
+		m.sets, m.columns = make(map[Key]*item), make(map[ColumnKey]*item)
+	}
+	if !m.makeRoom(i.bytes(), i.score(m.now())) {
+		return false, false
+	}
+	m.bytes += i.bytes()
+	if i.set != nil {
+		m.sets[f.Set] = i
+	} else {
+		m.columns[f.Column] = i
+	}
+	return true, false
+}
+
+func (f *Found) item(now time.Time) *item {
+	i := &item{typ: f.Type, cost: f.Cost, used: now, uses: 2}
+	if f.Entries != nil {
+		if i.column = newColumn(f.Column, f.Units, f.Entries); i.column == nil {
+			return nil
+		}
+		return i
+	}
+	ns := make([]uint32, len(f.RIDs))
+	for j, rid := range f.RIDs {
+		n, ok := number(rid)
+		if !ok {
+			return nil
+		}
+		ns[j] = n
+	}
+	slices.Sort(ns)
+	i.set = &set{clauses: f.Clauses, members: roaring.New()}
+	i.set.members.AddMany(ns)
+	i.set.members.RunOptimize()
+	return i
+}
+
+// Limit is the number of bytes that the memory may take.
+func (m *Memory) Limit() int64 { return m.limit }
+
+// makeRoom forgets what is least useful until so many bytes are free; false where what
+// would come is less useful itself.
+func (m *Memory) makeRoom(bytes int64, score float64) bool {
+	if bytes > m.limit/2 {
+		return false
+	}
+	if m.bytes+bytes <= m.limit {
+		return true
+	}
+	type candidate struct {
+		*item
+		forget func()
+	}
+	var all []candidate
+	m.bytes = 0
+	for k, i := range m.sets {
+		all = append(all, candidate{i, func() { delete(m.sets, k) }})
+		m.bytes += i.bytes()
+	}
+	for k, i := range m.columns {
+		all = append(all, candidate{i, func() { delete(m.columns, k) }})
+		m.bytes += i.bytes()
+	}
+	now := m.now()
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.score(now), b.score(now)) })
+	for _, c := range all {
+		// A little more than is needed, so that not every addition sorts anew.
+		if m.bytes+bytes <= m.limit-m.limit/16 {
+			break
+		}
+		if c.score(now) > score && m.bytes+bytes > m.limit {
+			return false
+		}
+		c.forget()
+		m.bytes -= c.bytes()
+	}
+	return m.bytes+bytes <= m.limit
+}
+
+// score is how much time an item saves for its size, of late.
+func (i *item) score(now time.Time) float64 {
+	return float64(i.cost+time.Microsecond) * i.uses / float64(i.bytes()) / (1 + now.Sub(i.used).Minutes())
+}
+
+func (m *Memory) use(i *item) *item {
+	if i != nil {
+		now := m.now()
+		i.uses = i.uses/(1+now.Sub(i.used).Minutes()) + 1
+		i.used = now
+	}
+	return i
+}
+
+// want is how often something was wanted.
+type want struct {
+	times int
+	last  time.Time
+}
+
+// maxWanted bounds what is told apart of what was wanted.
+const maxWanted = 4096
+
+// Wants reports whether something, a Key or a ColumnKey, is wanted for the second time
+// within a minute. The caller finds it then.
+func (m *Memory) Wants(key any) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit > 0 && m.wants(key)
+}
+
+func (m *Memory) wants(key any) bool {
+	now := m.now()
+	if m.wanted == nil || len(m.wanted) >= maxWanted {
+		m.wanted = make(map[any]want)
+	}
+	w := m.wanted[key]
+	if now.Sub(w.last) > keptFor {
+		w = want{}
+	}
+	w.times++
+	wants := w.times >= 2
+	if wants {
+		w.times = -10 // tried now: not so soon again
+	}
+	w.last = now
+	m.wanted[key] = w
+	return wants
+}
+
+// Refuse notes that a column cannot be kept: it has ranges of numbers, several entries
+// of a resource, or too many.
+func (m *Memory) Refuse(c ColumnKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.refused == nil || len(m.refused) >= maxWanted {
+		m.refused = make(map[ColumnKey]time.Time)
+	}
+	m.refused[c] = m.now()
+}
+
+// refusedFor is how long a column is not tried again that could not be kept.
+const refusedFor = 10 * time.Minute
+
+// Refused reports whether a column could not be kept of late.
+func (m *Memory) Refused(c ColumnKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, ok := m.refused[c]
+	return ok && m.now().Sub(at) < refusedFor
+}
+
+// Has reports whether a set or a column is remembered.
+func (m *Memory) Has(key any) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch k := key.(type) {
+	case Key:
+		return m.sets[k] != nil
+	case ColumnKey:
+		return m.columns[k] != nil
+	}
+	return false
+}
+
+// Stat tells what is kept.
+type Stat struct {
+	Sets, Columns int
+	Bytes         int64
+	Hits          int64 // answers so far
+}
+
+// Stat adds up what is kept.
+func (m *Memory) Stat() Stat {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := Stat{Sets: len(m.sets), Columns: len(m.columns), Hits: m.hits}
+	for _, i := range m.sets {
+		s.Bytes += i.bytes()
+	}
+	for _, i := range m.columns {
+		s.Bytes += i.bytes()
+	}
+	return s
+}

@@ -1,0 +1,100 @@
+package remembered
+
+import (
+	"slices"
+
+	"kiln/server/search/match"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// A set is the resources of one type for which all clauses hold, by the numbers in
+// their surrogates, which are dense.
+type set struct {
+	clauses []match.Clause
+	members *roaring.Bitmap
+}
+
+func (s *set) apply(n uint32, r *match.Resource) bool {
+	holds := false
+	if r != nil {
+		yes, ask := match.Hold(s.clauses, r)
+		if len(ask) > 0 {
+			return false
+		}
+		holds = yes
+	}
+	if holds {
+		s.members.Add(n)
+	} else {
+		s.members.Remove(n)
+	}
+	return true
+}
+
+func (s *set) bytes() int64 { return int64(s.members.GetSizeInBytes()) + 512 }
+
+// pageOf is the part of a set that a page has.
+func pageOf(b *roaring.Bitmap, p Page) []uint32 {
+	var out []uint32
+	if p.Backwards {
+		end := b.GetCardinality()
+		if p.Bounded {
+			if p.Beyond == 0 {
+				return nil
+			}
+			end = b.Rank(p.Beyond - 1)
+		}
+		it := b.ReverseIterator()
+		if p.Bounded && end < b.GetCardinality() {
+			return reversed(b, end, p)
+		}
+		for skip := p.Offset; it.HasNext() && len(out) < p.Limit; {
+			n := it.Next()
+			if skip > 0 {
+				skip--
+				continue
+			}
+			out = append(out, n)
+		}
+		return out
+	}
+	first := uint64(p.Offset)
+	if p.Bounded {
+		first += b.Rank(p.Beyond)
+	}
+	if first >= b.GetCardinality() {
+		return nil
+	}
+	start, err := b.Select(uint32(first))
+	if err != nil {
+		return nil
+	}
+	it := b.Iterator()
+	it.AdvanceIfNeeded(start)
+	for it.HasNext() && len(out) < p.Limit {
+		out = append(out, it.Next())
+	}
+	return out
+}
+
+// reversed is a page of the first end members, the last of them first.
+func reversed(b *roaring.Bitmap, end uint64, p Page) []uint32 {
+	last := int64(end) - int64(p.Offset)
+	first := max(0, last-int64(p.Limit))
+	if last <= first {
+		return nil
+	}
+	start, err := b.Select(uint32(first))
+	if err != nil {
+		return nil
+	}
+	it := b.Iterator()
+	it.AdvanceIfNeeded(start)
+	out := make([]uint32, 0, last-first)
+	for int64(len(out)) < last-first && it.HasNext() {
+		out = append(out, it.Next())
+	}
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,397 @@
+package store_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/store"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestSearchesWhileOthersWrite lets two servers on one database write (create, update,
+// delete, bundles) and search at the same time, with what makes servers forget in
+// between: changes of the index and of the search parameters, and lost connections. Each
+// answer, its total and its page, must be what the resources as they were written give
+// in one snapshot between the beginning and the end of the search.
+//
+// KILN_TEST_CONCURRENT sets how long, "10m"; without it two seconds.
+// Contract: Design, section 4 ("Writes are read back by the next search").
+func TestSearchesWhileOthersWrite(t *testing.T) {
+	length := 2 * time.Second
+	if text := os.Getenv("KILN_TEST_CONCURRENT"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := uint64(0); length > 0; round++ {
+		// The log of a round is evaluated as a whole: short rounds keep that cheap.
+		part := min(length, 20*time.Second)
+		length -= part
+		if !t.Run(fmt.Sprint("round ", round), func(t *testing.T) { searchWhileOthersWrite(t, round, part) }) {
+			return
+		}
+	}
+}
+
+func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
+	ctx := context.Background()
+	a, at := open(t)
+	b := openAt(t, at)
+	a.Indexer, b.Indexer = compiled{}, compiled{}
+	for _, s := range []*store.Store{a, b} {
+		s.SetSearchLimit(20)
+	}
+	l := &writeLog{versions: make(map[store.VersionKey]*observation)}
+	base := newCorpus(seed, 20, 300)
+	r := rand.New(rand.NewPCG(seed, 9))
+	for i := range base.observations {
+		base.observations[i].id = fmt.Sprint("o", i)
+	}
+	l.write(t, a, base.observations, nil)
+
+	pool := make([]concurrentQuery, 60)
+	for i := range pool {
+		values := url.Values{}
+		for range 1 + r.IntN(2) {
+			c := base.simpleObservation(r)
+			values.Add(c.name, c.value)
+			pool[i].all = append(pool[i].all, c)
+		}
+		pool[i].sorted = r.IntN(5) == 0
+		if pool[i].sorted {
+			values.Set("_sort", "-date")
+		}
+		pool[i].values = values
+	}
+
+	stop := make(chan struct{})
+	var writers, searchers sync.WaitGroup
+	var serial atomic.Int64
+	for w := range 4 {
+		s := []*store.Store{a, b}[w%2]
+		writers.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(100+w)))
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Duration(r.IntN(15)) * time.Millisecond):
+				}
+				// Resources of one writer, so that it knows the next version of each.
+				some := newCorpus(r.Uint64(), 20, 1+r.IntN(4)*r.IntN(2)).observations
+				deletions := make([]bool, len(some))
+				for i := range some {
+					some[i].id = fmt.Sprint("o", r.IntN(75)*4+w)
+					switch r.IntN(4) {
+					case 0:
+						some[i].id = fmt.Sprint("n", serial.Add(1))
+					case 1:
+						deletions[i] = true
+					}
+				}
+				slices.SortFunc(some, func(a, b observation) int { return strings.Compare(a.id, b.id) })
+				some = slices.CompactFunc(some, func(a, b observation) bool { return a.id == b.id })
+				l.write(t, s, some, deletions)
+			}
+		})
+	}
+	var mu sync.Mutex
+	var answers []concurrentAnswer
+	var lost atomic.Bool // connections may be, so that searches may fail
+	for i := range 6 {
+		s := []*store.Store{a, b}[i%2]
+		searchers.Go(func() {
+			conn, err := pgx.Connect(ctx, at)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { conn.Close(ctx) }()
+			r := rand.New(rand.NewPCG(seed, uint64(200+i)))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				q := &pool[r.IntN(len(pool))]
+				x := concurrentAnswer{q: q, count: r.IntN(12)}
+				if r.IntN(4) == 0 {
+					x.offset = r.IntN(40)
+				}
+				sc := searchCase{typ: "Observation", values: q.values}
+				parsed := sc.parse(t, "_count", strconv.Itoa(x.count), "_offset", strconv.Itoa(x.offset))
+				var found *store.SearchResult
+				err := conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&x.before)
+				if err == nil {
+					if found, err = s.Search(ctx, parsed); err == nil {
+						err = conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&x.after)
+					}
+				}
+				if err != nil {
+					if !lost.Load() {
+						t.Errorf("%s: %v", &sc, err)
+						return
+					}
+					conn.Close(ctx)
+					if conn, err = pgx.Connect(ctx, at); err != nil {
+						t.Error(err)
+						return
+					}
+					continue
+				}
+				x.total, x.ids = *found.Total, ids(found)
+				mu.Lock()
+				answers = append(answers, x)
+				mu.Unlock()
+			}
+		})
+	}
+	// What makes a server forget, in the middle.
+	admin, err := pgx.Connect(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(ctx)
+	part := length / 4
+	for _, sql := range []string{
+		"INSERT INTO change (shard, rids, refs, versions, methods) VALUES (0, '{}', '{}', '{}', '')",
+		"UPDATE search_registry SET progress = progress + 1",
+		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = ''",
+	} {
+		time.Sleep(part)
+		lost.Store(lost.Load() || strings.Contains(sql, "terminate"))
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(part)
+	close(stop)
+	writers.Wait()
+	searchers.Wait()
+	l.check(t, admin, answers)
+	for _, s := range []*store.Store{a, b} {
+		t.Logf("%d answers; remembered: %+v", len(answers), s.Remembered())
+	}
+	if length > time.Second && a.Remembered().Hits+b.Remembered().Hits == 0 {
+		t.Error("nothing was answered from memory")
+	}
+}
+
+type concurrentQuery struct {
+	values url.Values
+	all    []condition[observation]
+	sorted bool // by date, the last first
+}
+
+func (q *concurrentQuery) holds(o *observation) bool {
+	return o != nil && !anyOf(q.all, func(c condition[observation]) bool { return !c.holds(o) })
+}
+
+type concurrentAnswer struct {
+	q             *concurrentQuery
+	count, offset int
+	before, after string // snapshots
+	total         int
+	ids           []string
+}
+
+// writeLog is the versions that were written, nil for a deletion.
+type writeLog struct {
+	mu       sync.Mutex
+	versions map[store.VersionKey]*observation
+}
+
+// write writes observations in one transaction, deletions[i] deletes. After a lost
+// connection nobody knows whether it is there: versions that are not are never in the
+// change log.
+func (l *writeLog) write(t testing.TB, s *store.Store, all []observation, deletions []bool) {
+	var ws []*store.Write
+	for i := range all {
+		raw, err := json.Marshal(all[i].json())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w := resourceWrite(t, raw)
+		if deletions != nil && deletions[i] {
+			w = &store.Write{Method: fhir.DELETE, ResourceType: "Observation", ID: all[i].id}
+		}
+		ws = append(ws, w)
+	}
+	if err := s.WriteAll(context.Background(), ws); err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, w := range ws {
+		if w.Result.VersionID == 0 {
+			continue // nothing was there to delete
+		}
+		key := store.VersionKey{Ref: int64(fhir.ValueReference("Observation", all[i].id)), VersionID: w.Result.VersionID}
+		if w.Method == fhir.DELETE {
+			if _, ok := l.versions[key]; !ok {
+				l.versions[key] = nil
+			}
+			continue
+		}
+		l.versions[key] = &all[i]
+	}
+}
+
+// loggedChange is a row of the change log, taken apart.
+type loggedChange struct {
+	xid      uint64
+	rid, ref int64
+	version  int
+}
+
+// check evaluates every answer in the snapshots that it may be of.
+func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswer) {
+	rows, err := conn.Query(context.Background(), `SELECT c.xid::text::bigint, u.rid, u.ref, u.version FROM change c CROSS JOIN LATERAL unnest(c.rids, c.refs, c.versions) AS u(rid, ref, version) ORDER BY c.xid, u.version`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c loggedChange, err error) {
+		err = r.Scan(&c.xid, &c.rid, &c.ref, &c.version)
+		return c, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, skipped := 0, 0
+	for _, a := range answers {
+		before, after := parseSnapshot(t, a.before), parseSnapshot(t, a.after)
+		state := make(map[int64]loggedChange) // the newest version of each resource
+		var between []uint64
+		unknown := false
+		for _, c := range log {
+			if before.sees(c.xid) {
+				if c.version > state[c.ref].version {
+					state[c.ref] = c
+				}
+			} else if after.sees(c.xid) && !slices.Contains(between, c.xid) {
+				between = append(between, c.xid)
+			}
+			if _, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]; !ok {
+				unknown = true // a write whose answer was lost
+			}
+		}
+		// The commits between came in an order that nobody knows: any of them may be
+		// in the snapshot.
+		if unknown || len(between) > 10 {
+			skipped++
+			continue
+		}
+		ok := false
+		var first string
+		for subset := 0; subset < 1<<len(between) && !ok; subset++ {
+			now := make(map[int64]loggedChange)
+			for _, c := range log {
+				if i := slices.Index(between, c.xid); i >= 0 && subset>>i&1 == 1 && c.version > max(now[c.ref].version, state[c.ref].version) {
+					now[c.ref] = c
+				}
+			}
+			for ref, c := range state {
+				if _, newer := now[ref]; !newer {
+					now[ref] = c
+				}
+			}
+			total, page := l.evaluate(a, now)
+			if ok = total == a.total && (a.count == 0 || slices.Equal(page, a.ids)); subset == 0 {
+				first = fmt.Sprint(total, " ", page)
+			}
+		}
+		if !ok {
+			wrong++
+			if wrong < 5 {
+				t.Errorf("%s _count %d _offset %d: total %d, page %v; before it was %s, and no commit of %v makes the difference", a.q.values.Encode(), a.count, a.offset, a.total, a.ids, first, between)
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d of %d answers are of no snapshot", wrong, len(answers))
+	}
+	if skipped > len(answers)/2 {
+		t.Errorf("%d of %d answers could not be judged", skipped, len(answers))
+	}
+	t.Logf("%d answers, %d not judged", len(answers), skipped)
+}
+
+// evaluate answers a search in one state.
+func (l *writeLog) evaluate(a concurrentAnswer, state map[int64]loggedChange) (total int, page []string) {
+	type found struct {
+		rid  int64
+		date int64
+		ok   bool // it has a date
+		id   string
+	}
+	var all []found
+	for ref, c := range state {
+		o := l.versions[store.VersionKey{Ref: ref, VersionID: c.version}]
+		if !a.q.holds(o) {
+			continue
+		}
+		f := found{rid: c.rid, id: o.id}
+		f.date, _, f.ok = o.date()
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(x, y found) int {
+		if a.q.sorted {
+			if x.ok != y.ok {
+				if x.ok {
+					return -1
+				}
+				return 1
+			}
+			if x.ok && x.date != y.date {
+				return cmp.Compare(y.date, x.date)
+			}
+		}
+		return cmp.Compare(x.rid, y.rid)
+	})
+	total = len(all)
+	all = all[min(a.offset, len(all)):]
+	for _, f := range all[:min(a.count, len(all))] {
+		page = append(page, f.id)
+	}
+	return total, page
+}
+
+type snapshot struct {
+	xmax    uint64
+	running []uint64
+}
+
+func parseSnapshot(t testing.TB, text string) (s snapshot) {
+	parts := strings.Split(text, ":")
+	var err error
+	if s.xmax, err = strconv.ParseUint(parts[1], 10, 64); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseUint(x, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.running = append(s.running, n)
+	}
+	return s
+}
+
+func (s *snapshot) sees(xid uint64) bool { return xid < s.xmax && !slices.Contains(s.running, xid) }
