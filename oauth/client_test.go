@@ -121,6 +121,7 @@ func TestPrivateKeyJWT(t *testing.T) {
 		"exp as text":              s.assertion("exp", "soon"),
 		"jti missing":              s.assertion("jti", nil),
 		"jti of 300 bytes":         s.assertion("jti", strings.Repeat("x", 300)),
+		"jti with a NUL":           s.assertion("jti", "a\x00b"),
 		"issued in the future":     s.assertion("iat", now.Add(time.Minute).Unix()),
 		"not before in the future": s.assertion("nbf", now.Add(time.Minute).Unix()),
 	} {

@@ -202,7 +202,7 @@ func (s *Server) byAssertion(ctx context.Context, form url.Values) (fosite.Clien
 		return nil, badClient("The assertion is good for more than five minutes.")
 	case claims.Issued != nil && seconds(*claims.Issued).After(now.Add(leeway)), claims.NotBefore != nil && seconds(*claims.NotBefore).After(now.Add(leeway)):
 		return nil, badClient("The assertion is not good yet.")
-	case claims.ID == "" || len(claims.ID) > maxJTI:
+	case claims.ID == "" || len(claims.ID) > maxJTI || strings.ContainsRune(claims.ID, 0):
 		return nil, badClient(fmt.Sprintf("The assertion needs a jti of at most %d bytes.", maxJTI))
 	}
 	err = s.Store.UseAssertion(ctx, c.ID, claims.ID, seconds(*claims.Expires).Add(leeway))

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ory/fosite"
 
@@ -42,8 +43,8 @@ func checkOnce(form url.Values) error {
 		if len(values) > 1 {
 			return fosite.ErrInvalidRequest.WithHintf("The parameter %s stands there more than once.", printable(name))
 		}
-		if strings.ContainsRune(values[0], 0) {
-			return fosite.ErrInvalidRequest.WithHintf("The parameter %s holds a NUL byte.", printable(name))
+		if strings.ContainsRune(values[0], 0) || !utf8.ValidString(values[0]) {
+			return fosite.ErrInvalidRequest.WithHintf("The parameter %s holds a NUL byte, or is not UTF-8.", printable(name))
 		}
 	}
 	return nil

@@ -119,14 +119,24 @@ func found(err error, doing string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows), unstorable(err):
 		return ErrNotFound
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
+// unstorable reports that a text is none that PostgreSQL can hold, such as bytes that are
+// no UTF-8: nothing is stored under it. PostgreSQL, Appendix A, class 22.
+func unstorable(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "22021"
+}
+
 // changed reports by ErrNotFound that no row was.
 func changed(n int64, err error, doing string) error {
+	if unstorable(err) {
+		return ErrNotFound
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}

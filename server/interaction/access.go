@@ -115,8 +115,6 @@ func (s *Service) holdsBefore(ctx context.Context, from Reader, c access.Conditi
 // conditionalReader is a Reader whose query of a read can ask a condition as well.
 type conditionalReader interface {
 	ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error)
-	// Hidden is the error of what is not to be seen; it takes as long as absence does.
-	Hidden(ctx context.Context, typ, id string) error
 }
 
 func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
@@ -150,9 +148,7 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	switch ok, failed := v.sees(ctx, last); {
 	case failed != nil:
 		return fhir.Version{}, failed
-	case !ok && err == nil && conditional:
-		return fhir.Version{}, reader.Hidden(ctx, typ, id)
-	case !ok:
+	case !ok: // decoding has taken as long as the statement that looks for an absent one
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	}
 	if err != nil {

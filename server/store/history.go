@@ -77,6 +77,12 @@ func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (His
 	if !q.NoTotal || q.ID != "" {
 		total, err := s.countHistory(ctx, d, q, r)
 		if err != nil {
+			if q.ID != "" && q.Count > 0 && outcome.Is(err, outcome.CodeNotFound) {
+				// What is hidden is absent, and takes as long: the page is read for both.
+				if _, _, failed := s.historyPage(ctx, d, q, r, 1); failed != nil {
+					return HistoryPage{}, failed
+				}
+			}
 			return HistoryPage{}, err
 		}
 		if !q.NoTotal {

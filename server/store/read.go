@@ -44,15 +44,15 @@ func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest)
 	case stored != id:
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	case v.Body == nil:
-		return fhir.Version{}, s.Hidden(ctx, typ, id)
+		return fhir.Version{}, s.hidden(ctx, typ, id)
 	}
 	v.ResourceType, v.ID = typ, id
 	return v, nil
 }
 
-// Hidden is not-found for a resource that is there and is not to be seen. It asks the
+// hidden is not-found for a resource that is there and is not to be seen. It asks the
 // database what a read of an absent one asks, so that both take as long.
-func (s *Store) Hidden(ctx context.Context, typ, id string) error {
+func (s *Store) hidden(ctx context.Context, typ, id string) error {
 	err := absent(ctx, s.pool, typ, id)
 	if e, ok := outcome.From(err); ok && e.HTTPStatus() < 500 {
 		return outcome.NotFound(typ, id)
