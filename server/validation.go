@@ -42,12 +42,12 @@ func (s *Server) validation() validate.Options {
 // says.
 type writesValidator struct{ s *Server }
 
-// Validate returns what is wrong with r.
-func (w writesValidator) Validate(ctx context.Context, r fhir.Resource) []outcome.Issue {
+// Validate returns the issues of a resource.
+func (w writesValidator) Validate(ctx context.Context, in fhir.Reading) []outcome.Issue {
 	if w.s.now().Validation.Mode != "full" {
 		return nil
 	}
-	return validate.Writes{Validator: w.s.Validator, Options: w.s.validation()}.Validate(ctx, r)
+	return validate.Writes{Validator: w.s.Validator, Options: w.s.validation()}.Validate(ctx, in)
 }
 
 // definition returns one of the definitions that the server is built with.

@@ -59,10 +59,16 @@ func TestValidate(t *testing.T) {
 		s.get("/Observation/"+id+"/$validate?mode=profile&profile=http://hl7.org/fhir/StructureDefinition/Observation").want(200).equal("issue.0.severity", "information")
 	})
 	t.Run("errors of JSON and of rules are told together", func(t *testing.T) {
-		a := s.in(t).post("/Observation/$validate", `{"resourceType":"Observation","status":"finished","issued":"soon","foo":1,"subject":{"reference":"Device/1","display":5}}`).want(200)
-		for _, want := range []string{"not a valid instant", "unknown element", "found finished", "code is required", "expected a string, found a number"} {
-			if !strings.Contains(string(a.body), want) {
-				t.Errorf("%q is not told: %s", want, a.body)
+		const bad = `{"resourceType":"Observation","status":"finished","issued":"soon","foo":1,"subject":{"reference":"Device/1","display":5}}`
+		s := s.in(t)
+		for _, a := range []*answer{
+			s.post("/Observation/$validate", bad).want(200), s.post("/Observation", bad).want(422),
+			s.put("/Observation/bad", strings.Replace(bad, `"status"`, `"id":"bad","status"`, 1)).want(422),
+		} {
+			for _, want := range []string{"not a valid instant", "unknown element", "found finished", "code is required", "expected a string, found a number"} {
+				if !strings.Contains(string(a.body), want) {
+					t.Errorf("%q is not told: %s", want, a.body)
+				}
 			}
 		}
 		// What is there in a wrong form is not missing.

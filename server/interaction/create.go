@@ -32,7 +32,7 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Response, error) 
 	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
 		return Response{}, err
 	}
-	r, err := s.decode(p.ResourceType, p.Body)
+	r, err := s.decode(ctx, p.ResourceType, p.Body)
 	if err != nil {
 		return Response{}, err
 	}

@@ -106,7 +106,7 @@ func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string)
 
 // NewWrite makes the write of a new resource that the server itself has made.
 func (s *Service) NewWrite(typ string, body []byte) (*store.Write, error) {
-	r, err := s.decode(typ, body)
+	r, err := fhir.Decode(s.Model, body)
 	if err != nil {
 		return nil, err
 	}

@@ -125,19 +125,23 @@ func (s *Service) UnknownType(typ string) error {
 	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", clip(typ), s.Parameters.Current().NearestType(typ))
 }
 
-// decode reads a body of the given resource type.
-func (s *Service) decode(typ string, data []byte) (fhir.Resource, error) {
+// decode reads a body of the given resource type that is to be stored. Where its JSON
+// is wrong in places, the errors of the rules are reported with them.
+func (s *Service) decode(ctx context.Context, typ string, data []byte) (fhir.Resource, error) {
 	if len(data) == 0 {
 		return nil, outcome.New(outcome.CodeStructure, "the request has no body; expected a resource of type %s as JSON", typ)
 	}
-	r, err := fhir.Decode(s.Model, data)
+	in, err := fhir.Read(s.Model, data)
 	if err != nil {
 		return nil, err
 	}
-	if got := r.Type().Name; got != typ {
+	if got := in.Resource.Type().Name; got != typ {
 		return nil, outcome.Invalid("the body is a resource of type %s, the URL names %s", got, typ)
 	}
-	return r, nil
+	if len(in.Issues) > 0 {
+		return nil, outcome.Unprocessable(append(in.Issues, s.ruleErrors(ctx, in)...))
+	}
+	return in.Resource, nil
 }
 
 // draft fills in body and index of w from r, as it is to be stored.

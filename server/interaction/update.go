@@ -35,7 +35,7 @@ func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) 
 	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
 		return Response{}, err
 	}
-	r, err := s.decode(p.ResourceType, p.Body)
+	r, err := s.decode(ctx, p.ResourceType, p.Body)
 	if err != nil {
 		return Response{}, err
 	}

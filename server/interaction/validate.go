@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"slices"
 
 	"kiln/gen/r4"
 	"kiln/server/fhir"
@@ -11,9 +12,10 @@ import (
 
 // Validator judges resources before they are stored.
 type Validator interface {
-	// Validate returns what is wrong with r; an empty result is a valid resource.
-	// Issues that are no errors do not keep it from being stored.
-	Validate(ctx context.Context, r fhir.Resource) []outcome.Issue
+	// Validate returns the issues of a resource, by the rules, without in.Issues; an
+	// empty result is a valid resource. Issues that are no errors do not keep it from
+	// being stored.
+	Validate(ctx context.Context, in fhir.Reading) []outcome.Issue
 }
 
 type skip struct{}
@@ -37,12 +39,22 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 	}
 	s.Parameters.Current() // what profiles say is as new as the search parameters
 	ctx, span := telemetry.Start(ctx, "validation")
-	issues := s.Validator.Validate(ctx, r)
+	issues := s.Validator.Validate(ctx, fhir.Reading{Resource: r})
 	span.End()
-	for _, i := range issues {
-		if i.Severity == outcome.Failure || i.Severity == outcome.Fatal {
-			return outcome.Unprocessable(issues)
-		}
+	if slices.ContainsFunc(issues, isError) {
+		return outcome.Unprocessable(issues)
 	}
 	return nil
+}
+
+func isError(i outcome.Issue) bool {
+	return i.Severity == outcome.Failure || i.Severity == outcome.Fatal
+}
+
+// ruleErrors are the errors, by the rules, of a resource whose JSON is wrong in places.
+func (s *Service) ruleErrors(ctx context.Context, in fhir.Reading) []outcome.Issue {
+	if s.Validator == nil || ctx.Value(skip{}) != nil {
+		return nil
+	}
+	return slices.DeleteFunc(s.Validator.Validate(ctx, in), func(i outcome.Issue) bool { return !isError(i) })
 }

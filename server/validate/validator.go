@@ -504,7 +504,8 @@ type Writes struct {
 	Options   Options
 }
 
-// Validate returns what is wrong with r, see Validator.Validate.
-func (w Writes) Validate(ctx context.Context, r fhir.Resource) []outcome.Issue {
-	return w.Validator.Validate(ctx, r, w.Options)
+// Validate returns the issues of a resource, see Validator.Validate. Rules about
+// elements whose JSON could not be read are left out.
+func (w Writes) Validate(ctx context.Context, in fhir.Reading) []outcome.Issue {
+	return w.Validator.validate(ctx, in.Resource, w.Options, in.Lost)
 }
