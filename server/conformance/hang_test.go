@@ -66,6 +66,14 @@ func TestDatabaseHangs(t *testing.T) {
 		{"DELETE", "/Patient/" + id, ""},
 		{"POST", "/", bundle("transaction", entry("POST", "Patient", "", `{"resourceType":"Patient"}`, ""))},
 		{"POST", "/", bundle("transaction", entry("GET", "Patient?name=x", "", "", ""))},
+		{"GET", "/_history", ""},
+		{"GET", "/$packages", ""},
+		{"GET", "/$reindex", ""},
+		{"GET", "/ValueSet/$expand?url=http://hl7.org/fhir/ValueSet/administrative-gender", ""},
+		{"GET", "/Patient/$events-history", ""},
+		{"GET", "/admin/db/stats", ""},
+		{"GET", "/admin/servers", ""},
+		{"GET", "/health", ""},
 		{"GET", "/health/ready", ""},
 	}
 	// The first ones find connections that hang, the others a database that is known

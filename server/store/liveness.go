@@ -61,14 +61,19 @@ func newLiveness(url string, timeout time.Duration, log *slog.Logger) (*liveness
 	// What is left of timeout covers the sign that came just before, and the end of
 	// the request.
 	l := &liveness{config: c, log: log, patience: max(timeout*6/10-signEvery, signEvery), open: make(map[*watchedConn]struct{})}
-	l.watch(&c.Config)
+	l.watch(&c.Config, true)
 	return l, nil
 }
 
-// watch makes connections of a configuration known to l.
-func (l *liveness) watch(c *pgconn.Config) {
+// watch makes connections of a configuration known to l. While the database hangs only
+// the one that asks for a sign of life is made: neither a pool's, nor the one that a
+// request to cancel a statement goes through.
+func (l *liveness) watch(c *pgconn.Config, asks bool) {
 	dial := c.DialFunc
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !asks && l.hangs.Load() {
+			return nil, errHangs
+		}
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
@@ -77,6 +82,10 @@ func (l *liveness) watch(c *pgconn.Config) {
 		l.mu.Lock()
 		l.open[w] = struct{}{}
 		l.mu.Unlock()
+		if !asks && l.hangs.Load() { // closeAll may have come before
+			w.Close()
+			return nil, errHangs
+		}
 		return w, nil
 	}
 }

@@ -165,7 +165,7 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
 	}
 	c.ConnConfig.Tracer = telemetry.Statements{}
-	s.liveness.watch(&c.ConnConfig.Config)
+	s.liveness.watch(&c.ConnConfig.Config, false)
 	c.BeforeConnect = s.liveness.admit
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
