@@ -152,7 +152,7 @@ func appInit() *cobra.Command {
 			dir := args[0]
 			name := filepath.Base(dir)
 			if !projectName.MatchString(name) {
-				return fmt.Errorf("%q is no name of an App: expected letters, digits, - and .", name)
+				return fmt.Errorf("%q is no name of an App: expected letters, digits, dots and hyphens", name)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("%s is there already", dir)

@@ -75,6 +75,7 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 	if err := tx.BumpApps(ctx); err != nil {
 		return err
 	}
+	taken := make(map[key]string) // by Apps of the same transaction
 	for i, w := range ws {
 		if w.Method == fhir.DELETE {
 			continue
@@ -96,6 +97,15 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 		}
 		if err := p.check(ctx, tx, w.ID, next, current.Body); err != nil {
 			return &store.WriteError{Index: i, Err: err}
+		}
+		for j := range next.Operations {
+			k := keyOf(&next.Operations[j])
+			if other, ok := taken[k]; ok && next.Status.Text == "active" {
+				return &store.WriteError{Index: i, Err: unprocessable("App.operations", "App/%s of the same Bundle has an operation %s on %s too", other, k.name, k.typ)}
+			}
+			if next.Status.Text == "active" {
+				taken[k] = w.ID
+			}
 		}
 	}
 	return nil
@@ -337,7 +347,14 @@ func (p *Platform) read(ctx context.Context, id string) (*r4.App, error) {
 
 // checkUnique refuses an operation that another active App has.
 func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own map[key]bool) error {
-	others, err := p.active(ctx, tx)
+	if len(own) == 0 {
+		return nil
+	}
+	var names []string
+	for k := range own {
+		names = append(names, k.name[1:])
+	}
+	others, err := p.active(ctx, tx, names...)
 	if err != nil {
 		return err
 	}
@@ -354,11 +371,14 @@ func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own
 	return nil
 }
 
-// active reads the active Apps, by id.
-func (p *Platform) active(ctx context.Context, from searcher) ([]*r4.App, error) {
+// active reads the active Apps, by id: all, or those with an operation of one of some names.
+func (p *Platform) active(ctx context.Context, from searcher, operations ...string) ([]*r4.App, error) {
 	var out []*r4.App
 	for cursor := ""; ; {
 		values := url.Values{"status": {"active"}, "_count": {"200"}, "_total": {"none"}}
+		if len(operations) > 0 {
+			values.Set("operation", strings.Join(operations, ","))
+		}
 		if cursor != "" {
 			values.Set("_cursor", cursor)
 		}

@@ -51,6 +51,7 @@ func serveAlone(url string) error {
 	var address string
 	return server.Run(context.Background(), cfg, server.Options{
 		Logger:    slog.New(slog.DiscardHandler),
+		Sandbox:   sandboxCommand(),
 		Listening: func(a string) { address = a },
 		Ready:     func(*server.Server) { fmt.Println(address) },
 	})

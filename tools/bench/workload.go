@@ -57,6 +57,8 @@ var workloads = []Workload{
 	mixWorkload,
 	liveWorkload,
 	behindWorkload,
+	appWorkload,
+	appsWorkload,
 }
 
 // findWorkloads returns the workloads of a comma-separated list; "all" is every
