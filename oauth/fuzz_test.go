@@ -43,6 +43,9 @@ func (s *service) serve(t testing.TB, method, path, query, body string, header .
 	return a
 }
 
+// unheard keeps no events: nobody takes them.
+func unheard(o *oauth.Options) { o.Audit = nil }
+
 const formType = "application/x-www-form-urlencoded"
 
 // toClient is the redirect of an answer; it must go to a registered redirect URI.
@@ -67,7 +70,7 @@ func toClient(t testing.TB, a *answer) url.Values {
 // Endpoints, authorize: whatever the query, no 5xx, no code without a sign-in, and no
 // redirect to what is not registered.
 func FuzzAuthorize(f *testing.F) {
-	s := start(f)
+	s := start(f, unheard)
 	s.app()
 	good := s.request().Encode()
 	f.Add(good)
@@ -90,7 +93,7 @@ func FuzzAuthorize(f *testing.F) {
 
 // Endpoints, token: whatever the form and the header Authorization, no 5xx and no token.
 func FuzzToken(f *testing.F) {
-	s := start(f)
+	s := start(f, unheard)
 	s.app()
 	s.client(map[string]any{"clientId": "backend", "confidential": true, "clientSecret": password, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
 	for _, v := range []url.Values{
@@ -133,7 +136,7 @@ const assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 // key signs, and whatever stands for a token, no 5xx; and none is taken but one with
 // claims that the contract allows.
 func FuzzJWT(f *testing.F) {
-	s := start(f)
+	s := start(f, unheard)
 	s.app()
 	k := newKeyPair(f, "k1")
 	s.client(map[string]any{"clientId": "backend", "tokenEndpointAuthMethod": "private_key_jwt", "jwks": k.jwks(), "scopes": []string{"system/*.rs"}})
@@ -171,7 +174,7 @@ func FuzzJWT(f *testing.F) {
 // Endpoints, forms: whatever is posted on the way through the pages, no 5xx, no code for
 // somebody who has not signed in, and no scope that was not asked for.
 func FuzzForms(f *testing.F) {
-	s := start(f)
+	s := start(f, unheard)
 	s.app()
 	f.Add("login", "doctor", "wrong", "patient/*.rs", "p1")
 	f.Add("authorize", "", "", "patient/*.cruds system/*.*", "")
@@ -216,7 +219,7 @@ func FuzzForms(f *testing.F) {
 
 // Clients, users, keys; launches; registration: whatever JSON comes, no 5xx.
 func FuzzManage(f *testing.F) {
-	s := start(f, func(o *oauth.Options) { o.Config.Smart.DynamicRegistrationEnabled = true })
+	s := start(f, unheard, func(o *oauth.Options) { o.Config.Smart.DynamicRegistrationEnabled = true })
 	s.app()
 	key, err := s.server.CreateAPIKey(f.Context(), "fuzz", "admin launch/context", "")
 	if err != nil {
