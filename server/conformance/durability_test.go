@@ -48,6 +48,9 @@ func serveAlone(url string) error {
 	cfg := server.Default()
 	cfg.Database.URL = url
 	cfg.Server.Listen = "127.0.0.1:0"
+	if seconds, err := strconv.Atoi(os.Getenv("CONFORMANCE_WEBHOOK_TIMEOUT")); err == nil {
+		cfg.Notifications.Webhook.TimeoutSeconds = seconds
+	}
 	var address string
 	return server.Run(context.Background(), cfg, server.Options{
 		Logger:    slog.New(slog.DiscardHandler),
