@@ -2,10 +2,12 @@ package notify
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"sync"
+	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 )
 
 // Rule says which events a subscriber wants. An event matches when it is of the type and
@@ -378,8 +380,22 @@ func (q *questions) ask(c *criteria, ref int64) answer3 {
 	return refs[ref]
 }
 
-// answer asks the database.
+const (
+	// parallelQuestions bounds the searches of one batch of events under way.
+	parallelQuestions = 4
+	// questionTimeout bounds one of them: what costs more holds up the events of others.
+	// It is longer than a database that does not answer takes to be noticed.
+	questionTimeout = 20 * time.Second
+)
+
+// answer asks the database, about several criteria at a time. It fails where the database
+// does: the events come again. Criteria that cannot be asked any more, or not in time,
+// match nothing, which the log tells.
 func (s *Service) answer(ctx context.Context, q *questions) error {
+	places := make(chan struct{}, parallelQuestions)
+	var asking sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
 	for c, refs := range q.of {
 		var list []int64
 		for ref, a := range refs {
@@ -390,17 +406,27 @@ func (s *Service) answer(ctx context.Context, q *questions) error {
 		if len(list) == 0 {
 			continue
 		}
-		found, err := s.find(ctx, c, list)
-		if err != nil {
-			if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-				return err
+		places <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-places }()
+			bounded, cancel := context.WithTimeout(ctx, questionTimeout)
+			defer cancel()
+			found, err := s.find(bounded, c, list)
+			if known, ok := outcome.From(err); err != nil {
+				late := bounded.Err() != nil && ctx.Err() == nil
+				if !late && (!ok || known.HTTPStatus() >= http.StatusInternalServerError) {
+					mu.Lock()
+					failed = err
+					mu.Unlock()
+					return
+				}
+				s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "late", late, "error", err)
 			}
-			// A criteria that can no longer be asked matches nothing.
-			s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "error", err)
-		}
-		for _, ref := range list {
-			refs[ref] = is(found[ref])
-		}
+			for _, ref := range list {
+				refs[ref] = is(found[ref])
+			}
+		})
 	}
-	return nil
+	asking.Wait()
+	return failed
 }
