@@ -55,6 +55,7 @@ var floorParts = []floorPart{
 	{"crud", "one transaction for each insert, update and delete with index rows, history and change log; SELECT by key", false, (*Floor).cycling},
 	{"tx2", "the rows of two resources in one pipelined transaction", false, (*Floor).pairing},
 	{"search", "count and first page by the best index, values as in the search workload", false, (*Floor).searching},
+	{"live", "reads, pipelined writes and searches, in the parts of the live workload", false, (*Floor).living},
 	{"page-all", "bodies of every row in the order of the key, 1,000 at a time", true, (*Floor).paging},
 }
 
@@ -310,6 +311,20 @@ func (f *Floor) paging() Op {
 				return err
 			}
 		}
+	}
+}
+
+// living is 45% reads, 15% transactions of two rows and 40% searches.
+func (f *Floor) living() Op {
+	read, write, search := f.reading(), f.pairing(), f.searching()
+	return func(ctx context.Context, w *Worker) error {
+		switch draw := w.Rand.IntN(100); {
+		case draw < 45:
+			return read(ctx, w)
+		case draw < 60:
+			return write(ctx, w)
+		}
+		return search(ctx, w)
 	}
 }
 

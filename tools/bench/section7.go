@@ -116,7 +116,7 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 	for _, m := range []struct {
 		w       Workload
 		clients int
-	}{{readWorkload, 64}, {searchWorkload, 30}, {pageAllWorkload, 4}, {crudWorkload, 32}, {transactionWorkload, 32}, {stormWorkload, 32}} {
+	}{{readWorkload, 64}, {searchWorkload, 30}, {pageAllWorkload, 4}, {crudWorkload, 32}, {transactionWorkload, 32}, {stormWorkload, 32}, {behindWorkload, 32}, {liveWorkload, 32}} {
 		if _, err := run(m.w, m.clients); err != nil {
 			return err
 		}
@@ -205,6 +205,8 @@ func goals(m, floors map[string]Result, idle int64, busy, beside Result, validat
 	worst := slices.MaxFunc(append(search.Categories, search.All), func(a, b Category) int {
 		return int(1000 * (a.Latency.P99.Median - b.Latency.P99.Median))
 	})
+	live, behind := m["live"], m["behind"]
+	patient, _ := slowest(behind, func(name string) bool { return name != "broad" })
 	out := []Goal{
 		rate("read by id, 64 clients", 18000, read.Rate.Median, floors["read"].Rate.Median, 0.5, "/s"),
 		atMost("  p99", 8, read.All.Latency.P99.Median, " ms"),
@@ -214,6 +216,17 @@ func goals(m, floors map[string]Result, idle int64, busy, beside Result, validat
 		atMost("  p99 of the slowest category ("+worst.Name+")", 15, worst.Latency.P99.Median, " ms"),
 		rate("2-entry transactions, 32 clients", 4500, tx2.Rate.Median, floors["tx2"].Rate.Median, 0.5, "/s"),
 		rate("page through everything, 4 clients", 100000, page.Resources.Median, floors["page-all"].Resources.Median, 0.4, " res/s"),
+	}
+	if live.Workload != "" {
+		one, _ := slowest(live, func(name string) bool { return name == "reference" || name == "string" })
+		broad, _ := slowest(live, func(name string) bool {
+			return strings.HasPrefix(name, "date") || name == "quantity" || name == "token"
+		})
+		out = append(out,
+			rate("live mix with 15% writes, 32 clients", 3000, live.Rate.Median, floors["live"].Rate.Median, 0.35, "/s"),
+			atMost("  p99 of searches for one patient or a name ("+one.Name+")", 25, one.Latency.P99.Median, " ms"),
+			atMost("  p99 of broad searches ("+broad.Name+")", 80, broad.Latency.P99.Median, " ms"),
+			atMost("  p99 of searches for one patient behind broad ones ("+patient.Name+")", 25, patient.Latency.P99.Median, " ms"))
 	}
 	if imported.Disk != nil {
 		out = append(out, atMost("disk for each imported resource", 1500, *imported.Disk, " B"), atMost("WAL for each imported resource", 2500, *imported.WAL, " B"))
@@ -231,6 +244,16 @@ func goals(m, floors map[string]Result, idle int64, busy, beside Result, validat
 		errs += r.All.Errors
 	}
 	return append(out, atMost("errors in all workloads", 0, float64(errs), ""))
+}
+
+// slowest is the category of a result with the longest p99 among those of some names.
+func slowest(r Result, of func(name string) bool) (c Category, ok bool) {
+	for _, some := range r.Categories {
+		if of(some.Name) && (!ok || some.Latency.P99.Median > c.Latency.P99.Median) {
+			c, ok = some, true
+		}
+	}
+	return c, ok
 }
 
 // besideTransactions reads with 32 clients while one client posts the largest

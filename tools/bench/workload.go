@@ -108,3 +108,6 @@ func (b *Bench) Samples(ctx context.Context) (*Samples, error) {
 	b.once.Do(func() { b.samples, b.failed = drawSamples(ctx, b.Client, b.SampleSize, b.Seed) })
 	return b.samples, b.failed
 }
+
+// forgetSamples lets the next workload draw samples anew, from what is there by then.
+func (b *Bench) forgetSamples() { b.once, b.samples, b.failed = sync.Once{}, nil, nil }

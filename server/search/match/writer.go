@@ -21,6 +21,8 @@ type Env struct {
 	Units     []Unit
 	converted map[*apd.Decimal]UnitRanges // by the value of a quantity
 
+	// MaxOrder is how many matches may be sorted in memory; plan.MaxOrder at least.
+	MaxOrder int
 	// Limit bounds what a driver may find, 0 means DefaultLimit: a search that
 	// stays below is answered from its candidates.
 	Limit int

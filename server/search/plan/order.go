@@ -17,8 +17,12 @@ import (
 )
 
 // MaxOrder is the number of matches that can be sorted by a token, a reference or
-// a uri: the values are read from the resources themselves, at about 7 us each.
+// a uri where Env.MaxOrder says no other: the values are read from the resources
+// themselves, at about 7 us each.
 const MaxOrder = 500_000
+
+// MaxOrder is the number of matches that the plan can sort.
+func (p *Plan) MaxOrder() int { return max(MaxOrder, p.env.MaxOrder) }
 
 // InMemory reports whether the search must be sorted by an Order, as the values of
 // some key are in the resources alone.
@@ -35,7 +39,7 @@ func (p *Plan) TooManyToSort(total int64) *outcome.Error {
 		}
 	}
 	return outcome.New(outcome.CodeTooCostly, "parameter _sort: %s can sort at most %d matches, and the search has %d: add parameters that narrow it, such as a date or patient, or sort by a string, date, number or quantity",
-		strings.Join(names, ", "), MaxOrder, total)
+		strings.Join(names, ", "), p.MaxOrder(), total)
 }
 
 // Sorters are the sort keys that are read from resources, in the order of `_sort`.
@@ -67,7 +71,7 @@ func (p *Plan) OrderName() string {
 
 // Unsorted is the statement that reads every match, in no order: rid, a text for
 // each sort key that has an index, and the body, null where the resource has no
-// value for any other. More than MaxOrder rows are too many.
+// value for any other. More than Plan.MaxOrder rows are too many.
 func (p *Plan) Unsorted() match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT r.rid, ")
@@ -90,7 +94,7 @@ func (p *Plan) Unsorted() match.Statement {
 	}
 	w.Matching("r", &p.where, p.types)
 	w.Write(" LIMIT ")
-	w.Bind(int64(MaxOrder + 1))
+	w.Bind(int64(p.MaxOrder() + 1))
 	w.Write("::bigint")
 	return w.Statement()
 }

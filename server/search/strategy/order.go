@@ -28,6 +28,10 @@ type orders struct {
 	limit int // of bytes
 }
 
+// bytesOfOrdered is what one match takes in an order of a few keys, with what it takes to
+// sort it.
+const bytesOfOrdered = 24
+
 func (m *orders) find(k totalKey, now time.Time) *keptOrder {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +72,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	if total > plan.MaxOrder {
+	if total > int64(x.plan.MaxOrder()) {
 		return nil, x.plan.TooManyToSort(total)
 	}
 	if x.private() {
@@ -129,7 +133,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	if total > plan.MaxOrder {
+	if total > int64(x.plan.MaxOrder()) {
 		return x.gather(ctx)
 	}
 	p, o, err := x.sortAtOnce(ctx)
@@ -234,7 +238,7 @@ func (x *searching) sort(ctx context.Context) (*plan.Order, error) {
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if o.Len() > plan.MaxOrder { // some came since they were counted
+	if o.Len() > x.plan.MaxOrder() { // some came since they were counted
 		return nil, x.plan.TooManyToSort(int64(o.Len()))
 	}
 	o.Finish()

@@ -273,7 +273,7 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
-	env := &match.Env{Limit: x.s.memory.limit, Type: func(typ string) (int16, bool) {
+	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.limit / bytesOfOrdered, Type: func(typ string) (int16, bool) {
 		if n, ok := x.s.store.KnownType(typ); ok || asked {
 			return n, ok
 		}
