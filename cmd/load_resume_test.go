@@ -320,7 +320,7 @@ func TestSameContent(t *testing.T) {
 		{`{"a":1}`, `{"a":1,"b":2}`, false},
 		{`{"a":"Why?"}`, `{"a":"Because"}`, false},
 	} {
-		if got := sameContent([]byte(tt.sent), []byte(tt.stored)); got != tt.want {
+		if got := sameContent(contentOf([]byte(tt.sent)), contentOf([]byte(tt.stored))); got != tt.want {
 			t.Errorf("%d: %s and %s: %s", i, tt.sent, tt.stored, strconv.FormatBool(got))
 		}
 	}

@@ -103,6 +103,10 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 				query.Set("identifier", id)
 			}
 		}
+		sent := make(map[int]map[string]any, len(list)) // parsed once: the server may have stored many since
+		for _, i := range list {
+			sent[i] = contentOf(o.entries[i].resource)
+		}
 		next := "/" + typ + "?" + query.Encode()
 		for next != "" && len(list) > 0 {
 			var page struct {
@@ -119,8 +123,9 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 				if json.Unmarshal(c.Resource, &h) != nil || h.ResourceType != typ {
 					continue
 				}
+				stored := contentOf(c.Resource)
 				for k, i := range list {
-					if sameContent(o.entries[i].resource, c.Resource) && p.journal.claim(typ+"/"+h.ID) {
+					if sameContent(sent[i], stored) && p.journal.claim(typ+"/"+h.ID) {
 						have[i] = typ + "/" + h.ID
 						list = append(list[:k:k], list[k+1:]...)
 						break
@@ -159,7 +164,7 @@ func (p *poster) readBack(ctx context.Context, e entry, since time.Time) (string
 	if err := json.Unmarshal(body, &h); err != nil {
 		return "", fmt.Errorf("look up %s: %w", at, err)
 	}
-	if h.Meta.LastUpdated.Before(since.Add(-clockLeeway)) || !sameContent(e.resource, body) {
+	if h.Meta.LastUpdated.Before(since.Add(-clockLeeway)) || !sameContent(contentOf(e.resource), contentOf(body)) {
 		return "", nil
 	}
 	return at, nil
@@ -210,34 +215,31 @@ func identifierOf(resource json.RawMessage) string {
 	return ""
 }
 
-// sameContent reports whether a stored resource is what was sent, but for what the
-// server puts in: id, meta.versionId and meta.lastUpdated, and the targets of
-// references that are resolved when a Bundle is stored.
-func sameContent(sent, stored []byte) bool {
-	a, okA := tree(sent)
-	b, okB := tree(stored)
-	if !okA || !okB {
-		return false
-	}
-	for _, r := range []map[string]any{a, b} {
-		delete(r, "id")
-		if meta, ok := r["meta"].(map[string]any); ok {
-			delete(meta, "versionId")
-			delete(meta, "lastUpdated")
-			if len(meta) == 0 {
-				delete(r, "meta")
-			}
-		}
-	}
-	return sameValue("", a, b)
+// sameContent reports whether a stored resource is the one that was sent, but for the
+// targets of references, which are resolved when a Bundle is stored. A nil one
+// is the same as none.
+func sameContent(sent, stored map[string]any) bool {
+	return sent != nil && stored != nil && sameValue("", sent, stored)
 }
 
-func tree(data []byte) (map[string]any, bool) {
-	d := json.NewDecoder(bytes.NewReader(data))
+// contentOf is a resource without the properties that the server sets: id,
+// meta.versionId and meta.lastUpdated; nil where it is no JSON object.
+func contentOf(resource []byte) map[string]any {
+	d := json.NewDecoder(bytes.NewReader(resource))
 	d.UseNumber()
-	var v map[string]any
-	err := d.Decode(&v)
-	return v, err == nil
+	var r map[string]any
+	if d.Decode(&r) != nil {
+		return nil
+	}
+	delete(r, "id")
+	if meta, ok := r["meta"].(map[string]any); ok {
+		delete(meta, "versionId")
+		delete(meta, "lastUpdated")
+		if len(meta) == 0 {
+			delete(r, "meta")
+		}
+	}
+	return r
 }
 
 // sameValue compares the values of a property.
