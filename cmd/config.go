@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net/url"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/confmap"
@@ -23,6 +26,8 @@ import (
 
 	"kiln/server"
 	"kiln/server/outcome"
+	"kiln/server/settings"
+	"kiln/server/store"
 )
 
 // config is `kiln config`.
@@ -40,6 +45,7 @@ func config() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				l.addSettings(c.Context())
 				tree := masked(reflect.ValueOf(l.config))
 				if wantsJSON(c) {
 					return printJSON(c.OutOrStdout(), tree)
@@ -93,6 +99,30 @@ wrong key is reported, with its value.`,
 		},
 	)
 	return c
+}
+
+// settingsTime bounds how long config print waits for the database.
+const settingsTime = 2 * time.Second
+
+// addSettings puts what administrators have kept in the database above the file. A
+// database that cannot be reached, as a private one whose server does not run, adds
+// nothing.
+func (l *loaded) addSettings(ctx context.Context) {
+	if l.config.Database.URL == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTime)
+	defer cancel()
+	list, err := store.ReadSettings(ctx, l.config.Database.URL)
+	if err != nil {
+		return
+	}
+	config, keys := settings.Overlay(settings.Config[server.Config]{Start: l.config, Origin: l.origin, Check: server.Config.Check,
+		Logger: slog.New(slog.DiscardHandler)}, list)
+	l.config = config
+	for _, key := range keys {
+		l.origin[key] = settings.SourceDatabase
+	}
 }
 
 // flow writes a YAML list on one line.

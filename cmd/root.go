@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -79,17 +81,42 @@ func configured(c *cobra.Command) (server.Config, error) {
 	return l.config, err
 }
 
-// logger writes to standard error as the configuration says.
-func logger(c server.LogConfig, level *slog.LevelVar) *slog.Logger {
+// logger writes to standard error as the configuration says; format changes how.
+func logger(c server.LogConfig, level *slog.LevelVar) (log *slog.Logger, format func(string)) {
 	var at slog.Level
 	if err := at.UnmarshalText([]byte(c.Level)); err == nil {
 		level.Set(at)
 	}
 	options := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	h := logHandler{slog.NewTextHandler(os.Stderr, options), slog.NewJSONHandler(os.Stderr, options), new(atomic.Bool)}
+	format = func(name string) { h.asJSON.Store(name == "json") }
+	format(c.Format)
+	return slog.New(h), format
+}
+
+// logHandler writes text or JSON, whichever is wanted at the moment.
+type logHandler struct {
+	text, json slog.Handler
+	asJSON     *atomic.Bool
+}
+
+func (h logHandler) now() slog.Handler {
+	if h.asJSON.Load() {
+		return h.json
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
+	return h.text
+}
+
+func (h logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.now().Enabled(ctx, l) }
+
+func (h logHandler) Handle(ctx context.Context, r slog.Record) error { return h.now().Handle(ctx, r) }
+
+func (h logHandler) WithAttrs(list []slog.Attr) slog.Handler {
+	return logHandler{h.text.WithAttrs(list), h.json.WithAttrs(list), h.asJSON}
+}
+
+func (h logHandler) WithGroup(name string) slog.Handler {
+	return logHandler{h.text.WithGroup(name), h.json.WithGroup(name), h.asJSON}
 }
 
 // wantsJSON reports whether --json was given.

@@ -39,13 +39,14 @@ and stops when it ends.`,
 				return fmt.Errorf("find this program: %w", err)
 			}
 			cfg, level := l.config, new(slog.LevelVar)
+			log, format := logger(cfg.Log, level)
 			o := server.Options{
 				Version:  softwareVersion(),
 				Sandbox:  []string{self, "sandbox-worker"},
-				Logger:   logger(cfg.Log, level),
-				LogLevel: level,
-				Origin:   l.origin,
-				Ready:    func(s *server.Server) { banner(c.ErrOrStderr(), s) },
+				Logger:   log,
+				LogLevel: level, LogFormat: format,
+				Origin: l.origin,
+				Ready:  func(s *server.Server) { banner(c.ErrOrStderr(), s) },
 			}
 			if show, _ := c.Flags().GetBool("demo"); show {
 				if err := demoConfig(&cfg); err != nil {

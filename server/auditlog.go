@@ -2,104 +2,27 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"kiln/gen/r4"
 	"kiln/oauth"
-	"kiln/server/access"
 	"kiln/server/fhir"
-	"kiln/server/interaction"
 	"kiln/server/web"
 )
 
-// auditLog writes what the authorization server tells of as AuditEvents, many in one
-// batch, off the path of the requests.
-type auditLog struct {
-	s       *Server
-	events  chan oauth.Event
-	stopped sync.WaitGroup
-	closing sync.Once
-	mu      sync.RWMutex
-	closed  bool
-}
+// What the authorization server tells of becomes AuditEvents by the same recorder as
+// the interactions of REST: off the path of the requests, and one for each request.
 
-// How many events wait, and how many are written together. Where more happens than
-// can be written, requests wait: none is lost.
-const (
-	maxWaitingEvents = 4096
-	maxBatchedEvents = 200
-)
-
-func newAuditLog(s *Server) *auditLog {
-	l := &auditLog{s: s, events: make(chan oauth.Event, maxWaitingEvents)}
-	l.stopped.Go(l.run)
-	return l
-}
-
-// add takes an event.
-func (l *auditLog) add(e oauth.Event) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if !l.closed {
-		l.events <- e
-	}
-}
-
-// close writes what waits, and takes nothing more.
-func (l *auditLog) close() {
-	l.closing.Do(func() {
-		l.mu.Lock()
-		l.closed = true
-		close(l.events)
-		l.mu.Unlock()
-	})
-	l.stopped.Wait()
-}
-
-func (l *auditLog) run() {
-	for e := range l.events {
-		batch := []oauth.Event{e}
-	more:
-		for len(batch) < maxBatchedEvents {
-			select {
-			case e, ok := <-l.events:
-				if !ok {
-					break more
-				}
-				batch = append(batch, e)
-			default:
-				break more
-			}
-		}
-		if err := l.write(batch); err != nil {
-			l.s.Logger.Error("write audit events", slog.Int("events", len(batch)), slog.Any("error", err))
-		}
-	}
+// recordAuthorization keeps an event of the authorization server.
+func (s *Server) recordAuthorization(e oauth.Event) {
+	s.audit.RecordBody(func() ([]byte, error) { return json.Marshal(auditEvent(e)) })
 }
 
 type object = map[string]any
-
-func (l *auditLog) write(batch []oauth.Event) error {
-	entries := make([]object, len(batch))
-	for i, e := range batch {
-		entries[i] = object{"resource": auditEvent(e), "request": object{"method": "POST", "url": "AuditEvent"}}
-	}
-	body, err := json.Marshal(object{"resourceType": "Bundle", "type": "batch", "entry": entries})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	_, err = l.s.Service.Bundle(access.With(ctx, access.Open), interaction.BundleParams{Body: body})
-	return err
-}
 
 // The codes of an AuditEvent. DICOM PS3.16, CID 400 and CID 401.
 var auditCodes = map[string]struct{ typ, typName, subtype, subtypeName, action string }{
@@ -118,8 +41,9 @@ const dicom = "http://dicom.nema.org/resources/ontology/DCM"
 var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U", "PATCH": "U", "DELETE": "D"}
 
 // decided records how access decided on a request: auth.audit.log_access_decisions.
+// One that audit.rest has recorded is not recorded again.
 func (s *Server) decided(x *web.Exchange, r *http.Request) {
-	if !s.now().Auth.Audit.LogAccessDecisions {
+	if x.Audited || !s.now().Auth.Audit.LogAccessDecisions {
 		return
 	}
 	e := oauth.Event{
@@ -133,7 +57,7 @@ func (s *Server) decided(x *web.Exchange, r *http.Request) {
 			e.User = ""
 		}
 	}
-	s.authorizationEvents.add(e)
+	s.recordAuthorization(e)
 }
 
 // accessEvent makes the AuditEvent of a request from that of other events.

@@ -33,7 +33,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		Proxies: proxies,
 		Logger:  s.Logger,
 		Explain: s.explain,
-		Audit:   s.authorizationEvents.add,
+		Audit:   s.recordAuthorization,
 	})
 	if err != nil {
 		return nil, err

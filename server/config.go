@@ -22,11 +22,11 @@ type Config struct {
 	Terminology TerminologyConfig `koanf:"terminology"`
 	Auth        AuthConfig        `koanf:"auth"`
 	Audit       AuditConfig       `koanf:"audit"`
-	Apps        AppsConfig        `koanf:"apps" restart:""`
+	Apps        AppsConfig        `koanf:"apps"`
 	Log         LogConfig         `koanf:"log"`
 	Telemetry   TelemetryConfig   `koanf:"telemetry"`
 
-	Notifications NotificationsConfig `koanf:"notifications" restart:""`
+	Notifications NotificationsConfig `koanf:"notifications"`
 }
 
 // ServerConfig is about HTTP.
@@ -37,19 +37,19 @@ type ServerConfig struct {
 	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`
 	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
 	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
-	Pprof          bool     `koanf:"pprof" restart:"" doc:"serve /debug/pprof to loopback clients"`
+	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
 	MaxConnections int      `koanf:"max_connections" restart:"" doc:"connections of clients at the same time, streams included; others wait"`
 
-	TLS TLSConfig `koanf:"tls" restart:""`
+	TLS TLSConfig `koanf:"tls"`
 }
 
 // DatabaseConfig is about PostgreSQL.
 type DatabaseConfig struct {
-	URL            string `koanf:"url" secret:"url" doc:"PostgreSQL to use; empty starts a private one in data_dir"`
-	DataDir        string `koanf:"data_dir" doc:"folder of the private PostgreSQL"`
+	URL            string `koanf:"url" secret:"url" file:"" doc:"PostgreSQL to use; empty starts a private one in data_dir"`
+	DataDir        string `koanf:"data_dir" file:"" doc:"folder of the private PostgreSQL"`
 	MaxConnections int    `koanf:"max_connections" doc:"connections of this server; 0 is 4 for each CPU, at least 8"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"longest that a request waits for a database that does not answer"`
-	WaitSeconds    int    `koanf:"wait_seconds" doc:"longest that a start waits for a database that is not up yet"`
+	WaitSeconds    int    `koanf:"wait_seconds" file:"" doc:"longest that a start waits for a database that is not up yet"`
 }
 
 // FHIRConfig is about the interactions.
@@ -92,7 +92,7 @@ type TerminologyConfig struct {
 // LogConfig is about the log, which goes to standard error.
 type LogConfig struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error"`
-	Format string `koanf:"format" restart:"" doc:"text or json"`
+	Format string `koanf:"format" doc:"text or json"`
 	Access string `koanf:"access" doc:"requests to log: all, errors (failed or slower than a second) or off"`
 
 	SlowSearchMS int `koanf:"slow_search_ms" doc:"searches that take longer are logged with their shape, without values; 0 logs none"`

@@ -28,21 +28,27 @@ func (c TLSConfig) check() error {
 	return nil
 }
 
-// secure is the listener with TLS where it is configured. TLS 1.2 is the oldest
+// secure is the listener with TLS while it is configured. TLS 1.2 is the oldest
 // version spoken.
-func (c ServerConfig) secure(l net.Listener) (net.Listener, error) {
-	if c.TLS.CertFile == "" {
-		return l, nil
+func (f *certificateFiles) secure(l net.Listener) net.Listener { return secureListener{l, f} }
+
+// secureListener accepts connections with TLS, or without, as is configured when they
+// come.
+type secureListener struct {
+	net.Listener
+	files *certificateFiles
+}
+
+// Accept waits for the next connection.
+func (l secureListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
-	files := &certificateFiles{config: c.TLS}
-	if err := files.load(); err != nil {
-		return l, err
+	if config := l.files.current(); config != nil {
+		return tls.Server(conn, config), nil
 	}
-	return tls.NewListener(l, &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		NextProtos:         []string{"h2", "http/1.1"},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.current(), nil },
-	}), nil
+	return conn, nil
 }
 
 // certificateFiles keeps the TLS configuration as new as its files.
@@ -58,11 +64,14 @@ type certificateFiles struct {
 // lookAtFiles is how often the files are looked at, at most.
 const lookAtFiles = time.Second
 
-// current is the configuration of the files as they are. While new ones cannot be
+// current is the configuration of the files as they are, nil without TLS. While new ones cannot be
 // used, as half-written ones, the old ones serve on.
 func (f *certificateFiles) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.config.CertFile == "" {
+		return nil
+	}
 	if time.Since(f.looked) >= lookAtFiles {
 		f.looked = time.Now()
 		if f.times() != f.changed {
@@ -72,9 +81,23 @@ func (f *certificateFiles) current() *tls.Config {
 	return f.now
 }
 
+// use makes other files those in use. While they cannot be, the old certificate serves
+// on.
+func (f *certificateFiles) use(c TLSConfig) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.config != c {
+		f.config, f.looked = c, time.Time{}
+	}
+}
+
+// load reads the files, where there are any.
 func (f *certificateFiles) load() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.config.CertFile == "" {
+		return nil
+	}
 	f.looked = time.Now()
 	return f.loadLocked()
 }

@@ -60,10 +60,11 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := ServerConfig{TLS: TLSConfig{CertFile: cert, KeyFile: key}}.secure(plain)
-	if err != nil {
+	files := &certificateFiles{config: TLSConfig{CertFile: cert, KeyFile: key}}
+	if err := files.load(); err != nil {
 		t.Fatal(err)
 	}
+	l := files.secure(plain)
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") }), slog.New(slog.DiscardHandler))
 	go s.Serve(l)
 	defer s.Close()
@@ -110,10 +111,11 @@ func TestTLSClientCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := ServerConfig{TLS: TLSConfig{CertFile: cert, KeyFile: key, ClientCAFile: cert}}.secure(plain)
-	if err != nil {
+	files := &certificateFiles{config: TLSConfig{CertFile: cert, KeyFile: key, ClientCAFile: cert}}
+	if err := files.load(); err != nil {
 		t.Fatal(err)
 	}
+	l := files.secure(plain)
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), slog.New(slog.DiscardHandler))
 	go s.Serve(l)
 	defer s.Close()
@@ -144,7 +146,7 @@ func TestTLSConfig(t *testing.T) {
 		"authorities alone":        {ClientCAFile: "x"},
 		"files that there are not": {CertFile: "/nonexistent", KeyFile: "/nonexistent"},
 	} {
-		if _, err := (ServerConfig{TLS: c}).secure(nil); c.check() == nil && err == nil {
+		if err := (&certificateFiles{config: c}).load(); c.check() == nil && err == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}

@@ -48,8 +48,7 @@ func (s *Server) now() *Config { return s.Settings.Current() }
 // configuration in force.
 func (s *Server) openSettings(ctx context.Context, o Options) error {
 	var err error
-	s.Settings, err = settings.Open(ctx, settings.Config[Config]{Start: s.Config, Default: Default(), Origin: o.Origin, Check: Config.Check,
-		Store: s.Store, Flags: flags, Logger: s.Logger, Now: time.Now})
+	s.Settings, err = settings.Open(ctx, s.settingsConfig(o))
 	if err != nil {
 		return fmt.Errorf("read the settings: %w", err)
 	}
@@ -57,6 +56,19 @@ func (s *Server) openSettings(ctx context.Context, o Options) error {
 	s.derive(s.Config, o)
 	s.Settings.OnChange(func(c Config) { s.derive(c, o) })
 	return nil
+}
+
+// settingsConfig is what the settings are about: the configuration of the start, and
+// that with which no server could start again.
+func (s *Server) settingsConfig(o Options) settings.Config[Config] {
+	start := s.Config
+	return settings.Config[Config]{Start: start, Default: Default(), Origin: o.Origin, Store: s.Store, Flags: flags, Logger: s.Logger, Now: time.Now,
+		Check: func(c Config) error {
+			if c.Server.Listen != start.Server.Listen || c.Auth.Enabled != start.Auth.Enabled {
+				return c.CheckServe()
+			}
+			return c.Check()
+		}}
 }
 
 // derive makes what parts need of a configuration.
@@ -76,6 +88,9 @@ func (s *Server) derive(c Config, o Options) {
 	})
 	if err := s.tracing.Configure(context.Background(), c.Telemetry.tracing(o.Version)); err != nil {
 		s.Logger.Error("telemetry", slog.Any("error", err))
+	}
+	if o.LogFormat != nil {
+		o.LogFormat(c.Log.Format)
 	}
 	if o.LogLevel != nil {
 		var level slog.Level

@@ -71,7 +71,6 @@ type Server struct {
 	closers           []func()     // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
-	authorizationEvents *auditLog     // sign-ins, tokens and decisions; nil likewise
 }
 
 // Options are what a Server gets beside its configuration.
@@ -83,6 +82,8 @@ type Options struct {
 	Logger  *slog.Logger
 	// LogLevel is the level of Logger, which follows the configuration; may be nil.
 	LogLevel *slog.LevelVar
+	// LogFormat makes Logger write text or json; may be nil.
+	LogFormat func(format string)
 	// Origin says of each key of the configuration that was set where:
 	// settings.SourceFlag, settings.SourceEnvironment, or the name of a file.
 	Origin map[string]string
@@ -113,7 +114,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
-	if s.Store, err = s.openStore(ctx); err != nil {
+	if s.Store, err = s.openStore(ctx, o); err != nil {
 		return nil, err
 	}
 	s.tracing.Logger = o.Logger
@@ -150,8 +151,6 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	parts := []web.Part{s.admin, policies}
 	if c.Auth.Enabled {
-		s.authorizationEvents = newAuditLog(s)
-		s.onClose(s.authorizationEvents.close)
 		mux.Decided = s.decided
 		authorization, err := s.authorization(ctx, o)
 		if err != nil {
@@ -215,7 +214,7 @@ func (s *Server) endStreams() {
 
 // openStore starts the private PostgreSQL where that is wanted, brings the schema up
 // to date, and opens the store.
-func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
+func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error) {
 	c := s.Config.Database
 	database, url, err := StartDatabase(ctx, s.Config)
 	if err != nil {
@@ -236,6 +235,13 @@ func (s *Server) openStore(ctx context.Context) (*store.Store, error) {
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
+	// What administrators have set of the connections holds from now on.
+	list, err := store.ReadSettings(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("read the settings: %w", err)
+	}
+	stored, _ := settings.Overlay(s.settingsConfig(o), list)
+	c = stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
 		SearchMemory: searchMemory(s.Config.Search), Logger: s.Logger})
 	if err != nil {
@@ -308,7 +314,7 @@ func (s *Server) auditRecorder() *audit.Recorder {
 func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
-	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: s.Config.Server.Pprof,
+	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
 		Searches: s.searches(), Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
@@ -422,12 +428,19 @@ func Run(ctx context.Context, c Config, o Options) error {
 	starting := admin.Starting()
 	handler.Store(&starting)
 	httpServer := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }), o.Logger)
-	if listener, err = c.Server.secure(listener); err != nil {
+	files := &certificateFiles{config: c.Server.TLS}
+	if err := files.load(); err != nil {
 		listener.Close()
 		return err
 	}
-	served := make(chan error, 1)
-	go func() { served <- httpServer.Serve(listener) }()
+	listener = files.secure(listener)
+	served := make(chan error, 2)
+	var moved atomic.Bool // to the address that the database says
+	go func() {
+		if err := httpServer.Serve(listener); !moved.Load() {
+			served <- err
+		}
+	}()
 	if o.Listening != nil {
 		o.Listening(listener.Addr().String())
 	}
@@ -437,6 +450,21 @@ func Run(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer s.Close()
+	files.use(s.Config.Server.TLS)
+	s.Settings.OnChange(func(c Config) { files.use(c.Server.TLS) })
+	if at := s.Config.Server.Listen; at != c.Server.Listen { // an administrator has set it
+		next, err := net.Listen("tcp", at)
+		if err != nil {
+			return listenError(at, err)
+		}
+		next = files.secure(limitConnections(next, s.Config.Server.MaxConnections))
+		go func() { served <- httpServer.Serve(next) }()
+		moved.Store(true)
+		listener.Close()
+		if o.Listening != nil {
+			o.Listening(next.Addr().String())
+		}
+	}
 	handler.Store(&s.Handler)
 	if o.Ready != nil {
 		o.Ready(s)

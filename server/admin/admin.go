@@ -22,7 +22,7 @@ type Part struct {
 	// Ready returns why the service cannot serve, nil when it can.
 	Ready   func(ctx context.Context) error
 	Metrics *prometheus.Registry
-	Pprof   bool // profiles, to clients on this machine only
+	Pprof   func() bool // whether profiles are served, to clients on this machine only; nil serves none
 
 	Settings Settings
 	Caches   []Cache
@@ -51,12 +51,12 @@ func (p *Part) Mount(m *web.Mux) {
 	p.mountState(m)
 	p.mountSearches(m)
 	p.mountJobs(m)
-	if p.Pprof {
-		m.Handle(web.Admin, "/debug/pprof/", loopbackOnly(pprof.Index))
-		m.Handle(web.Admin, "/debug/pprof/profile", loopbackOnly(pprof.Profile))
-		m.Handle(web.Admin, "/debug/pprof/trace", loopbackOnly(pprof.Trace))
-		m.Handle(web.Admin, "/debug/pprof/symbol", loopbackOnly(pprof.Symbol))
-		m.Handle(web.Admin, "/debug/pprof/cmdline", loopbackOnly(pprof.Cmdline))
+	if p.Pprof != nil {
+		m.Handle(web.Admin, "/debug/pprof/", p.profile(pprof.Index))
+		m.Handle(web.Admin, "/debug/pprof/profile", p.profile(pprof.Profile))
+		m.Handle(web.Admin, "/debug/pprof/trace", p.profile(pprof.Trace))
+		m.Handle(web.Admin, "/debug/pprof/symbol", p.profile(pprof.Symbol))
+		m.Handle(web.Admin, "/debug/pprof/cmdline", p.profile(pprof.Cmdline))
 	}
 }
 
@@ -108,9 +108,13 @@ func say(w http.ResponseWriter, status int, body []byte) {
 	w.Write(body)
 }
 
-// loopbackOnly hides a handler from other machines.
-func loopbackOnly(h http.HandlerFunc) http.Handler {
+// profile hides a profile from other machines, and while profiles are not served.
+func (p *Part) profile(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !p.Pprof() {
+			web.Of(w).Fail(r, outcome.New(outcome.CodeNotFound, "profiles are not served (server.pprof)"))
+			return
+		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		if err == nil {
 			if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() {
@@ -118,8 +122,6 @@ func loopbackOnly(h http.HandlerFunc) http.Handler {
 				return
 			}
 		}
-		w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
-		w.WriteHeader(http.StatusForbidden)
-		w.Write(outcome.JSON(outcome.New(outcome.CodeForbidden, "profiles are for clients on the server's own machine").Issues))
+		web.Of(w).Fail(r, outcome.New(outcome.CodeForbidden, "profiles are for clients on the server's own machine"))
 	})
 }

@@ -31,6 +31,7 @@ const maxBody = 1 << 20
 func (p *Part) mountConfig(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/config", p.listConfig)
 	m.HandleFunc(web.Admin, "GET /admin/config/{category}", p.readCategory)
+	m.HandleFunc(web.Admin, "GET /admin/config/{category}/{key}", p.readConfig)
 	m.HandleFunc(web.Admin, "PUT /admin/config/{category}/{key}", p.putConfig)
 	m.HandleFunc(web.Admin, "DELETE /admin/config/{category}/{key}", p.deleteConfig)
 	m.HandleFunc(web.Admin, "GET /admin/features", func(w http.ResponseWriter, r *http.Request) { answer(w, r, p.Settings.FlagEntries(), nil) })
@@ -60,6 +61,25 @@ func (p *Part) readCategory(w http.ResponseWriter, r *http.Request) {
 		values[strings.TrimPrefix(e.Key, e.Category+".")] = e.Value
 	}
 	answer(w, r, values, err)
+}
+
+// readConfig answers with the entry of one key.
+func (p *Part) readConfig(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("category") + "." + r.PathValue("key")
+	list, err := p.Settings.Entries(r.PathValue("category"))
+	if err != nil {
+		answer(w, r, nil, err)
+		return
+	}
+	var names []string
+	for _, e := range list {
+		if e.Key == name {
+			answer(w, r, e, nil)
+			return
+		}
+		names = append(names, e.Key)
+	}
+	answer(w, r, nil, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", name, outcome.DidYouMean(name, names)))
 }
 
 func (p *Part) putConfig(w http.ResponseWriter, r *http.Request) {
@@ -107,6 +127,10 @@ func (p *Part) putFlag(w http.ResponseWriter, r *http.Request) {
 		Clients    []string
 	}
 	name := r.PathValue("flag")
+	if _, err := p.Settings.FlagEntry(name); err != nil {
+		answer(w, r, nil, err)
+		return
+	}
 	if err := decode(r, &in); err != nil {
 		answer(w, r, nil, err)
 		return

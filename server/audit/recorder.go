@@ -33,8 +33,16 @@ type Recorder struct {
 	Now     func() time.Time
 	Logger  *slog.Logger
 
-	waiting chan Event
+	waiting chan pending
 	done    sync.WaitGroup
+	mu      sync.RWMutex // held for reading while something is added to waiting
+	closed  bool
+}
+
+// pending is an AuditEvent that is still to be made.
+type pending struct {
+	event Event
+	body  func() ([]byte, error) // in its place, where it is not nil
 }
 
 const (
@@ -48,13 +56,18 @@ const (
 
 // Start begins to write what is recorded.
 func (a *Recorder) Start() {
-	a.waiting = make(chan Event, room)
+	a.waiting = make(chan pending, room)
 	a.done.Go(a.run)
 }
 
-// Close writes what waits. Nothing may be recorded any more.
+// Close writes what waits. What is recorded later is lost.
 func (a *Recorder) Close() {
-	close(a.waiting)
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.waiting)
+	}
+	a.mu.Unlock()
 	a.done.Wait()
 }
 
@@ -63,12 +76,23 @@ func (a *Recorder) Record(e Event) {
 	if e.Time.IsZero() {
 		e.Time = a.Now()
 	}
-	a.waiting <- e
+	a.add(pending{event: e})
+}
+
+// RecordBody keeps soon the AuditEvent that body makes, off the path of the request.
+func (a *Recorder) RecordBody(body func() ([]byte, error)) { a.add(pending{body: body}) }
+
+func (a *Recorder) add(p pending) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if !a.closed {
+		a.waiting <- p
+	}
 }
 
 func (a *Recorder) run() {
 	for e := range a.waiting {
-		events := []Event{e}
+		events := []pending{e}
 		gather := time.NewTimer(pause)
 	gathering:
 		for len(events) < group {
@@ -88,10 +112,14 @@ func (a *Recorder) run() {
 }
 
 // write keeps events; it tries again as long as the database is away.
-func (a *Recorder) write(events []Event) {
+func (a *Recorder) write(events []pending) {
 	var ws []*store.Write
 	for i := range events {
-		w, err := a.make(&events[i])
+		var w *store.Write
+		body, err := events[i].json()
+		if err == nil {
+			w, err = a.Make(body)
+		}
 		if err != nil {
 			a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))
 			continue
@@ -109,6 +137,13 @@ func (a *Recorder) write(events []Event) {
 		}
 		time.Sleep(min(time.Duration(attempt)*200*time.Millisecond, 2*time.Second))
 	}
+}
+
+func (p *pending) json() ([]byte, error) {
+	if p.body != nil {
+		return p.body()
+	}
+	return p.event.JSON()
 }
 
 func (a *Recorder) make(e *Event) (*store.Write, error) {
@@ -134,6 +169,7 @@ func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) 
 		return ctx, nil
 	}
 	q := &Request{recorder: a, base: a.Of(ctx, x, r)}
+	x.Audited = true
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return ctx, q
 	}

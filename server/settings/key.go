@@ -10,12 +10,14 @@ import (
 
 // Key is one key of a configuration struct, from the tags of its field: koanf (the
 // last part of the name), doc, secret ("url" masks the password of a URL, "yes" the
-// whole value) and restart (its value is only read at start).
+// whole value), restart (its value is only read at start) and file (it says where the
+// database is).
 type Key struct {
 	Name    string // dotted: search.default_count
 	Doc     string
 	Secret  string
 	Restart bool
+	File    bool // needed to reach the database: it cannot be kept there
 	index   []int
 	typ     reflect.Type
 }
@@ -33,7 +35,8 @@ func Keys[C any]() []Key {
 				walk(f.Type, name+".", at, restart || own)
 				continue
 			}
-			out = append(out, Key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), restart || own || !plain(f.Type), at, f.Type})
+			_, file := f.Tag.Lookup("file")
+			out = append(out, Key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), restart || own || !plain(f.Type), file, at, f.Type})
 		}
 	}
 	walk(reflect.TypeFor[C](), "", nil, false)

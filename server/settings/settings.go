@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -93,13 +95,27 @@ func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
 	if err != nil {
 		return err
 	}
-	next := &snapshot[C]{config: s.Start, overrides: make(map[string]store.Setting, len(list)), version: version}
+	next := &snapshot[C]{version: version}
+	next.config, next.overrides = s.overlay(list)
+	s.current.Store(next)
+	if at.version >= 0 && !reflect.DeepEqual(at.config, next.config) {
+		for _, f := range s.changed {
+			f(next.config)
+		}
+	}
+	return nil
+}
+
+// overlay is the configuration of the start with what the database says above it, as
+// far as that can be used and nothing hides it.
+func (s *Settings[C]) overlay(list []store.Setting) (config C, overrides map[string]store.Setting) {
+	config, overrides = s.Start, make(map[string]store.Setting, len(list))
 	for _, o := range list {
 		k, ok := s.key(o.Name)
-		if !ok || s.hides(k.Name) != "" {
+		if !ok || k.File || s.hides(k.Name) != "" {
 			continue // of another version, or above us
 		}
-		trial := next.config
+		trial := config
 		err := k.set(reflect.ValueOf(&trial).Elem(), o.Value)
 		if err == nil {
 			err = s.Check(trial)
@@ -108,16 +124,18 @@ func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
 			s.Logger.Warn("a setting in the database is not usable", slog.String("key", o.Name), slog.Any("error", err))
 			continue
 		}
-		next.config = trial
-		next.overrides[o.Name] = o
+		config = trial
+		overrides[o.Name] = o
 	}
-	s.current.Store(next)
-	if at.version >= 0 && !reflect.DeepEqual(at.config, next.config) {
-		for _, f := range s.changed {
-			f(next.config)
-		}
-	}
-	return nil
+	return config, overrides
+}
+
+// Overlay is the configuration that a server would begin with that was started with
+// c.Start, and the keys that it has from the database, whose settings are list.
+func Overlay[C any](c Config[C], list []store.Setting) (config C, keys []string) {
+	s := &Settings[C]{Config: c, keys: Keys[C]()}
+	config, overrides := s.overlay(list)
+	return config, slices.Sorted(maps.Keys(overrides))
 }
 
 func (s *Settings[C]) key(name string) (Key, bool) {
@@ -166,7 +184,7 @@ func (s *Settings[C]) Entries(category string) ([]Entry, error) {
 		}
 	}
 	if out == nil {
-		return nil, outcome.New(outcome.CodeNotFound, "there is no configuration category %q%s", clip(category), outcome.DidYouMean(category, categories))
+		return nil, outcome.New(outcome.CodeNotFound, "there is no configuration category %q%s; there are %s", clip(category), outcome.DidYouMean(category, categories), strings.Join(categories, ", "))
 	}
 	return out, nil
 }
@@ -236,8 +254,11 @@ func (s *Settings[C]) changeable(name string) (Key, error) {
 		}
 		return k, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", clip(name), outcome.DidYouMean(name, names))
 	}
+	if k.File {
+		return k, outcome.Invalid("%s says where the database is, and so cannot be kept in it: set it in the file, the environment or by a flag", name)
+	}
 	if from := s.hides(name); from != "" {
-		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from)
+		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from).WithStatus(http.StatusConflict)
 	}
 	return k, nil
 }

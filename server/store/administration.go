@@ -68,6 +68,26 @@ func (s *Store) Settings(ctx context.Context) ([]Setting, error) {
 	return out, nil
 }
 
+// ReadSettings reads the settings of a database that no Store is open on; none where it
+// is not one of this service yet.
+func ReadSettings(ctx context.Context, url string) ([]Setting, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('setting') IS NOT NULL").Scan(&there); err != nil || !there {
+		return nil, err
+	}
+	rows, err := db.New(conn).Settings(ctx)
+	out := make([]Setting, len(rows))
+	for i, r := range rows {
+		out[i] = Setting{r.Name, r.Value, r.Percentage, r.Clients, r.Changed, r.ChangedBy}
+	}
+	return out, err
+}
+
 // PutSetting keeps a setting and tells every server.
 func (s *Store) PutSetting(ctx context.Context, v Setting) error {
 	return s.signalled(ctx, SignalSettings, func(q *db.Queries) error {

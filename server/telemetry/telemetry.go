@@ -83,7 +83,7 @@ func (t *Tracing) Configure(ctx context.Context, c Config) error {
 		if err != nil {
 			return fmt.Errorf("telemetry.otlp_endpoint: %w", err)
 		}
-		p := sdk.NewTracerProvider(sdk.WithBatcher(exporter, sdk.WithBatchTimeout(time.Second)),
+		p := sdk.NewTracerProvider(sdk.WithBatcher(logged{exporter, t.Logger}, sdk.WithBatchTimeout(time.Second)),
 			sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(c.Ratio))),
 			sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "kiln"), attribute.String("service.version", c.Version))))
 		next = &provider{p.Tracer(tracerName), p.Shutdown}
@@ -91,6 +91,20 @@ func (t *Tracing) Configure(ctx context.Context, c Config) error {
 	t.config = c
 	if last := t.current.Swap(next); last != nil {
 		go t.end(last)
+	}
+	return nil
+}
+
+// logged tells in the log of spans that could not be sent, which nobody waits for.
+type logged struct {
+	sdk.SpanExporter
+	logger *slog.Logger
+}
+
+// ExportSpans sends spans.
+func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil && l.logger != nil {
+		l.logger.Warn("spans cannot be sent (telemetry.otlp_endpoint)", slog.Int("spans", len(spans)), slog.Any("error", err))
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ type Exchange struct {
 	// pattern of a path. It never has a value of the request in it.
 	Route     string
 	Principal *access.Principal // nil before authentication, and on paths without
+	Audited   bool              // an AuditEvent tells of the request already
 
 	mux    *Mux
 	ctx    context.Context

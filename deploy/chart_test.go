@@ -1,0 +1,170 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"go.yaml.in/yaml/v3"
+
+	"kiln/server"
+	"kiln/server/settings"
+)
+
+// render runs the templates of the chart with the functions of Helm that they use.
+// Helm itself is not a dependency: its engine brings the client of Kubernetes.
+func render(t *testing.T, change func(values map[string]any)) map[string]map[string]any {
+	t.Helper()
+	values, chart := make(map[string]any), make(map[string]any)
+	for file, into := range map[string]any{"helm/values.yaml": &values, "helm/Chart.yaml": &chart} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	if change != nil {
+		change(values)
+	}
+	indent := func(n int, s string) string {
+		pad := strings.Repeat(" ", n)
+		return pad + strings.ReplaceAll(s, "\n", "\n"+pad)
+	}
+	root := template.New("").Option("missingkey=error")
+	root.Funcs(template.FuncMap{
+		"include": func(name string, data any) (string, error) {
+			var b bytes.Buffer
+			err := root.ExecuteTemplate(&b, name, data)
+			return b.String(), err
+		},
+		"nindent":    func(n int, s string) string { return "\n" + indent(n, s) },
+		"quote":      func(v any) string { return fmt.Sprintf("%q", fmt.Sprint(v)) },
+		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
+		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
+		"default": func(d, v any) any {
+			if v == nil || v == "" {
+				return d
+			}
+			return v
+		},
+		"toYaml": func(v any) (string, error) {
+			b, err := yaml.Marshal(v)
+			return strings.TrimSuffix(string(b), "\n"), err
+		},
+	})
+	files, err := filepath.Glob("helm/templates/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no templates (%v)", err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := root.New(filepath.Base(f)).Parse(string(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := map[string]any{
+		"Values": values, "Release": map[string]any{"Name": "test", "Service": "Helm"},
+		"Chart": map[string]any{"Name": chart["name"], "AppVersion": chart["appVersion"], "Version": chart["version"]},
+	}
+	out := make(map[string]map[string]any)
+	for _, f := range files {
+		if strings.HasSuffix(f, ".tpl") {
+			continue
+		}
+		var b bytes.Buffer
+		if err := root.ExecuteTemplate(&b, filepath.Base(f), data); err != nil {
+			t.Fatal(err)
+		}
+		var object map[string]any
+		if err := yaml.Unmarshal(b.Bytes(), &object); err != nil {
+			t.Fatalf("%s: %v\n%s", f, err, b.String())
+		}
+		if object != nil {
+			if object["apiVersion"] == nil || object["kind"] == nil || at(object, "metadata.name") == nil {
+				t.Errorf("%s has no apiVersion, kind or name", f)
+			}
+			out[object["kind"].(string)] = object
+		}
+	}
+	return out
+}
+
+// at is the value at a path of keys and indices, nil where there is none.
+func at(v any, path string) any {
+	for key := range strings.SplitSeq(path, ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			v = x[key]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(key, &i); err != nil || i >= len(x) {
+				return nil
+			}
+			v = x[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// The chart renders; its servers are locked up, found by their service, and
+// configured by keys that there are.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	objects := render(t, nil)
+	pod := at(objects["Deployment"], "spec.template.spec")
+	for path, want := range map[string]any{
+		"securityContext.runAsNonRoot": true, "automountServiceAccountToken": false,
+		"containers.0.securityContext.readOnlyRootFilesystem": true, "containers.0.securityContext.allowPrivilegeEscalation": false,
+		"containers.0.securityContext.capabilities.drop.0": "ALL", "containers.0.readinessProbe.httpGet.path": "/health/ready",
+		"containers.0.livenessProbe.httpGet.path": "/health/live", "containers.0.image": "kiln:0", "securityContext.seccompProfile.type": "RuntimeDefault",
+	} {
+		if got := at(pod, path); got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+	labels := fmt.Sprint(at(objects["Deployment"], "spec.template.metadata.labels"))
+	for _, selector := range []any{at(objects["Deployment"], "spec.selector.matchLabels"), at(objects["Service"], "spec.selector"), at(objects["PodDisruptionBudget"], "spec.selector.matchLabels")} {
+		if fmt.Sprint(selector) != labels {
+			t.Errorf("the selector %v is not the labels %v", selector, labels)
+		}
+	}
+	known := make(map[string]bool)
+	for _, k := range settings.Keys[server.Config]() {
+		known["KILN_"+strings.ToUpper(strings.ReplaceAll(k.Name, ".", "__"))] = true
+	}
+	env, _ := at(pod, "containers.0.env").([]any)
+	for i := range env {
+		if name := at(env, fmt.Sprint(i)+".name").(string); !known[name] {
+			t.Errorf("%s is no key of the configuration", name)
+		}
+	}
+	if len(env) < 3 || objects["Ingress"] != nil {
+		t.Errorf("%d variables; an ingress that nobody asked for: %v", len(env), objects["Ingress"] != nil)
+	}
+	objects = render(t, func(v map[string]any) {
+		v["ingress"] = map[string]any{"enabled": true, "className": "nginx", "host": "h.example.org", "tlsSecret": "cert"}
+		v["metrics"] = map[string]any{"annotations": true}
+		v["image"] = map[string]any{"repository": "r/kiln", "tag": "1.2", "pullPolicy": "Always"}
+	})
+	if at(objects["Ingress"], "spec.tls.0.secretName") != "cert" || at(objects["Ingress"], "spec.rules.0.host") != "h.example.org" {
+		t.Errorf("the ingress is %v", objects["Ingress"])
+	}
+	if at(objects["Deployment"], "spec.template.metadata.annotations") == nil || at(objects["Deployment"], "spec.template.spec.containers.0.image") != "r/kiln:1.2" {
+		t.Error("annotations or image are not those of the values")
+	}
+	if kinds := len(objects); !slices.Contains([]int{4}, kinds) {
+		t.Errorf("%d objects, want 4", kinds)
+	}
+}
