@@ -83,7 +83,7 @@ func TestDocumentsQuoteTheCode(t *testing.T) {
 	}
 	quoted := regexp.MustCompile("`([^`\n]+)`")
 	word := regexp.MustCompile(`^[a-z]+(\.[a-z_]+)+$`)
-	for _, file := range []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md"} {
+	for _, file := range []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/operate.md"} {
 		for _, m := range quoted.FindAllStringSubmatch(document(t, file), -1) {
 			text := m[1]
 			section, _, _ := strings.Cut(text, ".")
@@ -100,6 +100,11 @@ func TestDocumentsQuoteTheCode(t *testing.T) {
 			names := strings.Fields(strings.Split(args, "|")[0])
 			if c, rest, err := root().Find(names[:1]); err != nil || len(rest) > 0 || !c.HasParent() {
 				t.Errorf("%s quotes kiln %s, which is no command", file, args)
+				continue
+			}
+			// Below one that has only others there must be one of them.
+			if c, rest, err := root().Find(names); err != nil || len(rest) > 0 && c.HasSubCommands() && !strings.HasPrefix(rest[0], "-") && rest[0] != "…" {
+				t.Errorf("%s quotes kiln %s, and there is no kiln %s %v", file, args, c.CommandPath(), rest)
 			}
 		}
 	}

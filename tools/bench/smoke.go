@@ -45,6 +45,11 @@ func smokeCommand(s *settings) *cobra.Command {
 				return err
 			}
 			results = append(results, guarded...)
+			operated, _, err := t.operations(c.Context(), s, Load{Clients: 4, Duration: 300 * time.Millisecond, Seed: s.seed}, 1)
+			if err != nil {
+				return err
+			}
+			results = append(results, operated...)
 			if t.db != nil {
 				f, done, err := t.openFloor(c.Context(), t.bench.Corpus)
 				if err != nil {
