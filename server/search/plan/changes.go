@@ -87,7 +87,7 @@ func Column(c remembered.ColumnKey) match.Statement {
 		w.Write("SELECT x.rid, x.high IS NOT NULL, 0::bigint, 0::bigint, x.low::text, x.unit")
 	}
 	w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
-	w.Keys("x", []fhir.Key{c.Key})
+	w.Keys("x", c.List())
 	return w.Statement()
 }
 
@@ -133,10 +133,10 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 	case match.Quantities:
 		key.Kind, keys, single = remembered.Quantities, m.Keys, m.Single
 	}
-	if !single || len(keys) != 1 {
+	if !single || len(keys) == 0 {
 		return key, false
 	}
-	key.Key = keys[0]
+	key.Keys = remembered.KeysOf(keys)
 	return key, true
 }
 

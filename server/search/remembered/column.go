@@ -2,6 +2,7 @@ package remembered
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/cockroachdb/apd/v3"
@@ -24,7 +25,25 @@ const (
 type ColumnKey struct {
 	Type int16
 	Kind Kind
-	Key  fhir.Key
+	Keys string // KeysOf the keys of the entries
+}
+
+// KeysOf names keys, whatever their order.
+func KeysOf(keys []fhir.Key) string {
+	var b []byte
+	for _, k := range slices.Sorted(slices.Values(keys)) {
+		b = binary.BigEndian.AppendUint64(b, uint64(k))
+	}
+	return string(b)
+}
+
+// List is what KeysOf names.
+func (c ColumnKey) List() []fhir.Key {
+	var keys []fhir.Key
+	for i := 0; i+8 <= len(c.Keys); i += 8 {
+		keys = append(keys, fhir.Key(binary.BigEndian.Uint64([]byte(c.Keys[i:i+8]))))
+	}
+	return keys
 }
 
 // An Entry is a row of the column's table.
@@ -39,6 +58,7 @@ type Entry struct {
 // type, of quantities those of each unit.
 type column struct {
 	key   ColumnKey
+	keys  []fhir.Key
 	parts map[int64]*part // by unit; 0 where there are none
 	units map[int64]*match.Unit
 }
@@ -71,7 +91,7 @@ func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
 // newColumn returns nil for entries that a column does not hold: two of one resource,
 // and numbers that are no whole numbers at any scale.
 func newColumn(key ColumnKey, units map[int64]*match.Unit, entries []Entry) *column {
-	c := &column{key: key, parts: make(map[int64]*part), units: units}
+	c := &column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units}
 	of := make(map[int64][]Entry)
 	for _, e := range entries {
 		of[e.Unit] = append(of[e.Unit], e)
@@ -194,19 +214,19 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 	switch c.key.Kind {
 	case Dates:
 		for _, e := range r.Index.Dates {
-			if e.Key == c.key.Key && !add(Entry{RID: rid, Low: e.Low, High: e.High}) {
+			if slices.Contains(c.keys, e.Key) && !add(Entry{RID: rid, Low: e.Low, High: e.High}) {
 				return false
 			}
 		}
 	case Numbers:
 		for _, e := range r.Index.Numbers {
-			if e.Key == c.key.Key && (e.Low != e.High || !add(Entry{RID: rid, Number: e.Low})) {
+			if slices.Contains(c.keys, e.Key) && (e.Low != e.High || !add(Entry{RID: rid, Number: e.Low})) {
 				return false
 			}
 		}
 	case Quantities:
 		for _, e := range r.Index.Quantities {
-			if e.Key != c.key.Key {
+			if !slices.Contains(c.keys, e.Key) {
 				continue
 			}
 			unit := fhir.UnitID(e.System, e.Code, e.Unit)
