@@ -66,16 +66,25 @@ type column struct {
 // A part is entries that are compared with each other, by their low ends and by their
 // resources.
 type part struct {
-	scale  int32 // of numbers: digits behind the point
+	points bool  // numbers, not ranges of time
 	widest int64 // of the short ones
 	byLow  list[cell]
 	long   list[cell] // by resource
 	byN    list[cell]
 }
 
+// A cell is the entry of a resource: a range of time, or a point as its two halves.
 type cell struct {
 	low, high int64
 	n         uint32
+}
+
+// length is how long the entry of a cell is, in microseconds; 0 of a number.
+func (p *part) length(c cell) int64 {
+	if p.points {
+		return 0
+	}
+	return c.high - c.low
 }
 
 // cellBytes is about what a cell takes in two lists.
@@ -89,7 +98,7 @@ func compareLow(a, b cell) int { return cmp.Or(cmp.Compare(a.low, b.low), cmp.Co
 func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
 
 // newColumn returns nil for entries that a column does not hold: two of one resource,
-// and numbers that are no whole numbers at any scale.
+// and numbers that are too large or too fine (pointOf).
 func newColumn(key ColumnKey, units map[int64]*match.Unit, entries []Entry) *column {
 	c := &column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units}
 	of := make(map[int64][]Entry)
@@ -115,59 +124,48 @@ func newColumn(key ColumnKey, units map[int64]*match.Unit, entries []Entry) *col
 }
 
 func newPart(kind Kind, entries []Entry) *part {
-	p := &part{}
-	if kind != Dates {
-		for i := range entries {
-			d, _, err := apd.NewFromString(entries[i].Number)
-			if err != nil || d.Form != apd.Finite {
-				return nil
-			}
-			d.Reduce(d)
-			p.scale = max(p.scale, -d.Exponent)
-		}
-		p.scale += 2 // room for later ones
-	}
+	p := &part{points: kind != Dates}
 	byN := make([]cell, 0, len(entries))
 	var shorts, long []cell
 	for _, e := range entries {
-		c, ok := p.cell(kind, e)
+		c, ok := p.cell(e)
 		if !ok {
 			return nil
 		}
 		byN = append(byN, c)
-		if c.high-c.low > short {
+		if p.length(c) > short {
 			long = append(long, c)
 			continue
 		}
 		shorts = append(shorts, c)
-		p.widest = max(p.widest, c.high-c.low)
+		p.widest = max(p.widest, p.length(c))
 	}
 	p.byN, p.byLow, p.long = newList(compareN, byN), newList(compareLow, shorts), newList(compareN, long)
 	return p
 }
 
 // cell reads an entry; false where the part has no room for it.
-func (p *part) cell(kind Kind, e Entry) (cell, bool) {
+func (p *part) cell(e Entry) (cell, bool) {
 	n, ok := number(e.RID)
-	if kind == Dates {
+	if !p.points {
 		return cell{e.Low, e.High, n}, ok
 	}
 	d, _, err := apd.NewFromString(e.Number)
 	if err != nil || !ok {
 		return cell{}, false
 	}
-	v, ok := scaled(d, p.scale)
-	return cell{v, v, n}, ok
+	at, ok := pointOf(d)
+	return cell{at.whole, at.rest, n}, ok
 }
 
 func (p *part) insert(c cell) {
 	p.byN.insert(c)
-	if c.high-c.low > short {
+	if p.length(c) > short {
 		p.long.insert(c)
 		return
 	}
 	p.byLow.insert(c)
-	p.widest = max(p.widest, c.high-c.low)
+	p.widest = max(p.widest, p.length(c))
 }
 
 func (p *part) remove(n uint32) {
@@ -176,7 +174,7 @@ func (p *part) remove(n uint32) {
 		return
 	}
 	p.byN.remove(c)
-	if c.high-c.low > short {
+	if p.length(c) > short {
 		p.long.remove(c)
 	} else {
 		p.byLow.remove(c)
@@ -203,7 +201,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 			found++
 			return true
 		}
-		x, ok := p.cell(c.key.Kind, e)
+		x, ok := p.cell(e)
 		if ok {
 			p.insert(x)
 			found++
@@ -274,14 +272,14 @@ func (c *column) compare(m match.Match) []compared {
 		}
 	case match.Numbers:
 		for _, p := range c.parts {
-			out = append(out, compared{p, numberWindow(&m, p.scale)})
+			out = append(out, compared{p, numberWindow(&m)})
 		}
 	case match.Quantities:
 		for unit, p := range c.parts {
 			if m.AnyUnit() {
-				out = append(out, compared{p, numberWindow(&m.Numbers, p.scale)})
+				out = append(out, compared{p, numberWindow(&m.Numbers)})
 			} else if n, ok := m.In(c.units[unit]); ok {
-				out = append(out, compared{p, numberWindow(&n, p.scale)})
+				out = append(out, compared{p, numberWindow(&n)})
 			}
 		}
 	}

@@ -65,28 +65,35 @@ func dateWindow(m match.Dates, widest int64) window {
 	return w
 }
 
-// numberWindow is the window of a comparison of points, kept as whole numbers at a
-// scale.
-func numberWindow(m *match.Numbers, scale int32) window {
-	w := window{from: lowest, to: highest}
+// numberWindow is the window of a comparison of numbers.
+// Spec: https://hl7.org/fhir/R4/search.html#number.
+func numberWindow(m *match.Numbers) window {
+	from, to, not := point{whole: lowest}, point{whole: highest}, false
 	switch m.Op {
 	case match.LT, match.EB:
-		w.to = atLeast(m.Value, scale)
+		to = atLeast(m.Value)
 	case match.LE:
-		w.to = above(m.Value, scale)
+		to = above(m.Value)
 	case match.GT, match.SA:
-		w.from = above(m.Value, scale)
+		from = above(m.Value)
 	case match.GE:
-		w.from = atLeast(m.Value, scale)
+		from = atLeast(m.Value)
 	case match.AP:
-		w.from, w.to = atLeast(m.Low, scale), above(m.High, scale)
+		from, to = atLeast(m.Low), above(m.High)
 	default:
-		w.from, w.to = atLeast(m.Low, scale), atLeast(m.High, scale)
-		w.not = m.Op == match.NE
+		from, to, not = atLeast(m.Low), atLeast(m.High), m.Op == match.NE
 	}
-	w.sure, w.sureEnd = w.from, w.to
-	from, to := w.from, w.to
-	w.test = func(low, _ int64) bool { return low >= from && low < to }
+	w := window{from: from.whole, to: to.whole, sure: from.whole, sureEnd: to.whole, not: not}
+	if from.rest > 0 {
+		w.sure++
+	}
+	if to.rest > 0 {
+		w.to++
+	}
+	w.test = func(whole, rest int64) bool {
+		at := point{whole, rest}
+		return !at.before(from) && at.before(to)
+	}
 	return w
 }
 
@@ -113,48 +120,69 @@ func every(ws []window) window {
 // holds judges one entry.
 func (w *window) holds(low, high int64) bool { return w.test(low, high) != w.not }
 
-// maxScaled bounds the numbers of a column, so that every operand beyond them can be
-// told from them.
-const maxScaled = math.MaxInt64 / 2
+// A point is an exact number in two halves: whole millionths, and the rest of a
+// millionth in parts of 10^18. Numbers of 24 decimals have one, up to some 10^12.
+type point struct{ whole, rest int64 }
 
-// scaled is a number times ten to the power of scale; false where that is no whole
-// number, or too large.
-func scaled(d *apd.Decimal, scale int32) (int64, bool) {
-	q, rest := quotient(d, scale)
-	if q == nil || rest.Sign() != 0 || !q.IsInt64() {
-		return 0, false
-	}
-	n := q.Int64()
-	return n, n >= -maxScaled && n <= maxScaled
+func (p point) before(o point) bool {
+	return p.whole < o.whole || p.whole == o.whole && p.rest < o.rest
 }
 
-// atLeast is the least whole number that is not below d at a scale, above the least
-// that is above it.
-func atLeast(d *apd.Decimal, scale int32) int64 { return bound(d, scale, false) }
-func above(d *apd.Decimal, scale int32) int64   { return bound(d, scale, true) }
+// The decimals of a whole, and those of a rest.
+const (
+	wholeDecimals = 6
+	restDecimals  = 18
+)
 
-func bound(d *apd.Decimal, scale int32, strict bool) int64 {
-	q, rest := quotient(d, scale)
+var oneRest = new(big.Int).Exp(big.NewInt(10), big.NewInt(restDecimals), nil)
+
+// maxWhole bounds the numbers of a column, so that every operand beyond them can be
+// told from them.
+const maxWhole = math.MaxInt64 / 2
+
+// pointOf is the point of a number; false where it has none.
+func pointOf(d *apd.Decimal) (point, bool) {
+	q, rest := quotient(d)
+	if q == nil || rest.Sign() != 0 {
+		return point{}, false
+	}
+	p := halves(q)
+	return p, p.whole >= -maxWhole && p.whole <= maxWhole
+}
+
+// halves makes a point of a number of 24 decimals.
+func halves(q *big.Int) point {
+	rest := new(big.Int)
+	q.DivMod(q, oneRest, rest) // Euclidean: the rest is never negative
+	switch {
+	case q.IsInt64():
+		return point{q.Int64(), rest.Int64()}
+	case q.Sign() < 0:
+		return point{whole: lowest}
+	}
+	return point{whole: highest}
+}
+
+// atLeast is the least point that is not below d, above the least that is above it.
+func atLeast(d *apd.Decimal) point { return bound(d, false) }
+func above(d *apd.Decimal) point   { return bound(d, true) }
+
+func bound(d *apd.Decimal, strict bool) point {
+	q, rest := quotient(d)
 	switch {
 	case q == nil && d.Negative:
-		return lowest
+		return point{whole: lowest}
 	case q == nil:
-		return highest
+		return point{whole: highest}
 	case rest.Sign() != 0 || strict:
 		q.Add(q, big.NewInt(1))
 	}
-	switch {
-	case q.IsInt64():
-		return q.Int64()
-	case q.Sign() < 0:
-		return lowest
-	}
-	return highest
+	return halves(q)
 }
 
-// quotient is the largest whole number that is not above d at a scale, and what is
-// left; nil where d is not finite or beyond every number of a column.
-func quotient(d *apd.Decimal, scale int32) (q, rest *big.Int) {
+// quotient is the largest number of 24 decimals that is not above d, as a whole number
+// of these, and what is left; nil where d is not finite or beyond every number of a column.
+func quotient(d *apd.Decimal) (q, rest *big.Int) {
 	if d.Form != apd.Finite {
 		return nil, nil
 	}
@@ -162,8 +190,8 @@ func quotient(d *apd.Decimal, scale int32) (q, rest *big.Int) {
 	if d.IsZero() {
 		return q, rest
 	}
-	exp := int64(d.Exponent) + int64(scale)
-	if d.NumDigits()+exp > 30 {
+	exp := int64(d.Exponent) + wholeDecimals + restDecimals
+	if d.NumDigits()+exp > 40 {
 		return nil, nil
 	}
 	if d.Negative {
