@@ -37,3 +37,35 @@ func TestTotalNoneCountsNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestTotalEstimateCountsNothing asks for a page with an estimate of its total: the page
+// is the same, no statement counts matches, and the total is near.
+// Contract: Design, "Where the specification is silent" (_total=estimate).
+func TestTotalEstimateCountsNothing(t *testing.T) {
+	s, _ := open(t)
+	c := newCorpus(32, 20, 600)
+	c.load(t, s)
+	s.SetSearchLimit(20)
+	for _, values := range [][2]string{{"status", "final"}, {"code", "8480-6"}} {
+		estimated := searchCase{typ: "Observation", values: params(values[0], values[1], "_total", "estimate")}
+		q := estimated.parse(t)
+		q.Explain = true
+		got := find(t, s, q)
+		for _, issue := range got.Issues {
+			if strings.HasPrefix(issue.Diagnostics, "count\n") {
+				t.Errorf("%s: a statement counts", &estimated)
+			}
+		}
+		exact := searchCase{typ: "Observation", values: params(values[0], values[1])}
+		want := find(t, s, exact.parse(t))
+		if !slices.Equal(ids(got), ids(want)) {
+			t.Errorf("%s: %v, with a total %v", &estimated, ids(got), ids(want))
+		}
+		if got.Total == nil {
+			t.Fatalf("%s: no total", &estimated)
+		}
+		if *got.Total < *want.Total/2 || *got.Total > *want.Total*2 {
+			t.Errorf("%s: total %d, exact %d", &estimated, *got.Total, *want.Total)
+		}
+	}
+}

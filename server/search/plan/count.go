@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"strconv"
+
 	"kiln/server/fhir"
 	"kiln/server/search/match"
 )
@@ -42,6 +44,36 @@ func (p *Plan) CountType() match.Statement {
 		w.Typed("r", p.types)
 	}
 	return w.Statement()
+}
+
+// sampled is the number of places that Sample looks at.
+const sampled = 500
+
+// Sample is the statement that estimates how many matches there are: one row, one
+// bigint. It looks at places of the type at random, each in an equal part of its
+// surrogates; 0 says little. ok is false for a query that depends on other resources.
+func (p *Plan) Sample() (st match.Statement, ok bool) {
+	from, to, ok := p.scope()
+	if !ok {
+		return st, false
+	}
+	w := newWriter(p.env)
+	bounds := func(which string) {
+		w.Write("(SELECT ", which, "(r.rid) FROM resource r WHERE r.rid >= ")
+		w.Bind(from)
+		w.Write("::bigint AND r.rid < ")
+		w.Bind(to)
+		w.Write("::bigint)")
+	}
+	w.Write("WITH b AS MATERIALIZED (SELECT ")
+	bounds("min")
+	w.Write(" AS first, 1 + ")
+	bounds("max")
+	w.Write(" AS last), n AS MATERIALIZED (SELECT b.first + floor((i + random()) * (b.last - b.first) / ", strconv.Itoa(sampled), ")::bigint AS rid FROM b, generate_series(0, ", strconv.Itoa(sampled-1), ") AS i)",
+		" SELECT coalesce((SELECT count(*) FROM n CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r")
+	w.Tests("r", &p.where, &match.Conditions{W: w.Writer, Lead: " WHERE "}, -1)
+	w.Write(") * (b.last - b.first) / ", strconv.Itoa(sampled), ", 0) FROM b")
+	return w.Statement(), true
 }
 
 // CountValued counts the matches that have a value for the first sort key.

@@ -7,7 +7,7 @@
 //	connection.go  the connection of a search, and how many may run
 //	memory.go      totals, and the drivers that found too much
 //	remembered.go  what package remembered is asked, and how it is filled
-//	order.go       matches in an order that no index has
+//	order.go       matches in an order that no index has; estimate.go, _total=estimate
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
 //
 // # The steps of a search

@@ -25,7 +25,8 @@ import (
 
 // Result is one page of a search.
 type Result struct {
-	// Total is the number of matches on all pages, nil where none was asked for.
+	// Total is the number of matches on all pages, nil where none was asked for; about,
+	// where an estimate was asked for (EndOffset and End are then left out).
 	Total   *int
 	Matches []fhir.Version // in the order asked for
 	// Includes are what `_include` and `_revinclude` add, none twice and none
@@ -202,6 +203,7 @@ type step struct {
 // pageRows is the answer of a page statement.
 type pageRows struct {
 	seen, total int64
+	estimated   bool // total
 	rows        []row
 }
 
@@ -349,7 +351,13 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	if err != nil {
 		return nil, false, err
 	}
+	estimate := x.q.Total == search.TotalEstimate
 	if x.q.Count == 0 {
+		if estimate {
+			if p, err := x.byEstimate(ctx, known); p != nil || err != nil {
+				return p, false, err
+			}
+		}
 		total, err := x.total(ctx, known)
 		return &pageRows{total: total}, true, err
 	}
@@ -362,6 +370,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		many = x.plan.Walkable() && x.probes(known.about, ofType)*entriesForProbe < known.about
+	}
+	if many && estimate {
+		if p, err := x.byEstimate(ctx, known); p != nil || err != nil {
+			return p, false, err
+		}
 	}
 	if many {
 		p, err := x.common(ctx, known)
@@ -411,6 +424,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 		if x.probes(int64(x.plan.Limit), ofType) <= walkCost {
 			p, err := x.walk(ctx)
+			return p, false, err
+		}
+	}
+	if estimate {
+		if p, err := x.byEstimate(ctx, known); p != nil || err != nil {
 			return p, false, err
 		}
 	}
@@ -864,7 +882,7 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Resul
 	q := x.q
 	r := &Result{Offset: q.Offset, bodies: x.bodies}
 	total := int(p.total)
-	if exact && q.Total != search.TotalNone {
+	if (exact || p.estimated) && q.Total != search.TotalNone {
 		r.Total = &total
 	}
 	size := q.Count
