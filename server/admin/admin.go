@@ -112,7 +112,7 @@ func say(w http.ResponseWriter, status int, body []byte) {
 func (p *Part) profile(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !p.Pprof() {
-			web.Of(w).Fail(r, outcome.New(outcome.CodeNotFound, "profiles are not served (server.pprof)"))
+			web.Of(w).Fail(r, outcome.NotSupported("profiles are not served (server.pprof)"))
 			return
 		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)

@@ -63,6 +63,20 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	if r.Method == http.MethodHead {
 		return nil
 	}
+	listen := func(ctx context.Context) error {
+		for _, wish := range wishes {
+			l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds}
+			if err := s.hub.listen(ctx, l, wish.rules(), from); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if from == nil { // a client that has the first byte hears of all that is written after it
+		if err := listen(ctx); err != nil {
+			return nil
+		}
+	}
 	// A client that loses the stream before the first event comes back to here.
 	st.out.WriteString(reconnect + "id: " + cl.cursor() + "\n\n")
 	if from != nil {
@@ -78,13 +92,12 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	defer cancel()
 	working.Go(func() {
 		s.hub.waiting(ctx, cl)
-		for _, wish := range wishes {
-			l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds}
-			if err := s.hub.listen(ctx, l, wish.rules(), from); err != nil && ctx.Err() == nil {
-				s.Log.Warn("replay events", "error", err)
-				cancel() // the client comes back with its cursor
-				return
-			}
+		if from == nil {
+			return
+		}
+		if err := listen(ctx); err != nil && ctx.Err() == nil {
+			s.Log.Warn("replay events", "error", err)
+			cancel() // the client comes back with its cursor
 		}
 	})
 	st.run(ctx, s)

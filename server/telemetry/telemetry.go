@@ -230,7 +230,8 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	} else {
 		ctx, span = t.Tracing.Root(ctx, t.Name)
 	}
-	if trace.SpanContextFromContext(ctx).IsValid() {
+	// Without a span of its own, a caller that continues the trace itself is believed.
+	if trace.SpanContextFromContext(ctx).IsValid() && (span.span != nil || r.Header.Get("traceparent") == "") {
 		r = r.Clone(ctx) // a RoundTripper does not change the request
 		propagator.Inject(ctx, propagation.HeaderCarrier(r.Header))
 	}
