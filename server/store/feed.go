@@ -43,6 +43,9 @@ const (
 	// heldRetry is how soon a reader looks again that was stopped by a transaction
 	// which is still running: nobody tells when that ends without a change.
 	heldRetry = 3 * time.Millisecond
+	// lookInterval is the least time between two looks of a reader at the change log:
+	// beside steady writes each would find a few changes, and cost as much as a write.
+	lookInterval = 20 * time.Millisecond
 	// readerLease is how long a server has a named reader after its last sign of life.
 	readerLease = 10 * time.Second
 )
@@ -196,8 +199,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 type Follower struct {
 	Position ChangePosition // of the last change returned
 
-	feed  *Feed
-	woken chan struct{}
+	feed   *Feed
+	woken  chan struct{}
+	looked time.Time // when the last look began
 }
 
 // Follow returns a Follower that begins behind a position.
@@ -226,6 +230,10 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		end = t.C
 	}
 	for {
+		if early := lookInterval - time.Since(r.looked); early > 0 && !sleep(ctx, early) {
+			return nil, ctx.Err()
+		}
+		r.looked = time.Now()
 		changes, err := r.feed.store.Changes(ctx, r.Position, count)
 		if err != nil {
 			return nil, err
@@ -402,6 +410,8 @@ func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit 
 				if err := commit(ctx, tx); err != nil {
 					return err
 				}
+			} else if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil { // a position that is lost is read again
+				return err
 			}
 			n, err := db.New(tx).MoveReader(ctx, db.MoveReaderParams{
 				Xid: strconv.FormatInt(to.XID, 10), Rid: to.RID, Version: int32(to.Version), LeaseMs: readerLease.Milliseconds(),
