@@ -390,6 +390,26 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since
 	}
 }
 
+// catchUp waits until what was committed before has been passed on, so that a listener
+// that begins now hears only of what comes; a fifth of a second at most.
+func (h *hub) catchUp(ctx context.Context) {
+	end, err := h.s.Store.ChangeHorizon(ctx)
+	for deadline := time.Now().Add(200 * time.Millisecond); err == nil && time.Now().Before(deadline); {
+		h.mu.Lock()
+		at := h.position
+		h.mu.Unlock()
+		var next []store.Change
+		if next, err = h.s.Store.Changes(ctx, at, 1); len(next) == 0 || next[0].Position.XID >= end.XID {
+			return
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // add makes a listener hear of what comes; h.mu is held.
 func (h *hub) add(l *listener) {
 	if _, ok := h.clients[l.client]; !ok {

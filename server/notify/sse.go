@@ -73,6 +73,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 		return nil
 	}
 	if from == nil { // a client that has the first byte hears of all that is written after it
+		s.hub.catchUp(ctx)
 		if err := listen(ctx); err != nil {
 			return nil
 		}
