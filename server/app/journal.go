@@ -151,16 +151,19 @@ func (j *journal) run() {
 	}
 }
 
+// journalAttempts is how often a group of records is tried.
+const journalAttempts = 3
+
 // write keeps records in one transaction, trying again for a while.
 func (j *journal) write(group []*record) (err error) {
-	for attempt := 1; attempt <= 3; attempt++ {
+	for attempt := 1; ; attempt++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		err = j.store.InTx(ctx, func(t *store.Tx) error { return j.in(ctx, t, group) })
 		cancel()
-		if err == nil {
-			return nil
+		if err == nil || attempt == journalAttempts {
+			break
 		}
-		time.Sleep(time.Duration(attempt) * 100 * time.Millisecond)
+		time.Sleep(time.Duration(attempt) * 100 * time.Millisecond) // the database tells nobody when it is back
 	}
 	return err
 }

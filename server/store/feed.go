@@ -40,11 +40,10 @@ const (
 	feedChannel = "kiln_change"
 	// notifyInterval is the least time between two NOTIFYs of a server.
 	notifyInterval = 5 * time.Millisecond
-	// heldRetry is how soon a reader looks again that was stopped by a transaction
-	// which is still running: nobody tells when that ends without a change.
-	heldRetry = 3 * time.Millisecond
 	// lookInterval is the least time between two looks of a reader at the change log:
 	// beside steady writes each would find a few changes, and cost as much as a write.
+	// A reader that was stopped by a transaction which is still running looks again
+	// after it, since nobody tells when that ends without a change.
 	lookInterval = 20 * time.Millisecond
 	// readerLease is how long a server has a named reader after its last sign of life.
 	readerLease = 10 * time.Second
@@ -246,7 +245,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		if err != nil {
 			return nil, translate(err)
 		}
-		pause := heldRetry
+		pause := lookInterval
 		if !held {
 			// What held changes back may have ended between the two looks, and nobody
 			// tells of that.

@@ -53,12 +53,6 @@ func (p *Plan) RowsChanged(rids []int64, since string, types []int16) match.Stat
 	return w.Statement()
 }
 
-// WithChanges is a page statement with the columns of Changes before those of every row,
-// and one row of nulls behind them where it has none.
-func WithChanges(page match.Statement, since string, types []int16) match.Statement {
-	return page.BesideRow(Changes(since, types))
-}
-
 // Members is the statement that finds the rid of every match, each once.
 func (p *Plan) Members() match.Statement {
 	w := newWriter(p.env)

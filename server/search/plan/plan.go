@@ -57,9 +57,6 @@ func Compile(q *search.Query, env *match.Env) *Plan {
 // a test.
 const rangedFactor = 5
 
-// Env is what the plan was compiled with.
-func (p *Plan) Env() *match.Env { return p.env }
-
 // ProbeCost is about how much dearer than usual it is to test one resource.
 func (p *Plan) ProbeCost() int64 {
 	cost := int64(1)
