@@ -17,6 +17,13 @@ LIMIT @count;
 -- name: ChangeHorizon :one
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid;
 
+-- ChangeSnapshot tells which transactions are over: those before xmin, and those before
+-- xmax that are not listed as running.
+-- name: ChangeSnapshot :one
+SELECT pg_snapshot_xmin(c.now)::text::bigint AS xmin, pg_snapshot_xmax(c.now)::text::bigint AS xmax,
+    ARRAY(SELECT pg_snapshot_xip(c.now)::text::bigint)::bigint[] AS running
+FROM (SELECT pg_current_snapshot() AS now) c;
+
 -- ChangesHeld reports whether there are committed changes that cannot be read yet,
 -- for an older transaction is still running.
 -- name: ChangesHeld :one

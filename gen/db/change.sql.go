@@ -69,6 +69,27 @@ func (q *Queries) ChangeHorizon(ctx context.Context) (int64, error) {
 	return xid, err
 }
 
+const ChangeSnapshot = `-- name: ChangeSnapshot :one
+SELECT pg_snapshot_xmin(c.now)::text::bigint AS xmin, pg_snapshot_xmax(c.now)::text::bigint AS xmax,
+    ARRAY(SELECT pg_snapshot_xip(c.now)::text::bigint)::bigint[] AS running
+FROM (SELECT pg_current_snapshot() AS now) c
+`
+
+type ChangeSnapshotRow struct {
+	Xmin    int64
+	Xmax    int64
+	Running []int64
+}
+
+// ChangeSnapshot tells which transactions are over: those before xmin, and those before
+// xmax that are not listed as running.
+func (q *Queries) ChangeSnapshot(ctx context.Context) (ChangeSnapshotRow, error) {
+	row := q.db.QueryRow(ctx, ChangeSnapshot)
+	var i ChangeSnapshotRow
+	err := row.Scan(&i.Xmin, &i.Xmax, &i.Running)
+	return i, err
+}
+
 const ChangeWritten = `-- name: ChangeWritten :one
 SELECT c.written
 FROM change c

@@ -192,15 +192,25 @@ func ParseCursor(text string) (store.ChangePosition, error) {
 	}, nil
 }
 
-// since is where a replay begins: behind a position, with what was made at or after an
-// instant.
+// since is what somebody has not heard of yet: what is behind a position, was made at or
+// after an instant, and whose transaction was not over at a snapshot.
 type since struct {
 	position store.ChangePosition
 	instant  time.Time
+	snapshot store.ChangeSnapshot
 }
 
-// since reads a cursor or an instant. What the log does not reach back to is 410.
+// has reports whether a change at a position belongs to it.
+func (s since) has(p store.ChangePosition) bool {
+	return p.Compare(s.position) > 0 && !s.snapshot.Over(p.XID)
+}
+
+// since reads a cursor or an instant; "" is now. What the log does not reach back to is 410.
 func (s *Service) since(ctx context.Context, text string) (since, error) {
+	if text == "" {
+		at, err := s.Store.ChangeSnapshot(ctx)
+		return since{position: at.Horizon(), snapshot: at}, err
+	}
 	at, err := parseInstant(text)
 	if err != nil {
 		p, err := ParseCursor(text)

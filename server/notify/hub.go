@@ -43,7 +43,7 @@ type client struct {
 	slow      chan struct{}   // closed when the queue was full
 	ended     chan struct{}   // closed when its access was revoked
 
-	sent      atomic.Pointer[store.ChangePosition] // of the last message written
+	sent      atomic.Pointer[store.ChangePosition] // where a connection that ends now goes on
 	events    atomic.Int64
 	slowOnce  sync.Once
 	endedOnce sync.Once
@@ -66,6 +66,8 @@ type listener struct {
 	typ        string // "" for all
 	kinds      Kinds
 	bind       string // id of the Subscription of R4's websocket channel
+
+	from since // what it has not heard of yet
 }
 
 // queueLength bounds the events that wait for a connection.
@@ -156,7 +158,7 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 	var seen sights
 	for _, hit := range hits {
 		l := h.listeners[hit.subscriber]
-		if l == nil || !seen.may(ctx, h.s, l.client.principal, hit.event) {
+		if l == nil || !l.from.has(hit.event.Position) || !seen.may(ctx, h.s, l.client.principal, hit.event) {
 			continue
 		}
 		k := key{hit.event, l.id + "\n" + l.bind}
@@ -230,16 +232,27 @@ func (c *client) cursor() string {
 	return ""
 }
 
-// wrote notes that a message was written.
+// wrote notes that a message was written. While something is replayed, what was live before
+// it does not move the cursor.
 func (c *client) wrote(m *message) {
 	if m.position == (store.ChangePosition{}) {
 		return
 	}
-	if c.replaying.Load() == 0 || c.sent.Load() == nil || m.position.Compare(*c.sent.Load()) > 0 {
+	if c.replaying.Load() == 0 {
 		c.sent.Store(&m.position)
 	}
 	c.events.Add(1)
 	c.hub.s.metrics.delivered(c.channel, "", Result{}, m.written)
+}
+
+// goesOn notes that a connection which ends now has to go on behind p, if not before.
+func (c *client) goesOn(p store.ChangePosition) {
+	for {
+		sent := c.sent.Load()
+		if sent != nil && sent.Compare(p) <= 0 || c.sent.CompareAndSwap(sent, &p) {
+			return
+		}
+	}
 }
 
 // join makes a connection known, and returns it with the function that ends it.
@@ -247,9 +260,7 @@ func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
 	c := &client{hub: h, principal: p, channel: channel, queue: make(chan *message, queueLength), replay: make(chan []*message), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
 	h.clients[c] = struct{}{}
-	at := h.position
 	h.mu.Unlock()
-	c.sent.Store(&at)
 	return c, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -314,26 +325,22 @@ func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
 	return nil
 }
 
-// listen lets a connection hear of events: of those behind from, which is nil for news
-// only, in the order of the log, each once. It returns when the connection listens live.
-func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since) error {
+// listen lets a connection hear of the events of l.from, in the order of the log, each
+// once. It returns when the connection listens live.
+func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules}
-	if from == nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.add(l)
-		return nil
-	}
 	l.client.replaying.Add(1)
 	defer l.client.replaying.Add(-1)
+	l.client.goesOn(l.from.position)
 	own := newMatcher()
 	own.put(l.subscriber)
-	at := from.position
+	at := l.from.position
 	for {
 		// 1. Is there anything between here and what has been passed on live?
 		h.mu.Lock()
 		end := h.position
 		if at.Compare(end) >= 0 {
+			l.from.position = at
 			h.add(l)
 			h.mu.Unlock()
 			return nil
@@ -356,7 +363,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since
 			at = end
 		}
 		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
-			return !own.wants(c.ResourceType) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
+			return !own.wants(c.ResourceType) || !l.from.has(c.Position) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
 		})
 		if len(changes) == 0 {
 			continue
@@ -365,9 +372,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since
 		if err != nil {
 			return err
 		}
-		if !from.instant.IsZero() {
-			events = slices.DeleteFunc(events, func(e *Event) bool { return e.Version.LastUpdated.Before(from.instant) })
-		}
+		events = slices.DeleteFunc(events, func(e *Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
 		hits, err := h.s.match(ctx, own, events)
 		if err != nil {
 			return err
@@ -386,26 +391,6 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule, from *since
 		case l.client.replay <- page:
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-	}
-}
-
-// catchUp waits until what was committed before has been passed on, so that a listener
-// that begins now hears only of what comes; a fifth of a second at most.
-func (h *hub) catchUp(ctx context.Context) {
-	end, err := h.s.Store.ChangeHorizon(ctx)
-	for deadline := time.Now().Add(200 * time.Millisecond); err == nil && time.Now().Before(deadline); {
-		h.mu.Lock()
-		at := h.position
-		h.mu.Unlock()
-		var next []store.Change
-		if next, err = h.s.Store.Changes(ctx, at, 1); len(next) == 0 || next[0].Position.XID >= end.XID {
-			return
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 		return err
 	}
 	p := access.From(r.Context())
-	wishes, from, err := s.streamWishes(r, p, typ)
+	wish, from, err := s.streamWish(r, p, typ)
 	if err != nil {
 		return err
 	}
@@ -63,27 +63,12 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	listen := func(ctx context.Context) error {
-		for _, wish := range wishes {
-			l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds}
-			if err := s.hub.listen(ctx, l, wish.rules(), from); err != nil {
-				return err
-			}
-		}
-		return nil
+	l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds, from: from}
+	st.out.WriteString(reconnect)
+	if from.instant.IsZero() { // a client that loses the stream before the first event comes back to here
+		st.out.WriteString("id: " + Cursor(from.position) + "\n")
 	}
-	if from == nil { // a client that has the first byte hears of all that is written after it
-		s.hub.catchUp(ctx)
-		if err := listen(ctx); err != nil {
-			return nil
-		}
-	}
-	// A client that loses the stream before the first event comes back to here.
-	st.out.WriteString(reconnect + "id: " + cl.cursor() + "\n\n")
-	if from != nil {
-		st.out.Reset()
-		st.out.WriteString(reconnect + "\n")
-	}
+	st.out.WriteString("\n")
 	if st.flush() != nil {
 		return nil
 	}
@@ -93,10 +78,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	defer cancel()
 	working.Go(func() {
 		s.hub.waiting(ctx, cl)
-		if from == nil {
-			return
-		}
-		if err := listen(ctx); err != nil && ctx.Err() == nil {
+		if err := s.hub.listen(ctx, l, wish.rules()); err != nil && ctx.Err() == nil {
 			s.Log.Warn("replay events", "error", err)
 			cancel() // the client comes back with its cursor
 		}
@@ -105,22 +87,18 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	return nil
 }
 
-// streamWishes reads what a stream is asked for.
-func (s *Service) streamWishes(r *http.Request, p *access.Principal, typ string) (wishes []wish, from *since, err error) {
+// streamWish reads what a stream is asked for.
+func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (all wish, from since, err error) {
 	values, err := interaction.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, nil, err
+		return all, from, err
 	}
 	text := r.Header.Get("Last-Event-ID")
 	if text == "" {
 		text = values.Get("_since")
 	}
-	if text != "" {
-		at, err := s.since(r.Context(), text)
-		if err != nil {
-			return nil, nil, err
-		}
-		from = &at
+	if from, err = s.since(r.Context(), text); err != nil {
+		return all, from, err
 	}
 	values.Del("_since")
 	values.Del("token")
@@ -131,20 +109,19 @@ func (s *Service) streamWishes(r *http.Request, p *access.Principal, typ string)
 		if err == nil && len(values) > 0 {
 			w.criteria, err = s.criteriaOf(r.Context(), typ, values)
 		}
-		return []wish{w}, from, err
+		return w, from, err
 	}
 	types := list(values, "resourceType")
 	for name := range values {
-		return nil, nil, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", clip(name))
+		return all, from, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", clip(name))
 	}
 	if len(types) == 0 {
 		types = []string{""}
 	}
 	if len(types) > maxListeners {
-		return nil, nil, outcome.New(outcome.CodeTooCostly, "a stream has at most %d resource types", maxListeners)
+		return all, from, outcome.New(outcome.CodeTooCostly, "a stream has at most %d resource types", maxListeners)
 	}
 	// One listener hears all, so that a replay is in the order of the log.
-	var all wish
 	seen := make(map[string]bool)
 	for _, t := range types {
 		if seen[t] {
@@ -153,7 +130,7 @@ func (s *Service) streamWishes(r *http.Request, p *access.Principal, typ string)
 		seen[t] = true
 		w, err := s.hub.parseWish(r.Context(), p, t, events, "")
 		if err != nil {
-			return nil, nil, err
+			return all, from, err
 		}
 		if len(types) == 1 {
 			all = w
@@ -161,7 +138,7 @@ func (s *Service) streamWishes(r *http.Request, p *access.Principal, typ string)
 		all.kinds = w.kinds
 		all.types = append(all.types, w.typ)
 	}
-	return []wish{all}, from, nil
+	return all, from, nil
 }
 
 // list reads a parameter that is given by commas or by repetition, and takes it out.

@@ -234,22 +234,20 @@ func (k *socket) subscribe(r request) {
 		return
 	}
 	w, err := k.s.hub.parseWish(k.ctx, k.client.principal, r.ResourceType, r.Events, r.Criteria)
-	var from *since
-	if err == nil && r.Since != "" {
-		var at since
-		at, err = k.s.since(k.ctx, r.Since)
-		from = &at
+	var from since
+	if err == nil {
+		from, err = k.s.since(k.ctx, r.Since)
 	}
 	if err != nil {
 		k.refuse(string(r.Ref), err)
 		return
 	}
-	l := &listener{client: k.client, id: w.id(), typ: w.typ, kinds: w.kinds}
+	l := &listener{client: k.client, id: w.id(), typ: w.typ, kinds: w.kinds, from: from}
 	if !k.claim(l.id, l, string(r.Ref)) {
 		return
 	}
 	k.answer(map[string]any{"type": "subscribed", "subscriptionId": l.id, "resourceType": r.ResourceType, "events": w.kinds.Names(), "ref": r.Ref})
-	k.start(l, []Rule{w.rule()}, from)
+	k.start(l, []Rule{w.rule()})
 }
 
 // claim takes a place among the listeners of the connection. A listener of the same wish
@@ -273,15 +271,9 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 }
 
 // start listens; a replay runs beside the reading, so that the client can still be heard.
-func (k *socket) start(l *listener, rules []Rule, from *since) {
-	if from == nil {
-		if err := k.s.hub.listen(k.ctx, l, rules, nil); err != nil {
-			k.refuse("", err)
-		}
-		return
-	}
+func (k *socket) start(l *listener, rules []Rule) {
 	k.working.Go(func() {
-		if err := k.s.hub.listen(k.ctx, l, rules, from); err != nil && k.ctx.Err() == nil {
+		if err := k.s.hub.listen(k.ctx, l, rules); err != nil && k.ctx.Err() == nil {
 			k.refuse("", err)
 		}
 		k.mu.Lock()
@@ -344,16 +336,20 @@ func (k *socket) bind(id string) {
 	if err == nil && (!c.webSocket || c.status == "off") {
 		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
 	}
+	var now since
+	if err == nil {
+		now, err = k.s.since(k.ctx, "")
+	}
 	if err != nil {
 		k.refuse("", err)
 		return
 	}
-	l := &listener{client: k.client, bind: id}
+	l := &listener{client: k.client, bind: id, from: now}
 	if !k.claim("bind "+id, l, "") {
 		return
 	}
 	k.send([]byte("bound " + id))
-	k.start(l, c.rules, nil)
+	k.start(l, c.rules)
 }
 
 // write writes what there is until the connection ends, and says why it does.

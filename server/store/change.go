@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -70,6 +71,27 @@ func (s *Store) ChangeHorizon(ctx context.Context) (ChangePosition, error) {
 	xid, err := db.New(s.pool).ChangeHorizon(ctx)
 	return ChangePosition{XID: xid}, translate(err)
 }
+
+// ChangeSnapshot tells which transactions were over at an instant. The zero value is
+// before all of them.
+type ChangeSnapshot struct {
+	xmin, xmax int64
+	running    []int64 // of those from xmin on and before xmax
+}
+
+// ChangeSnapshot takes one now.
+func (s *Store) ChangeSnapshot(ctx context.Context) (ChangeSnapshot, error) {
+	r, err := db.New(s.pool).ChangeSnapshot(ctx)
+	return ChangeSnapshot{xmin: r.Xmin, xmax: r.Xmax, running: r.Running}, translate(err)
+}
+
+// Over reports whether a transaction had ended: its changes were there to be read.
+func (s ChangeSnapshot) Over(xid int64) bool {
+	return xid < s.xmin || xid < s.xmax && !slices.Contains(s.running, xid)
+}
+
+// Horizon is the position before all changes of transactions that were not over.
+func (s ChangeSnapshot) Horizon() ChangePosition { return ChangePosition{XID: s.xmin} }
 
 // clockSlack is how far the clocks of servers and of PostgreSQL may be apart, and how
 // long a transaction may run before it writes, for ChangesSince to miss nothing.
