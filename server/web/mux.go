@@ -118,8 +118,11 @@ type admitted struct {
 
 func (a admitted) ServeExchange(x *Exchange, r *http.Request) {
 	g := a.g
-	if open(r.URL.Path) {
+	switch {
+	case open(r.URL.Path):
 		g = Public // a path or method that there is not: no token would help
+	case strings.HasPrefix(r.URL.Path, "/admin/"):
+		g = Admin // which paths there are is an administrator's to know
 	}
 	if a.m.admit(x, r, g) {
 		a.h.ServeExchange(x, r)
