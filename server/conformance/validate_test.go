@@ -76,6 +76,33 @@ func TestValidate(t *testing.T) {
 			t.Errorf("told as missing: %s", a.body)
 		}
 	})
+	t.Run("errors of JSON and of rules are told together, of every entry of a Bundle and after a patch", func(t *testing.T) {
+		const patient, observation = `{"resourceType":"Patient","birthDate":"soon","name":[{"id":"a"}]}`, `{"resourceType":"Observation","id":"o","status":"finished","foo":1,"code":{"text":"x"}}`
+		s := s.in(t)
+		s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+		entries := []string{entry("POST", "Patient", "", patient), entry("PUT", "Observation/o", "", observation), entry("GET", "Patient/p", "", "")}
+		transaction := s.post("/", bundle("transaction", entries...)).want(422)
+		batch := s.post("/", bundle("batch", entries...)).want(200).equal("entry.0.response.status", "422 Unprocessable Entity").equal("entry.1.response.status", "422 Unprocessable Entity").
+			equal("entry.2.response.status", "200 OK")
+		for _, a := range []*answer{transaction, batch} {
+			for _, want := range []string{"not a valid date", "ele-1", `unknown element \"foo\"`, "found finished", "Bundle.entry[0].resource.name[0]", "Bundle.entry[1].resource.status"} {
+				if n := strings.Count(string(a.body), want); n != 1 {
+					t.Errorf("%q is told %d times: %s", want, n, a.body)
+				}
+			}
+		}
+		a := s.do("PATCH", "/Patient/p", `[{"op":"add","path":"/birthDate","value":"soon"},{"op":"add","path":"/name","value":[{"id":"a"}]}]`, "Content-Type", "application/json-patch+json").want(422)
+		if text := string(a.body); !strings.Contains(text, "not a valid date") || !strings.Contains(text, "ele-1") {
+			t.Errorf("after a patch: %s", text)
+		}
+	})
+	t.Run("the rules that a transaction breaks are told of every entry", func(t *testing.T) {
+		s := s.in(t)
+		a := s.post("/", bundle("transaction", entry("POST", "Patient", "", `{"resourceType":"Patient","gender":"x"}`), entry("POST", "Basic", "", `{"resourceType":"Basic","code":{"text":"x"}}`),
+			entry("POST", "Observation", "", `{"resourceType":"Observation","status":"finished","code":{"text":"x"}}`))).want(422)
+		a.equal("issue.0.expression.0", "Bundle.entry[0].resource.gender").equal("issue.1.expression.0", "Bundle.entry[2].resource.status")
+		s.get("/Basic?_summary=count").want(200).equal("total", "0")
+	})
 	t.Run("$validate of a SearchParameter compiles its expression", func(t *testing.T) {
 		parameter := func(expression string) string {
 			return `{"resourceType":"SearchParameter","url":"http://x/p","name":"P","status":"active","description":"d","code":"p","base":["Patient"],"type":"string","expression":"` + expression + `"}`

@@ -31,21 +31,22 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 	if len(p.Body) == 0 {
 		return Response{}, outcome.New(outcome.CodeStructure, "the request has no body; expected a Bundle of type batch or transaction as JSON")
 	}
-	r, err := fhir.Decode(s.Model, p.Body)
-	if err != nil {
-		if _, ok := outcome.From(err); ok {
-			if parts, ok := s.batchParts(p.Body); ok {
-				return s.batch(ctx, p, parts)
-			}
-			if emptyTransaction(p.Body) {
-				return Response{Status: http.StatusOK, Bundle: &Bundle{Type: "transaction-response", Total: -1}}, nil
-			}
+	in, err := fhir.Read(s.Model, p.Body)
+	if err != nil || len(in.Issues) > 0 {
+		if parts, ok := s.batchParts(ctx, p); ok {
+			return s.batch(ctx, p, parts)
+		}
+		if emptyTransaction(p.Body) {
+			return Response{Status: http.StatusOK, Bundle: &Bundle{Type: "transaction-response", Total: -1}}, nil
+		}
+		if err == nil {
+			err = outcome.Unprocessable(append(in.Issues, s.entryErrors(ctx, in, p.BaseURL)...))
 		}
 		return Response{}, err
 	}
-	b, ok := r.(*r4.Bundle)
+	b, ok := in.Resource.(*r4.Bundle)
 	if !ok {
-		return Response{}, outcome.Invalid("the base URL takes a Bundle, the body is a resource of type %s; POST it to /%[1]s", r.Type().Name)
+		return Response{}, outcome.Invalid("the base URL takes a Bundle, the body is a resource of type %s; POST it to /%[1]s", in.Resource.Type().Name)
 	}
 	switch b.Type_.Text {
 	case "batch":
@@ -71,23 +72,26 @@ type part struct {
 
 // batchParts reads the entries of a batch one by one, so that a malformed one
 // does not spoil the others. It gives up where not even that is possible.
-func (s *Service) batchParts(body []byte) ([]part, bool) {
+func (s *Service) batchParts(ctx context.Context, p BundleParams) ([]part, bool) {
 	var b struct {
 		ResourceType string            `json:"resourceType"`
 		Type         string            `json:"type"`
 		Entry        []json.RawMessage `json:"entry"`
 	}
-	if err := json.Unmarshal(body, &b); err != nil || b.ResourceType != "Bundle" || b.Type != "batch" {
+	if err := json.Unmarshal(p.Body, &b); err != nil || b.ResourceType != "Bundle" || b.Type != "batch" {
 		return nil, false
 	}
 	parts := make([]part, len(b.Entry))
 	for i, raw := range b.Entry {
-		r, err := fhir.Decode(s.Model, fmt.Appendf(nil, `{"resourceType":"Bundle","type":"batch","entry":[%s]}`, raw))
+		in, err := fhir.Read(s.Model, fmt.Appendf(nil, `{"resourceType":"Bundle","type":"batch","entry":[%s]}`, raw))
+		if err == nil && len(in.Issues) > 0 {
+			err = outcome.Unprocessable(append(in.Issues, s.entryErrors(ctx, in, p.BaseURL)...))
+		}
 		if err != nil {
 			parts[i].err = renumber(err, i)
 			continue
 		}
-		parts[i].entry = &r.(*r4.Bundle).Entry[0]
+		parts[i].entry = &in.Resource.(*r4.Bundle).Entry[0]
 	}
 	return parts, true
 }

@@ -91,10 +91,14 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, content [
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := fhir.Decode(s.Model, next)
+		in, err := fhir.Read(s.Model, next)
+		if err == nil && len(in.Issues) > 0 {
+			err = outcome.Unprocessable(append(in.Issues, s.ruleErrors(ctx, in)...))
+		}
 		if err != nil {
 			return nil, nil, afterPatch(err)
 		}
+		r := in.Resource
 		if r.Type().Name != typ || r.Header().ID.Text != current.ID {
 			return nil, nil, outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
 				Diagnostics: "a patch cannot change resourceType or id"}})

@@ -383,7 +383,11 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 		t.link(text, j.target())
 	}
 	ctx = t.promise(ctx)
+	var wrong []outcome.Issue // by the rules, of every entry
 	for _, j := range jobs {
+		if len(wrong) >= maxBundleIssues {
+			break
+		}
 		if j.w.Method == fhir.PATCH {
 			if err := t.patch(ctx, j); err != nil {
 				return inEntry(j.i, err)
@@ -394,7 +398,12 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 		}
 		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
 		if err := t.s.validate(ctx, j.entry.Resource); err != nil {
-			return inEntry(j.i, err)
+			err = inEntry(j.i, err)
+			if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnprocessableEntity {
+				wrong = append(wrong, e.Issues...)
+				continue
+			}
+			return err
 		}
 		body, err := fhir.Splice(raw, edits)
 		if err != nil {
@@ -404,6 +413,9 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 		if j.w.Index, err = t.s.Parameters.Index(j.w.ID, j.entry.Resource); err != nil {
 			return inEntry(j.i, err)
 		}
+	}
+	if len(wrong) > 0 {
+		return outcome.Unprocessable(wrong)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package interaction
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"kiln/gen/r4"
 	"kiln/server/fhir"
@@ -57,4 +58,53 @@ func (s *Service) ruleErrors(ctx context.Context, in fhir.Reading) []outcome.Iss
 		return nil
 	}
 	return slices.DeleteFunc(s.Validator.Validate(ctx, in), func(i outcome.Issue) bool { return !isError(i) })
+}
+
+// maxBundleIssues is how many issues of a Bundle are enough: the entries after are not
+// looked at, as its sender has something to correct first.
+const maxBundleIssues = 100
+
+// entryErrors are the errors, by the rules, of the resources that the entries of a
+// Bundle store, where its JSON is wrong in places. base is the service's URL as the
+// client sees it.
+func (s *Service) entryErrors(ctx context.Context, in fhir.Reading, base string) []outcome.Issue {
+	b, ok := in.Resource.(*r4.Bundle)
+	if !ok {
+		return nil
+	}
+	stored := make(map[int]bool)  // entries whose resource is to be stored
+	will := make(map[string]bool) // see Promised
+	for i := range b.Entry {
+		q := b.Entry[i].Request
+		if b.Entry[i].Resource == nil || q == nil || q.Method.Text != "POST" && q.Method.Text != "PUT" {
+			continue
+		}
+		to, err := s.parseTarget(q.URL.Text, base)
+		if err != nil || to.operation != "" || to.search {
+			continue
+		}
+		stored[i] = true
+		will[to.typ+"/"+to.id] = true
+	}
+	ctx = context.WithValue(ctx, promised{}, will)
+	var issues []outcome.Issue
+	for i := range b.Entry {
+		if len(issues) >= maxBundleIssues {
+			break
+		}
+		if !stored[i] {
+			continue
+		}
+		one := fhir.Reading{Resource: b.Entry[i].Resource}
+		for _, lost := range in.Lost {
+			if rest, ok := strings.CutPrefix(lost, entryPath(i)+".resource"); ok {
+				one.Lost = append(one.Lost, one.Resource.Type().Name+rest)
+			}
+		}
+		if found := s.ruleErrors(ctx, one); len(found) > 0 {
+			e, _ := outcome.From(inEntry(i, outcome.Unprocessable(found)))
+			issues = append(issues, e.Issues...)
+		}
+	}
+	return issues
 }

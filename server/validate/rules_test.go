@@ -179,6 +179,11 @@ func TestTypeRestriction(t *testing.T) {
 		"http://example.org/slice": differential("slice", "Observation", core+"Observation",
 			`{"id":"Observation.component","path":"Observation.component"},`+
 				`{"id":"Observation.component.value[x]","path":"Observation.component.value[x]","type":[{"code":"string"}]}`),
+		"http://example.org/sliced": differential("sliced", "Parameters", core+"Parameters",
+			`{"id":"Parameters.parameter","path":"Parameters.parameter","slicing":{"discriminator":[{"type":"value","path":"name"}],"rules":"open"}},`+
+				`{"id":"Parameters.parameter:note","path":"Parameters.parameter","sliceName":"note","min":1},`+
+				`{"id":"Parameters.parameter:note.name","path":"Parameters.parameter.name","fixedString":"note"},`+
+				`{"id":"Parameters.parameter:note.value[x]","path":"Parameters.parameter.value[x]","min":1,"type":[{"code":"string"}]}`),
 	}}
 	v := validate.New(r4.Model, o, codes(t))
 	patient := func(value string) string {
@@ -187,7 +192,12 @@ func TestTypeRestriction(t *testing.T) {
 	observation := func(profile, more string) string {
 		return `{"resourceType":"Observation","meta":{"profile":["http://example.org/` + profile + `"]},"status":"final","code":{"text":"x"},` + more + `}`
 	}
+	parameters := func(value string) string {
+		return `{"resourceType":"Parameters","meta":{"profile":["http://example.org/sliced"]},"parameter":[{"name":"note",` + value + `},{"name":"other","valueCode":"x"}]}`
+	}
 	for _, c := range []struct{ name, data, want string }{
+		{"a string in a slice for a string", parameters(`"valueString":"x"`), ""},
+		{"a code in a slice for a string", parameters(`"valueCode":"x"`), "expected string, found code"},
 		{"a string for a string", patient(`"valueString":"x"`), ""},
 		{"a code for a string", patient(`"valueCode":"x"`), "expected string, found code"},
 		{"a markdown for a string", patient(`"valueMarkdown":"x"`), "expected string, found markdown"},
