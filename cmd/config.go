@@ -209,12 +209,24 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 
 	// 2. The environment. Only names with two levels can be keys; one that looks like
 	// a key and is none would be passed over without a word.
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		upper := strings.ToUpper(name)
+		if name == upper || !strings.HasPrefix(upper, envPrefix) {
+			continue
+		}
+		if i := slices.IndexFunc(names(), func(key string) bool { return envName(key) == upper }); i >= 0 {
+			wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, upper))
+		} else if meant := nearMiss(upper, value); meant != "" {
+			wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, meant))
+		}
+	}
 	layer = koanf.New(".")
 	if err := layer.Load(env.Provider(".", env.Opt{
 		Prefix:      envPrefix,
 		EnvironFunc: func() []string { return environ },
 		TransformFunc: func(name, value string) (string, any) {
-			if meant := nearMiss(name); meant != "" {
+			if meant := nearMiss(name, value); meant != "" {
 				wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, meant))
 				return "", nil
 			}
@@ -260,11 +272,24 @@ func envName(key string) string {
 }
 
 // nearMiss is the variable that was meant by one that sets nothing: a key with
-// single underscores, the name of a flag, or either with a letter wrong; "" for a
-// variable that has nothing to do with the configuration.
-func nearMiss(name string) string {
+// single underscores, the name of a flag, either with a letter wrong, or a name that
+// other programs have for the same; "" for a variable that has nothing to do with the
+// configuration.
+func nearMiss(name, value string) string {
 	if strings.Contains(name, "__") {
 		return "" // a key, known or not
+	}
+	switch strings.TrimPrefix(name, envPrefix) {
+	case "DB", "DB_URL", "DATABASE", "DSN", "DATABASE_DSN", "POSTGRES_URL", "PG_URL":
+		return envName("database.url")
+	case "ADDR", "ADDRESS":
+		return envName("server.listen")
+	case "PORT": // tcp://… is a container platform's
+		if _, err := strconv.Atoi(value); err == nil {
+			return envName("server.listen")
+		}
+	case "CONFIG", "CONFIG_FILE":
+		return "the flag --config"
 	}
 	squeeze := strings.NewReplacer("_", "", ".", "", "-", "")
 	meant := make(map[string]string) // key by squeezed name

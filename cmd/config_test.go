@@ -60,6 +60,11 @@ func TestReadConfig(t *testing.T) {
 		{name: "KILN_DATA_DIR", env: []string{"KILN_DATA_DIR=/d"}, wantErr: "did you mean KILN_DATABASE__DATA_DIR?"},
 		{name: "KILN_AUTH_ENABLED", env: []string{"KILN_AUTH_ENABLED=true"}, wantErr: "did you mean KILN_AUTH__ENABLED?"},
 		{name: "a letter wrong", env: []string{"KILN_DATABSE_URL=postgres://db/kiln"}, wantErr: "did you mean KILN_DATABASE__URL?"},
+		{name: "KILN_DB_URL", env: []string{"KILN_DB_URL=postgres://db/kiln"}, wantErr: "did you mean KILN_DATABASE__URL?"},
+		{name: "KILN_PORT with a number", env: []string{"KILN_PORT=8080"}, wantErr: "did you mean KILN_SERVER__LISTEN?"},
+		{name: "KILN_CONFIG", env: []string{"KILN_CONFIG=/etc/kiln.yaml"}, wantErr: "did you mean the flag --config?"},
+		{name: "small letters", env: []string{"kiln_database__url=postgres://db/kiln"}, wantErr: "kiln_database__url is no key, did you mean KILN_DATABASE__URL?"},
+		{name: "small letters and one underscore", env: []string{"kiln_listen=x"}, wantErr: "did you mean KILN_SERVER__LISTEN?"},
 		{name: "variables of a container platform", env: []string{"KILN_PORT=tcp://10.0.0.1:8080", "KILN_SERVICE_HOST=10.0.0.1", "KILN_SERVICE_PORT=8080", "KILN_PORT_8080_TCP=tcp://10.0.0.1:8080",
 			"KILN_PORT_8080_TCP_ADDR=10.0.0.1", "KILN_VERSION=1", "KILN_HOME=/opt", "KILN_BIN=/usr/bin/kiln"}, want: func(*server.Config) {}},
 		{name: "a file that is no YAML", file: "server: [", wantErr: "kiln.yaml"},
@@ -172,6 +177,14 @@ func TestConfigCheck(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), "hidden") {
 				t.Errorf("the password is told: %v", err)
+			}
+			if len(tt.env) > 1 { // wrong keys, which doctor tells the same of
+				out, _ := runCommand(t, append([]string{"doctor"}, strings.Fields(tt.flags)...)...)
+				for _, want := range tt.want {
+					if !strings.Contains(out, want) {
+						t.Errorf("doctor says %q, want %q in it", out, want)
+					}
+				}
 			}
 		})
 	}

@@ -42,9 +42,7 @@ something is wrong.`,
 func examine(c *cobra.Command) findings {
 	var out findings
 	cfg, err := configured(c)
-	if err == nil {
-		err = cfg.Check()
-	}
+	err = errors.Join(err, cfg.Check())
 	if !out.add("configuration", "every key is known and has a value that works", err) {
 		return out
 	}
