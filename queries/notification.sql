@@ -264,21 +264,52 @@ UPDATE notification_subscription s
 SET previous_secret = s.secret, secret = @secret, secret_changed = now()
 WHERE s.id = @id;
 
--- TakeDueSubscriptions returns subscriptions that need a handshake, a heartbeat or
--- their end, and puts them off so that no other server takes them at the same time.
--- name: TakeDueSubscriptions :many
+-- TakeRequestedSubscriptions returns subscriptions that need a handshake, and puts them off
+-- so that no other server takes them at the same time.
+-- name: TakeRequestedSubscriptions :many
 UPDATE notification_subscription s
 SET due = now() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond'
 FROM (
     SELECT o.id
     FROM notification_subscription o
-    WHERE o.due <= now()
+    WHERE o.due <= now() AND o.status = 'requested'
     ORDER BY o.due
     LIMIT @count
     FOR UPDATE SKIP LOCKED
 ) t
 WHERE s.id = t.id
-RETURNING s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
+RETURNING s.id, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
+    coalesce((SELECT n.last_sent FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 'epoch')::timestamptz AS last_sent,
+    coalesce((SELECT n.events FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 0)::bigint AS events;
+
+-- TakeDueSubscriptions is TakeRequestedSubscriptions for heartbeats and ends. All servers
+-- together take each_ms milliseconds for each: while the row of the pace is locked, or its
+-- time has not come, there are none.
+-- name: TakeDueSubscriptions :many
+WITH pace AS MATERIALIZED (
+    SELECT p.id
+    FROM notification_pace p
+    WHERE p.free_at <= now()
+    FOR UPDATE SKIP LOCKED
+),
+taken AS MATERIALIZED (
+    SELECT o.id
+    FROM notification_subscription o
+    WHERE o.due <= now() AND o.status <> 'requested' AND EXISTS (SELECT FROM pace)
+    ORDER BY o.due
+    LIMIT @count
+    FOR UPDATE SKIP LOCKED
+),
+paced AS (
+    UPDATE notification_pace p
+    SET free_at = now() + (SELECT count(*) FROM taken) * sqlc.arg(each_ms)::bigint * interval '1 millisecond'
+    WHERE p.id IN (SELECT pace.id FROM pace) AND EXISTS (SELECT FROM taken)
+)
+UPDATE notification_subscription s
+SET due = now() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond'
+FROM taken t
+WHERE s.id = t.id
+RETURNING s.id, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
     coalesce((SELECT n.last_sent FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 'epoch')::timestamptz AS last_sent,
     coalesce((SELECT n.events FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 0)::bigint AS events;
 
@@ -287,11 +318,17 @@ UPDATE notification_subscription s
 SET due = now() + sqlc.arg(wait_ms)::bigint * interval '1 millisecond', attempts = s.attempts + sqlc.arg(tried)::integer
 WHERE s.id = @id;
 
+-- NextSubscriptionDue is how long no subscription needs attention, in milliseconds; none
+-- where none ever does.
 -- name: NextSubscriptionDue :many
-SELECT (extract(epoch FROM s.due - now()) * 1000)::bigint AS wait_ms
-FROM notification_subscription s
-WHERE s.due IS NOT NULL
-ORDER BY s.due
+SELECT (extract(epoch FROM n.at - now()) * 1000)::bigint AS wait_ms
+FROM (
+    (SELECT r.due AS at FROM notification_subscription r WHERE r.due IS NOT NULL AND r.status = 'requested' ORDER BY r.due LIMIT 1)
+    UNION ALL
+    (SELECT greatest(o.due, p.free_at) FROM notification_subscription o, notification_pace p
+     WHERE o.due IS NOT NULL AND o.status <> 'requested' ORDER BY o.due LIMIT 1)
+) n
+ORDER BY n.at
 LIMIT 1;
 
 -- WakeSubscriptions makes those due that wait for their endpoint, when webhooks are on again.

@@ -184,6 +184,11 @@ type NotificationMessage struct {
 	Delivered pgtype.Timestamptz
 }
 
+type NotificationPace struct {
+	ID     int32
+	FreeAt time.Time
+}
+
 type NotificationSubscriber struct {
 	ID          string
 	Events      int64

@@ -645,13 +645,19 @@ func (q *Queries) NextDue(ctx context.Context, webhooks bool) ([]int64, error) {
 }
 
 const NextSubscriptionDue = `-- name: NextSubscriptionDue :many
-SELECT (extract(epoch FROM s.due - now()) * 1000)::bigint AS wait_ms
-FROM notification_subscription s
-WHERE s.due IS NOT NULL
-ORDER BY s.due
+SELECT (extract(epoch FROM n.at - now()) * 1000)::bigint AS wait_ms
+FROM (
+    (SELECT r.due AS at FROM notification_subscription r WHERE r.due IS NOT NULL AND r.status = 'requested' ORDER BY r.due LIMIT 1)
+    UNION ALL
+    (SELECT greatest(o.due, p.free_at) FROM notification_subscription o, notification_pace p
+     WHERE o.due IS NOT NULL AND o.status <> 'requested' ORDER BY o.due LIMIT 1)
+) n
+ORDER BY n.at
 LIMIT 1
 `
 
+// NextSubscriptionDue is how long no subscription needs attention, in milliseconds; none
+// where none ever does.
 func (q *Queries) NextSubscriptionDue(ctx context.Context) ([]int64, error) {
 	rows, err := q.db.Query(ctx, NextSubscriptionDue)
 	if err != nil {
@@ -1051,18 +1057,30 @@ func (q *Queries) SubscriptionsOf(ctx context.Context, arg SubscriptionsOfParams
 }
 
 const TakeDueSubscriptions = `-- name: TakeDueSubscriptions :many
-UPDATE notification_subscription s
-SET due = now() + $1::bigint * interval '1 millisecond'
-FROM (
+WITH pace AS MATERIALIZED (
+    SELECT p.id
+    FROM notification_pace p
+    WHERE p.free_at <= now()
+    FOR UPDATE SKIP LOCKED
+),
+taken AS MATERIALIZED (
     SELECT o.id
     FROM notification_subscription o
-    WHERE o.due <= now()
+    WHERE o.due <= now() AND o.status <> 'requested' AND EXISTS (SELECT FROM pace)
     ORDER BY o.due
     LIMIT $2
     FOR UPDATE SKIP LOCKED
-) t
+),
+paced AS (
+    UPDATE notification_pace p
+    SET free_at = now() + (SELECT count(*) FROM taken) * $3::bigint * interval '1 millisecond'
+    WHERE p.id IN (SELECT pace.id FROM pace) AND EXISTS (SELECT FROM taken)
+)
+UPDATE notification_subscription s
+SET due = now() + $1::bigint * interval '1 millisecond'
+FROM taken t
 WHERE s.id = t.id
-RETURNING s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
+RETURNING s.id, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
     coalesce((SELECT n.last_sent FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 'epoch')::timestamptz AS last_sent,
     coalesce((SELECT n.events FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 0)::bigint AS events
 `
@@ -1070,11 +1088,11 @@ RETURNING s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed
 type TakeDueSubscriptionsParams struct {
 	LeaseMs int64
 	Count   int32
+	EachMs  int64
 }
 
 type TakeDueSubscriptionsRow struct {
 	ID             string
-	Status         string
 	Owner          []byte
 	Secret         []byte
 	PreviousSecret []byte
@@ -1085,10 +1103,11 @@ type TakeDueSubscriptionsRow struct {
 	Events         int64
 }
 
-// TakeDueSubscriptions returns subscriptions that need a handshake, a heartbeat or
-// their end, and puts them off so that no other server takes them at the same time.
+// TakeDueSubscriptions is TakeRequestedSubscriptions for heartbeats and ends. All servers
+// together take each_ms milliseconds for each: while the row of the pace is locked, or its
+// time has not come, there are none.
 func (q *Queries) TakeDueSubscriptions(ctx context.Context, arg TakeDueSubscriptionsParams) ([]TakeDueSubscriptionsRow, error) {
-	rows, err := q.db.Query(ctx, TakeDueSubscriptions, arg.LeaseMs, arg.Count)
+	rows, err := q.db.Query(ctx, TakeDueSubscriptions, arg.LeaseMs, arg.Count, arg.EachMs)
 	if err != nil {
 		return nil, err
 	}
@@ -1098,7 +1117,72 @@ func (q *Queries) TakeDueSubscriptions(ctx context.Context, arg TakeDueSubscript
 		var i TakeDueSubscriptionsRow
 		if err := rows.Scan(
 			&i.ID,
-			&i.Status,
+			&i.Owner,
+			&i.Secret,
+			&i.PreviousSecret,
+			&i.SecretChanged,
+			&i.Failing,
+			&i.Attempts,
+			&i.LastSent,
+			&i.Events,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const TakeRequestedSubscriptions = `-- name: TakeRequestedSubscriptions :many
+UPDATE notification_subscription s
+SET due = now() + $1::bigint * interval '1 millisecond'
+FROM (
+    SELECT o.id
+    FROM notification_subscription o
+    WHERE o.due <= now() AND o.status = 'requested'
+    ORDER BY o.due
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+) t
+WHERE s.id = t.id
+RETURNING s.id, s.owner, s.secret, s.previous_secret, s.secret_changed, s.failing, s.attempts,
+    coalesce((SELECT n.last_sent FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 'epoch')::timestamptz AS last_sent,
+    coalesce((SELECT n.events FROM notification_subscriber n WHERE n.id = 'Subscription/' || s.id), 0)::bigint AS events
+`
+
+type TakeRequestedSubscriptionsParams struct {
+	LeaseMs int64
+	Count   int32
+}
+
+type TakeRequestedSubscriptionsRow struct {
+	ID             string
+	Owner          []byte
+	Secret         []byte
+	PreviousSecret []byte
+	SecretChanged  pgtype.Timestamptz
+	Failing        pgtype.Timestamptz
+	Attempts       int32
+	LastSent       time.Time
+	Events         int64
+}
+
+// TakeRequestedSubscriptions returns subscriptions that need a handshake, and puts them off
+// so that no other server takes them at the same time.
+func (q *Queries) TakeRequestedSubscriptions(ctx context.Context, arg TakeRequestedSubscriptionsParams) ([]TakeRequestedSubscriptionsRow, error) {
+	rows, err := q.db.Query(ctx, TakeRequestedSubscriptions, arg.LeaseMs, arg.Count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TakeRequestedSubscriptionsRow
+	for rows.Next() {
+		var i TakeRequestedSubscriptionsRow
+		if err := rows.Scan(
+			&i.ID,
 			&i.Owner,
 			&i.Secret,
 			&i.PreviousSecret,

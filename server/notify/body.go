@@ -24,7 +24,7 @@ const fhirJSON = "application/fhir+json"
 // body is what a delivery sends, with its media type.
 func (s *Service) body(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
 	if c.backport {
-		return s.backportBody(ctx, c, "event-notification", status, events, d), fhirJSON
+		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), fhirJSON
 	}
 	contentType = c.payload
 	if contentType == "" {
@@ -33,18 +33,18 @@ func (s *Service) body(ctx context.Context, c *subscription, status string, even
 	return appendMessage(nil, d.Event, d.ID, c.reference(), "", c.payload != "" && c.content == fullResource), contentType
 }
 
-// statusBody is a handshake or a heartbeat.
-func (s *Service) statusBody(c *subscription, kind, state string, events int64) (body []byte, contentType string) {
+// statusBody is a handshake or a heartbeat; id is that of a Bundle.
+func (s *Service) statusBody(c *subscription, id, kind, state string, events int64) (body []byte, contentType string) {
 	if c.backport {
-		return s.backportBody(context.Background(), c, kind, state, events, nil), fhirJSON
+		return s.backportBody(context.Background(), c, id, kind, state, events, nil), fhirJSON
 	}
 	return status{Type: kind, Subscription: c.reference(), Status: state, Events: events}.append(nil), fhirJSON
 }
 
 // backportBody is a history Bundle of the Backport IG: its first entry is a
-// SubscriptionStatus as Parameters.
+// SubscriptionStatus as Parameters. Its id is the notification's, the same at each attempt.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
-func (s *Service) backportBody(ctx context.Context, c *subscription, kind, state string, events int64, d *Delivery) []byte {
+func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, state string, events int64, d *Delivery) []byte {
 	base := s.Settings().BaseURL
 	absolute := func(path string) string {
 		if base == "" {
@@ -52,7 +52,7 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, kind, state
 		}
 		return base + "/" + path
 	}
-	b := []byte(`{"resourceType":"Bundle","id":"` + uuid.NewString() + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
+	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
 	statusID := uuid.NewString()
 	b = append(b, statusID+`","resource":`...)
 	b = appendStatusParameters(b, statusID, kind, state, absolute(c.reference()), c.topic, max(events, numberOf(d)), c, d, absolute)

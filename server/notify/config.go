@@ -76,5 +76,5 @@ type SSEConfig struct {
 // errorHeartbeat is how often the endpoint of a subscription in error is tried.
 const errorHeartbeat = time.Minute
 
-// heartbeatRate bounds heartbeats, a second, of all subscriptions together.
+// heartbeatRate bounds heartbeats, a second, of all subscriptions and servers together.
 const heartbeatRate = 100

@@ -40,12 +40,12 @@ func (l *life) run(ctx context.Context) {
 	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
 		<-places
-		rows, err := l.s.db().TakeDueSubscriptions(ctx, db.TakeDueSubscriptionsParams{
-			LeaseMs: (2*l.s.Settings().Webhook.Timeout + 10*time.Second).Milliseconds(), Count: parallelHandshakes / 2,
-		})
-		if err != nil && ctx.Err() == nil {
-			l.s.Log.Warn("look for subscriptions that are due", "error", err)
-			pause(ctx, time.Second)
+		rows, err := l.due(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				l.s.Log.Warn("look for subscriptions that are due", "error", err)
+				pause(ctx, time.Second)
+			}
 			continue
 		}
 		for _, r := range rows {
@@ -62,8 +62,6 @@ func (l *life) run(ctx context.Context) {
 			})
 		}
 		if len(rows) > 0 {
-			// Heartbeats of all subscriptions together have a limited rate.
-			pause(ctx, time.Duration(len(rows))*time.Second/heartbeatRate)
 			continue
 		}
 		wait := l.s.Settings().Poll
@@ -80,8 +78,31 @@ func (l *life) run(ctx context.Context) {
 	}
 }
 
+// dueSubscription is a subscription that this server attends to.
+type dueSubscription = db.TakeDueSubscriptionsRow
+
+// due takes subscriptions that need attention: a handshake as soon as there is room, and
+// heartbeats at heartbeatRate, which all servers together keep to.
+func (l *life) due(ctx context.Context) ([]dueSubscription, error) {
+	lease := (2*l.s.Settings().Webhook.Timeout + 10*time.Second).Milliseconds()
+	requested, err := l.s.db().TakeRequestedSubscriptions(ctx, db.TakeRequestedSubscriptionsParams{LeaseMs: lease, Count: parallelHandshakes / 2})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := l.s.db().TakeDueSubscriptions(ctx, db.TakeDueSubscriptionsParams{
+		LeaseMs: lease, EachMs: (time.Second / heartbeatRate).Milliseconds(), Count: parallelHandshakes / 2,
+	})
+	if err != nil {
+		l.s.Log.Warn("look for heartbeats that are due", "error", err)
+	}
+	for _, r := range requested {
+		rows = append(rows, dueSubscription(r))
+	}
+	return rows, nil
+}
+
 // attend does what is due for one subscription.
-func (l *life) attend(ctx context.Context, row db.TakeDueSubscriptionsRow) error {
+func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	s := l.s
 	v, err := s.Store.Read(ctx, "Subscription", row.ID)
 	if err != nil {
@@ -134,7 +155,7 @@ func (l *life) postpone(ctx context.Context, id string, wait time.Duration, trie
 }
 
 // handshake asks a requested subscription's endpoint whether it is there.
-func (l *life) handshake(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription) error {
+func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription) error {
 	s := l.s
 	if c.webSocket {
 		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
@@ -159,7 +180,7 @@ func (l *life) handshake(ctx context.Context, row db.TakeDueSubscriptionsRow, c 
 }
 
 // recover tries the endpoint of a subscription in error.
-func (l *life) recover(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription) error {
+func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription) error {
 	s := l.s
 	if c.webSocket {
 		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
@@ -181,7 +202,7 @@ func (l *life) recover(ctx context.Context, row db.TakeDueSubscriptionsRow, c *s
 
 // heartbeat tells an active subscription's endpoint that all is well, when nothing else
 // was sent for a while.
-func (l *life) heartbeat(ctx context.Context, row db.TakeDueSubscriptionsRow, r *r4.Subscription, c *subscription, now time.Time) error {
+func (l *life) heartbeat(ctx context.Context, row dueSubscription, r *r4.Subscription, c *subscription, now time.Time) error {
 	s := l.s
 	every := s.heartbeatOf(r)
 	if every <= 0 || c.webSocket || !s.Settings().Webhook.Enabled {
@@ -214,9 +235,10 @@ func untilEnd(c *subscription, wait time.Duration) time.Duration {
 }
 
 // send sends a handshake or a heartbeat.
-func (l *life) send(ctx context.Context, row db.TakeDueSubscriptionsRow, c *subscription, kind, status string) Result {
+func (l *life) send(ctx context.Context, row dueSubscription, c *subscription, kind, status string) Result {
 	s := l.s
-	body, contentType := s.statusBody(c, kind, status, row.Events)
+	id := uuid.NewString()
+	body, contentType := s.statusBody(c, id, kind, status, row.Events)
 	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
-	return s.post(ctx, c, k, uuid.NewString(), contentType, body)
+	return s.post(ctx, c, k, id, contentType, body)
 }

@@ -54,6 +54,12 @@ type Service struct {
 	life    *life
 	matcher *matcher
 	kinds   []SubscriberKind
+	// withoutRights are the Subscriptions that are not in matcher because their owner might not
+	// follow what they are about, and triedRights is when that was last asked. Only the reader
+	// of the change log uses them.
+	withoutRights map[string]bool
+	triedRights   time.Time
+
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 	changes changes
@@ -242,6 +248,7 @@ func (s *Service) loadSubscription(ctx context.Context, m *matcher, id string) e
 	reference := "Subscription/" + id
 	row, err := s.db().Subscription(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
+		delete(s.withoutRights, id)
 		m.remove(reference)
 		return nil
 	}
@@ -251,13 +258,40 @@ func (s *Service) loadSubscription(ctx context.Context, m *matcher, id string) e
 	c, err := s.readAs(ctx, id, readOwner(row.Owner))
 	if err != nil {
 		if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
-			s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
+			if s.withoutRights == nil {
+				s.withoutRights = make(map[string]bool)
+			}
+			if !s.withoutRights[id] {
+				s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
+			}
+			if revoked(err) {
+				s.withoutRights[id] = true
+			}
 			m.remove(reference)
 			return nil
 		}
 		return err
 	}
+	delete(s.withoutRights, id)
 	m.put(&Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket})
+	return nil
+}
+
+// rightsInterval is how often subscriptions are tried again whose owner might not follow
+// what they are about when they were loaded: a policy may have come and gone.
+const rightsInterval = 200 * time.Millisecond
+
+// reloadWithoutRights tries them again.
+func (s *Service) reloadWithoutRights(ctx context.Context) error {
+	if len(s.withoutRights) == 0 || time.Since(s.triedRights) < rightsInterval {
+		return nil
+	}
+	s.triedRights = time.Now()
+	for id := range s.withoutRights {
+		if err := s.loadSubscription(ctx, s.matcher, id); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -288,6 +322,9 @@ func (s *Service) read(ctx context.Context, id string) (*subscription, error) {
 
 // enqueue matches a batch of changes and puts deliveries into the queue.
 func (s *Service) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+	if err := s.reloadWithoutRights(ctx); err != nil {
+		return nil, err
+	}
 	var hits []hit
 	for start := 0; start < len(changes); {
 		// Up to the next change that changes who matches.
@@ -403,9 +440,10 @@ func (m *matcher) removePrefix(prefix string) {
 	}
 }
 
-// retain deletes what is older than the retention.
+// retain deletes what is older than the retention: soon after the start, as servers may
+// never run for long, and then about every hour.
 func (s *Service) retain(ctx context.Context) {
-	for pause(ctx, time.Hour/2+rand.N(time.Hour)) {
+	for wait := time.Minute/2 + rand.N(time.Minute); pause(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
 		before := time.Now().Add(-s.Settings().Retention)
 		if _, err := s.Retain(ctx, before); err != nil && ctx.Err() == nil {
 			s.Log.Warn("delete old notifications", "error", err)

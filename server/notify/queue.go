@@ -605,16 +605,22 @@ func (q *queue) write() {
 
 // attempt is one in the log of a delivery.
 type attempt struct {
-	At         string `json:"at"`
-	Status     int    `json:"status,omitempty"`
-	DurationMS int64  `json:"durationMs"`
-	Error      string `json:"error,omitempty"`
+	At         string  `json:"at"`
+	Status     *int    `json:"status"` // of HTTP; null where there was no answer
+	DurationMS int64   `json:"durationMs"`
+	Error      *string `json:"error"` // null for success
 }
 
 func attemptOf(r Result) attempt {
-	a := attempt{At: rfc3339(r.At), Status: r.Status, DurationMS: r.Duration.Milliseconds(), Error: r.Err}
 	if r.Withheld {
-		a.Error = "withheld: the owner of the subscription may not read the resource"
+		r.Err = "withheld: the owner of the subscription may not read the resource"
+	}
+	a := attempt{At: rfc3339(r.At), DurationMS: r.Duration.Milliseconds()}
+	if r.Status != 0 {
+		a.Status = &r.Status
+	}
+	if r.Err != "" {
+		a.Error = &r.Err
 	}
 	return a
 }

@@ -191,8 +191,8 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	if c.endpoint == nil {
 		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
 	}
-	body, contentType := s.statusBody(c, "heartbeat", sub.Status.Text, row.Events)
 	id := uuid.NewString()
+	body, contentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
 	result, answer := s.exchange(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, contentType, body)
 	type parameter map[string]any
 	out := []parameter{
@@ -283,24 +283,25 @@ func (s *Service) NotifyUsers(ctx context.Context, typ, id string, recipients []
 
 // deliveryJSON is a delivery as administrators see it.
 type deliveryJSON struct {
-	ID             string          `json:"id"`
-	Subscription   string          `json:"subscription"`
-	NotificationID string          `json:"notificationId"`
-	Event          string          `json:"event"`
-	ResourceType   string          `json:"resourceType"`
-	ResourceID     string          `json:"resourceId"`
-	VersionID      string          `json:"versionId"`
-	Status         string          `json:"status"`
-	Attempts       json.RawMessage `json:"attempts"`
-	NextAttemptAt  *string         `json:"nextAttemptAt"`
+	ID             string    `json:"id"`
+	Subscription   string    `json:"subscription"`
+	NotificationID string    `json:"notificationId"`
+	Event          string    `json:"event"`
+	ResourceType   string    `json:"resourceType"`
+	ResourceID     string    `json:"resourceId"`
+	VersionID      string    `json:"versionId"`
+	Status         string    `json:"status"`
+	Attempts       []attempt `json:"attempts"`
+	NextAttemptAt  *string   `json:"nextAttemptAt"`
 }
 
 func deliveryOf(r db.DeliveryRow) deliveryJSON {
 	id := uuid.UUID(r.ID.Bytes).String()
 	d := deliveryJSON{
 		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: Kind(r.Event).String(), ResourceType: r.ResourceType,
-		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(byte(r.Status)), Attempts: r.Log,
+		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(byte(r.Status)), Attempts: []attempt{},
 	}
+	_ = json.Unmarshal(r.Log, &d.Attempts) // written by json
 	if byte(r.Status) == 'p' {
 		at := rfc3339(r.NextAttempt)
 		d.NextAttemptAt = &at
@@ -373,13 +374,14 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := struct {
 		Deliveries []deliveryJSON `json:"deliveries"`
-		Next       string         `json:"next,omitempty"`
+		Next       *string        `json:"next"`
 	}{Deliveries: []deliveryJSON{}}
 	if len(rows) > count {
 		rows = rows[:count]
 		last := rows[count-1]
 		values.Set("_cursor", strconv.FormatInt(last.Queued.UnixMicro(), 10)+"_"+uuid.UUID(last.ID.Bytes).String())
-		out.Next = "/admin/notifications/deliveries?" + values.Encode()
+		next := "/admin/notifications/deliveries?" + values.Encode()
+		out.Next = &next
 	}
 	for _, row := range rows {
 		out.Deliveries = append(out.Deliveries, deliveryOf(db.DeliveryRow(row)))

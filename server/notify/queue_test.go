@@ -1,0 +1,284 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/store"
+	"kiln/server/store/storetest"
+)
+
+// queueOn is a Service with a database and a queue, without work under way.
+func queueOn(t testing.TB, url string) *Service {
+	t.Helper()
+	data, err := store.Open(t.Context(), store.Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(data.Close)
+	s := &Service{Store: data, Log: slog.New(slog.DiscardHandler), Settings: func() *Config {
+		return &Config{Enabled: true, Webhook: WebhookConfig{Enabled: true, Timeout: time.Second}}
+	}}
+	s.queue, s.life = newQueue(s), newLife(s)
+	return s
+}
+
+// enqueue queues n events for each of some subscribers, in one transaction.
+func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
+	t.Helper()
+	var hits []hit
+	for i := from; i < from+n; i++ {
+		e := &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: fmt.Sprint("b", i), VersionID: 1}, Written: time.Now(), ref: int64(i),
+			Position: store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}}
+		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i%subscribers), Queued: true}, e})
+	}
+	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.add(t.Context(), tx.Conn(), hits) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// work takes what is due, and finishes it with a status.
+func (s *Service) work(t testing.TB, status byte) (done int) {
+	t.Helper()
+	for {
+		ids, err := s.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 100, Holder: s.queue.holder, LeaseMs: 60_000, Webhooks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ids) == 0 {
+			return done
+		}
+		rows, err := s.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: s.queue.holder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p db.FinishDeliveriesParams
+		for _, r := range rows {
+			p.Ids, p.Statuses, p.Tried = append(p.Ids, r.ID), append(p.Statuses, string(rune(status))), append(p.Tried, 1)
+			p.RetryMs, p.Logs = append(p.RetryMs, 0), append(p.Logs, `[{"at": "2026-01-01T00:00:00Z", "status": 200, "durationMs": 1, "error": null}]`)
+		}
+		back := db.ReleaseSubscribersParams{Ids: ids, Sents: make([]bool, len(ids)), Holder: s.queue.holder}
+		err = s.Store.InTx(t.Context(), func(tx *store.Tx) error {
+			d := db.New(tx.Conn())
+			if err := d.FinishDeliveries(t.Context(), p); err != nil {
+				return err
+			}
+			if err := d.LockSubscribers(t.Context(), ids); err != nil {
+				return err
+			}
+			return d.ReleaseSubscribers(t.Context(), back)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done += len(rows)
+	}
+}
+
+// Contract, Notifications 4: queue.retention_days. What was delivered or given up goes after it, what
+// is still to be sent stays; so do messages to users.
+func TestRetain(t *testing.T) {
+	t.Parallel()
+	s := queueOn(t, storetest.New(t))
+	const n = 30
+	s.enqueueEvents(t, 0, n, 3)
+	if done := s.work(t, 'd'); done != n {
+		t.Fatalf("%d deliveries, want %d", done, n)
+	}
+	s.enqueueEvents(t, n, n, 3)
+	s.work(t, 'f')
+	s.enqueueEvents(t, 2*n, n, 3) // these stay pending
+	if _, _, err := s.NotifyUsers(t.Context(), "Basic", "b1", []string{"anna"}, "old"); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `UPDATE notification_delivery SET queued = queued - interval '31 days'`)
+	exec(t, s, `UPDATE notification_message SET created = created - interval '31 days'`)
+	s.enqueueEvents(t, 3*n, 1, 1)
+	if _, _, err := s.NotifyUsers(t.Context(), "Basic", "b1", []string{"anna"}, "new"); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := s.Retain(t.Context(), time.Now().Add(-30*24*time.Hour))
+	if err != nil || removed != 2*n {
+		t.Errorf("%d removed, %v; want %d", removed, err, 2*n)
+	}
+	if got := count(t, s, `SELECT count(*) FROM notification_delivery WHERE status = 'p'`); got != n+1 {
+		t.Errorf("%d are still to be sent, want %d", got, n+1)
+	}
+	if got := count(t, s, `SELECT count(*) FROM notification_message`); got != 1 {
+		t.Errorf("%d messages to users, want the new one", got)
+	}
+}
+
+// Contract, Notifications 8 and 4: a day of retention. In each of 24 hours as many deliveries come,
+// are sent, and go after an hour; the tables of the queue stay as large as two hours need, and a
+// vacuum leaves nothing dead. NOTIFICATION_DAY is how many deliveries a day has (4800).
+func TestQueueDoesNotBloat(t *testing.T) {
+	t.Parallel()
+	perDay := 4800
+	if n, err := strconv.Atoi(os.Getenv("NOTIFICATION_DAY")); err == nil {
+		perDay = n
+	}
+	s := queueOn(t, storetest.New(t))
+	perHour := perDay / 24
+	size := func() int {
+		return count(t, s, `SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relname IN ('notification_delivery', 'notification_subscriber')`)
+	}
+	var early, largest int
+	hours := [24]time.Time{}
+	for hour := range 24 {
+		hours[hour] = time.Now()
+		for done := 0; done < perHour; done += 100 {
+			s.enqueueEvents(t, hour*perHour+done, min(100, perHour-done), 20)
+			s.work(t, 'd')
+		}
+		if hour > 0 {
+			if _, err := s.Retain(t.Context(), hours[hour]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// Autovacuum comes by the number of changes; here it comes once an hour.
+		exec(t, s, `VACUUM notification_delivery, notification_subscriber`)
+		if now := size(); hour < 3 {
+			early = max(early, now)
+		} else {
+			largest = max(largest, now)
+		}
+	}
+	rows := count(t, s, `SELECT count(*) FROM notification_delivery`)
+	exec(t, s, `SELECT pg_stat_force_next_flush()`)
+	dead := count(t, s, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE relname IN ('notification_delivery', 'notification_subscriber')`)
+	t.Logf("%d deliveries in a day: %d rows at its end, %d dead; %d bytes after three hours, %d at most later", perDay, rows, dead, early, largest)
+	if rows > perHour {
+		t.Errorf("%d deliveries are kept, want those of the last hour, %d", rows, perHour)
+	}
+	if largest > early+early/2 {
+		t.Errorf("the tables have grown to %d bytes, after three hours they had %d", largest, early)
+	}
+}
+
+// Contract, Notifications 4: heartbeats are at most 100 a second in all, however many servers there
+// are.
+func TestHeartbeatsOfAllServersKeepToOneRate(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	servers := []*Service{queueOn(t, url), queueOn(t, url), queueOn(t, url)}
+	const due = 500
+	exec(t, servers[0], fmt.Sprintf(`INSERT INTO notification_subscription (id, status, owner, due)
+		SELECT 's' || n, CASE WHEN n %% 2 = 0 THEN 'active' ELSE 'error' END, '{}', now() - interval '1 minute' FROM generate_series(1, %d) n`, due))
+	exec(t, servers[0], `INSERT INTO notification_subscription (id, status, owner, due)
+		SELECT 'r' || n, 'requested', '{}', now() - interval '1 minute' FROM generate_series(1, 40) n`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	start := time.Now()
+	var mu sync.Mutex
+	heartbeats, handshakes := make(map[string]int), make(map[string]int)
+	var working sync.WaitGroup
+	for _, s := range servers {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				rows, err := s.life.due(ctx)
+				if err != nil {
+					return // the end of the second
+				}
+				mu.Lock()
+				for _, r := range rows {
+					if r.ID[0] == 'r' {
+						handshakes[r.ID]++
+					} else {
+						heartbeats[r.ID]++
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	working.Wait()
+	// One batch may be taken before its time is counted.
+	if most := int(time.Since(start).Seconds()*heartbeatRate) + parallelHandshakes/2; len(heartbeats) > most || len(heartbeats) == 0 {
+		t.Errorf("%d heartbeats in %s, want at most %d", len(heartbeats), time.Since(start), most)
+	}
+	for id, n := range heartbeats {
+		if n != 1 {
+			t.Errorf("%s was taken %d times", id, n)
+		}
+	}
+	if len(handshakes) != 40 {
+		t.Errorf("%d handshakes of 40: they do not wait for heartbeats", len(handshakes))
+	}
+}
+
+// Contract, Notifications 1: what a server leaves behind that dies is taken by another one when its
+// lease has run out, and not before; what the dead one had is pending or processing meanwhile.
+func TestLeasesRunOut(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	dead, living := queueOn(t, url), queueOn(t, url)
+	dead.enqueueEvents(t, 0, 5, 1)
+	ids, err := dead.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 10, Holder: dead.queue.holder, LeaseMs: time.Hour.Milliseconds(), Webhooks: true})
+	if err != nil || len(ids) != 1 {
+		t.Fatalf("%v %v", ids, err)
+	}
+	taken, err := dead.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: dead.queue.holder})
+	if err != nil || len(taken) != 5 {
+		t.Fatalf("%d deliveries, %v", len(taken), err)
+	}
+	if n := living.work(t, 'd'); n != 0 {
+		t.Errorf("%d deliveries were taken from a server that has them", n)
+	}
+	exec(t, living, `UPDATE notification_subscriber SET leased_until = now() - interval '1 second'`)
+	if n := living.work(t, 'd'); n != 5 {
+		t.Errorf("%d deliveries were taken over, want 5", n)
+	}
+	// The one that was thought dead may not give back what it has no more.
+	if err := dead.db().ReleaseSubscribers(t.Context(), db.ReleaseSubscribersParams{Ids: ids, Sents: []bool{true}, Holder: dead.queue.holder}); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, living, `SELECT count(*) FROM notification_delivery WHERE status = 'd'`); n != 5 {
+		t.Errorf("%d delivered, want 5", n)
+	}
+}
+
+func exec(t testing.TB, s *Service, statement string) {
+	t.Helper()
+	if _, err := s.Store.Pool().Exec(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func count(t testing.TB, s *Service, query string) (n int) {
+	t.Helper()
+	if err := s.Store.Pool().QueryRow(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// Contract, Notifications 7: an event that is delivered twice has one id, made of the event and the
+// subscriber.
+func TestNotificationIDs(t *testing.T) {
+	t.Parallel()
+	one := NotificationID("Subscription/1", "Patient", "p", 1, Create)
+	if one != NotificationID("Subscription/1", "Patient", "p", 1, Create) || one.Version() != 5 || one.Variant() != uuid.RFC4122 {
+		t.Errorf("%s is not the same each time, or no UUIDv5", one)
+	}
+	for _, other := range []uuid.UUID{
+		NotificationID("Subscription/2", "Patient", "p", 1, Create), NotificationID("Subscription/1", "Patient", "p", 2, Create),
+		NotificationID("Subscription/1", "Patient", "q", 1, Create), NotificationID("Subscription/1", "Group", "p", 1, Create),
+		NotificationID("Subscription/1", "Patient", "p", 1, VRead),
+	} {
+		if other == one {
+			t.Error("another event or subscriber has the same id")
+		}
+	}
+}
