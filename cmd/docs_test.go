@@ -109,3 +109,23 @@ func TestDocumentsQuoteTheCode(t *testing.T) {
 		}
 	}
 }
+
+// The README's map has every package of the server, the authorization server.
+func TestMapIsWhole(t *testing.T) {
+	t.Parallel()
+	readme := document(t, "README.md")
+	for _, parent := range []string{"server", "server/search", "oauth"} {
+		entries, err := os.ReadDir(filepath.Join("..", parent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() || e.Name() == "testdata" {
+				continue
+			}
+			if line := regexp.MustCompile(`(?m)^ +` + e.Name() + `/ +[A-Za-z$]`); !line.MatchString(readme) {
+				t.Errorf("the map has no line for %s/%s", parent, e.Name())
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"kiln/definitions"
+	"kiln/server"
+	"kiln/server/fhirpackage"
 )
 
 // pack is `kiln package`.
@@ -37,29 +40,90 @@ A running server takes the definitions of a package as resources: install.`,
 		install(&source),
 		listPackages(&dir),
 		removePackage(&dir),
-		&cobra.Command{
-			Use:   "add NAME@VERSION|FILE.tgz",
-			Short: "Fetch a package, check its digest and put it into the source tree",
-			Example: `  kiln package add hl7.fhir.uv.ips@2.0.0
-  kiln package add ips.tgz`,
-			Args: cobra.ExactArgs(1),
-			RunE: func(c *cobra.Command, args []string) error {
-				if err := inTree(dir); err != nil {
-					return err
-				}
-				p, err := source.Add(c.Context(), dir, args[0])
-				if err != nil {
-					return err
-				}
-				conflicts, err := definitions.Conflicts(os.DirFS(dir), p)
-				if err != nil {
-					return err
-				}
-				return tellPackage(c, "added", p, conflicts...)
-			},
-		},
+		addPackage(&source, &dir),
 	)
 	return c
+}
+
+// addPackage is `kiln package add`.
+func addPackage(source *definitions.Source, dir *string) *cobra.Command {
+	var strict bool
+	c := &cobra.Command{
+		Use:   "add NAME@VERSION|FILE.tgz",
+		Short: "Fetch a package, check its digest and put it into the source tree",
+		Long: `Fetch a package, check its digest and put its definitions into the source tree. What is
+wrong in the package is reported as "kiln package install" reports it, with file and
+element: a definition that cannot be read, a search parameter that could never work
+and one whose code another of the type has already are left out; with --strict
+nothing is added then.`,
+		Example: `  kiln package add hl7.fhir.uv.ips@2.0.0
+  kiln package add ips.tgz --strict`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := inTree(*dir); err != nil {
+				return err
+			}
+			report := new(packageReport)
+			source.Judge = func(ctx context.Context, a *definitions.Archive) (map[string]bool, error) {
+				return report.read(ctx, os.DirFS(*dir), a, strict)
+			}
+			p, err := source.Add(c.Context(), *dir, args[0])
+			if err != nil {
+				return err
+			}
+			if report.Conflicts, err = definitions.Conflicts(os.DirFS(*dir), p); err != nil {
+				return err
+			}
+			return tellPackage(c, "added", p, report)
+		},
+	}
+	c.Flags().BoolVar(&strict, "strict", false, "add nothing where a definition has an error")
+	return c
+}
+
+// packageReport is what was found about a package that is added.
+type packageReport struct {
+	Issues        []packageIssue         `json:"issues,omitempty"`
+	CodeConflicts []codeConflict         `json:"codeConflicts,omitempty"`
+	Refused       []string               `json:"refused,omitempty"` // files
+	Conflicts     []definitions.Conflict `json:"conflicts,omitempty"`
+}
+
+type packageIssue struct {
+	File        string `json:"file"`
+	Severity    string `json:"severity"`
+	Expression  string `json:"expression,omitempty"`
+	Diagnostics string `json:"diagnostics"`
+}
+
+type codeConflict struct {
+	Code   string `json:"code"`
+	Used   string `json:"used"`
+	Hidden string `json:"hidden"`
+}
+
+// read judges an archive by the definitions of a folder and returns the refused files.
+func (r *packageReport) read(ctx context.Context, dir fs.FS, a *definitions.Archive, strict bool) (map[string]bool, error) {
+	reader, err := server.PackageReader(dir, a.Name)
+	if err != nil {
+		return nil, err
+	}
+	got, err := reader.Read(ctx, a, strict)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range got.Issues[:min(len(got.Issues), fhirpackage.MaxIssues)] {
+		r.Issues = append(r.Issues, packageIssue{i.File, string(i.Severity), i.Expression, i.Diagnostics})
+	}
+	for _, d := range got.Conflicts {
+		r.CodeConflicts = append(r.CodeConflicts, codeConflict{d.Code, d.Used, d.Hidden})
+	}
+	refused := make(map[string]bool)
+	for _, f := range got.Refused {
+		refused[f.Name] = true
+		r.Refused = append(r.Refused, f.Name)
+	}
+	return refused, nil
 }
 
 // listPackages is `kiln package list`.
@@ -127,7 +191,7 @@ package brought too.`,
 			if err != nil {
 				return err
 			}
-			return tellPackage(c, "removed", p)
+			return tellPackage(c, "removed", p, nil)
 		},
 	}
 	r.serverFlags(c)
@@ -143,19 +207,30 @@ func inTree(dir string) error {
 	return nil
 }
 
-// tellPackage says what was done, and which definitions are not used since another
-// package has their URL.
-func tellPackage(c *cobra.Command, verb string, p definitions.Package, conflicts ...definitions.Conflict) error {
+// tellPackage says what was done, and what was found wrong; report may be nil.
+func tellPackage(c *cobra.Command, verb string, p definitions.Package, report *packageReport) error {
 	if wantsJSON(c) {
 		return printJSON(c.OutOrStdout(), struct {
 			definitions.Package
-			Conflicts []definitions.Conflict `json:"conflicts,omitempty"`
-		}{p, conflicts})
+			*packageReport
+		}{p, report})
 	}
-	for _, d := range conflicts {
-		fmt.Fprintf(c.ErrOrStderr(), "%s: the definition of %s is used, that of %s is not\n", d.URL, d.Used, d.Hidden)
+	if report != nil {
+		for _, i := range report.Issues {
+			printDefect(c, i.File, i.Severity, i.Expression, i.Diagnostics)
+		}
+		for _, d := range report.CodeConflicts {
+			printCodeConflict(c, d.Code, d.Used, d.Hidden)
+		}
+		for _, d := range report.Conflicts {
+			fmt.Fprintf(c.ErrOrStderr(), "%s: the definition of %s is used, that of %s is not\n", d.URL, d.Used, d.Hidden)
+		}
 	}
-	fmt.Fprintf(c.OutOrStdout(), "%s %s@%s: %s\nnow run: make generate build\n", verb, p.Name, p.Version, contents(p))
+	fmt.Fprintf(c.OutOrStdout(), "%s %s@%s: %s", verb, p.Name, p.Version, contents(p))
+	if report != nil && len(report.Refused) > 0 {
+		fmt.Fprintf(c.OutOrStdout(), "; %d refused", len(report.Refused))
+	}
+	fmt.Fprintln(c.OutOrStdout(), "\nnow run: make generate build")
 	return nil
 }
 

@@ -9,6 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"kiln/definitions"
 )
 
 // packageFile writes a .tgz of names and contents in turn, and returns its path.
@@ -87,5 +91,87 @@ func TestPackagesOfARunningServer(t *testing.T) {
 		if _, err := kiln(append([]string{"package"}, args...)...); err == nil || !strings.Contains(err.Error(), "--server") {
 			t.Errorf("package %q without --server gives %v", args, err)
 		}
+	}
+}
+
+// Issue 11, B22: a package that is added reports what its installation reports, and
+// both refuse the same.
+func TestPackageOfTheSourceTree(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, definitions.FS); err != nil {
+		t.Fatal(err)
+	}
+	file := clashingPackage(t)
+	add := func(args ...string) (string, error) {
+		return kiln(append([]string{"package", "add", "--dir", dir}, args...)...)
+	}
+	list := func() string {
+		t.Helper()
+		out, err := kiln("package", "list", "--dir", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	before := list()
+	if out, err := add("--strict", file); err == nil || !strings.Contains(err.Error(), "ValueSet-x.json") || list() != before {
+		t.Errorf("--strict gives %v\n%s", err, out)
+	}
+	added, err := add(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(added, "added example.ig@1.0.0: 1 CodeSystem; 2 refused\nnow run: make generate build") || !strings.Contains(list(), "example.ig@1.0.0  1 CodeSystem") {
+		t.Errorf("it says %q, listed are\n%s", added, list())
+	}
+	library, err := definitions.Open(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"http://example.org/mine", "http://example.org/x"} {
+		if _, there := library.Resolve(url); there {
+			t.Errorf("%s is refused and there", url)
+		}
+	}
+	installed, err := kiln("package", "install", file, "--server", realServer(t, func(next http.Handler) http.Handler { return next }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := func(out string) (lines []string) {
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, ": error: ") || strings.Contains(line, ": warning: ") || strings.Contains(line, "is used, ") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	if diff := cmp.Diff(found(installed), found(added)); diff != "" || len(found(added)) < 3 {
+		t.Errorf("reports (-install +add):\n%s", diff)
+	}
+
+	t.Run("a code of a package that was added before", func(t *testing.T) {
+		parameter := func(url string) string {
+			return `{"resourceType":"SearchParameter","id":"kin","url":"` + url + `","name":"Kin","status":"active","description":"x","code":"kin","base":["Patient"],"type":"string","expression":"Patient.contact.name.family"}`
+		}
+		if out, err := add(packageFile(t, "package.json", `{"name":"first.ig","version":"1.0.0"}`, "SearchParameter-kin.json", parameter("http://z.example/kin"))); err != nil {
+			t.Fatal(err, out)
+		}
+		out, err := add("--json", packageFile(t, "package.json", `{"name":"second.ig","version":"1.0.0"}`, "SearchParameter-kin.json", parameter("http://a.example/kin"),
+			"CodeSystem-c.json", `{"resourceType":"CodeSystem","id":"c","url":"http://a.example/c","status":"active","content":"complete"}`))
+		if err != nil || !strings.Contains(out, `"code": "Patient.kin"`) || !strings.Contains(out, `"used": "http://z.example/kin"`) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	for _, name := range []string{"example.ig", "first.ig@1.0.0", "second.ig"} {
+		if out, err := kiln("package", "remove", "--dir", dir, name); err != nil || !strings.Contains(out, "removed "+strings.TrimSuffix(name, "@1.0.0")+"@1.0.0") {
+			t.Errorf("remove %s: %v\n%s", name, err, out)
+		}
+	}
+	if list() != before {
+		t.Errorf("left is\n%s", list())
+	}
+	if _, err := kiln("package", "remove", "--dir", dir, "example.ig"); err == nil {
+		t.Error("a package that is not there is removed")
 	}
 }

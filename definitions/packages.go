@@ -55,6 +55,10 @@ func (p Package) core() bool { return strings.HasPrefix(p.Name, "hl7.fhir.r4.") 
 type Source struct {
 	Registry string       // base URL of an npm or FHIR package registry; "" is npm's, see Registry
 	Client   *http.Client // http.DefaultClient when nil
+	// Judge returns the files of a package that Add leaves out, by name in the archive;
+	// with an error nothing is added. Nil leaves out nothing. HL7's packages of R4 itself
+	// are not judged: others are judged by them.
+	Judge func(ctx context.Context, a *Archive) (refused map[string]bool, err error)
 }
 
 // Limits on what a package may hold, in bytes and files; they stop an archive
@@ -81,13 +85,30 @@ func (s Source) Add(ctx context.Context, dir, spec string) (Package, error) {
 		return p, err
 	}
 
-	// 2. Its content, condensed.
-	packed, err := condenseArchive(archive, &p)
+	// 2. What of it can be used.
+	var refused map[string]bool
+	if s.Judge != nil {
+		a, err := readArchive(archive, added)
+		if err != nil {
+			return p, err
+		}
+		if !(Package{Name: a.Name}).core() {
+			if refused, err = s.Judge(ctx, a); err != nil {
+				return p, err
+			}
+			for _, problem := range a.Problems {
+				refused[problem.File] = true
+			}
+		}
+	}
+
+	// 3. Its content, condensed.
+	packed, err := condenseArchive(archive, &p, refused)
 	if err != nil {
 		return p, err
 	}
 
-	// 3. The folder.
+	// 4. The folder.
 	list, err := List(os.DirFS(dir))
 	if err != nil {
 		return p, err
@@ -347,8 +368,8 @@ func integrity(archive []byte) string {
 }
 
 // condenseArchive returns the condensed resources of a package, gzipped, one a
-// line, sorted by type and id, and completes p.
-func condenseArchive(archive []byte, p *Package) ([]byte, error) {
+// line, sorted by type and id, and completes p. Refused files are left out.
+func condenseArchive(archive []byte, p *Package, refused map[string]bool) ([]byte, error) {
 	var manifest []byte
 	lines := map[string][]byte{} // type/id -> resource
 	defined := map[canonicalKey]File{}
@@ -359,7 +380,7 @@ func condenseArchive(archive []byte, p *Package) ([]byte, error) {
 			return nil
 		}
 		// Resources lie in package/; examples, openapi and so on below it.
-		if path.Dir(name) != "package" || path.Ext(name) != ".json" || path.Base(name) == ".index.json" {
+		if path.Dir(name) != "package" || path.Ext(name) != ".json" || path.Base(name) == ".index.json" || refused[name] {
 			return nil
 		}
 		var head struct{ ResourceType, ID, URL, Version string }

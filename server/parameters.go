@@ -11,15 +11,24 @@ import (
 	"kiln/server/searchparam"
 )
 
-// parameters makes the search parameters in force, the compiled ones and those that
-// arrive at run time, and starts the work on the index that they ask for.
-func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
+// compiledParameters are the search parameters that this program is compiled with.
+func compiledParameters() (*search.Registry, error) {
 	base := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 	for _, r := range index.Interpreted {
 		var err error
 		if base, err = base.Interpret(r.Base, r.URL, r.Expression, r.Type, r.Key, index.Value); err != nil {
 			return nil, fmt.Errorf("search parameters: %w", err)
 		}
+	}
+	return base, nil
+}
+
+// parameters makes the search parameters in force, the compiled ones and those that
+// arrive at run time, and starts the work on the index that they ask for.
+func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
+	base, err := compiledParameters()
+	if err != nil {
+		return nil, err
 	}
 	s.profiles.store = s.Store
 	p := &searchparam.Service{

@@ -11,9 +11,9 @@ import (
 	"slices"
 
 	"kiln/definitions"
-	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/fhirpackage"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/parameters"
@@ -63,9 +63,13 @@ func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (int
 	}
 
 	// 2. Each definition for itself.
-	got, err := s.readPackage(ctx, a, strict)
+	got, err := s.packageReader().Read(ctx, a, strict)
 	if err != nil {
 		return interaction.Response{}, err
+	}
+	items := make([]*packageItem, len(got.Accepted))
+	for i, d := range got.Accepted {
+		items[i] = &packageItem{file: d.File, resource: d.Resource}
 	}
 
 	// 3. All together.
@@ -73,39 +77,22 @@ func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (int
 		if err := tx.Lock(ctx, installLock); err != nil {
 			return err
 		}
-		if err := s.planItems(ctx, tx, got.items); err != nil {
+		if err := s.planItems(ctx, tx, items); err != nil {
 			return err
 		}
-		if err := s.writeItems(ctx, tx, got.items); err != nil {
+		if err := s.writeItems(ctx, tx, items); err != nil {
 			return err
 		}
 		if dryRun {
 			return errDryRun
 		}
-		return tx.PutPackage(ctx, store.InstalledPackage{Name: a.Name, Version: a.Version, Integrity: a.Integrity, Installed: s.Now()}, got.brought())
+		return tx.PutPackage(ctx, store.InstalledPackage{Name: a.Name, Version: a.Version, Integrity: a.Integrity, Installed: s.Now()}, brought(items))
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
 		return interaction.Response{}, err
 	}
-	return parametersResponse(http.StatusOK, got.report(a, dryRun))
+	return parametersResponse(http.StatusOK, reportPackage(a, got, items, dryRun))
 }
-
-// packageContent is what a package is found to hold.
-type packageContent struct {
-	items     []*packageItem
-	refused   []*definitions.File
-	issues    []fileIssue
-	conflicts []codeConflict
-}
-
-// fileIssue is what is wrong in one file.
-type fileIssue struct {
-	file string
-	outcome.Issue
-}
-
-// codeConflict is a code of a type that two search parameters have.
-type codeConflict struct{ code, used, hidden string }
 
 // packageItem is a definition of a package on its way into the store.
 type packageItem struct {
@@ -117,78 +104,25 @@ type packageItem struct {
 	w        *store.Write
 }
 
-// readPackage reads and judges the definitions. With strict it fails with all that is
-// wrong.
-func (s *Set) readPackage(ctx context.Context, a *definitions.Archive, strict bool) (*packageContent, error) {
-	got := new(packageContent)
-	wrong := &outcome.Error{Status: http.StatusUnprocessableEntity}
-	note := func(file string, issue outcome.Issue) {
-		got.issues = append(got.issues, fileIssue{file, issue})
-		if issue.Severity == outcome.Failure || issue.Severity == outcome.Fatal {
-			issue.Diagnostics = file + ": " + issue.Diagnostics
-			wrong.Issues = append(wrong.Issues, issue)
+// packageReader judges packages by what this server holds.
+func (s *Set) packageReader() fhirpackage.Reader {
+	return fhirpackage.Reader{Model: s.Model, Validate: s.Check, Parameter: s.Parameters.Check, Used: func(typ, code string) (string, bool) {
+		at := s.Parameters.Current()
+		p, ok := at.Compiled(typ, code)
+		if !ok {
+			p, ok = at.Lookup(typ, code)
 		}
-	}
-	for _, p := range a.Problems {
-		note(p.File, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Diagnostics: p.Reason})
-	}
-	for i := range a.Files {
-		f := &a.Files[i]
-		r, err := fhir.Decode(s.Model, f.Body)
-		readable := err == nil
-		if readable {
-			err = s.Check(ctx, r)
+		if !ok {
+			return "", false
 		}
-		if p, ok := r.(*r4.SearchParameter); ok && readable {
-			if s.Parameters.Check(p) != nil {
-				readable = false
-			} else if c := s.codeConflicts(p); len(c) > 0 {
-				got.conflicts = append(got.conflicts, c...)
-				got.refused = append(got.refused, f)
-				continue
-			}
-		}
-		if err != nil {
-			e, ok := outcome.From(err)
-			if !ok {
-				return nil, fmt.Errorf("%s: %w", f.Name, err)
-			}
-			for _, issue := range e.Issues {
-				note(f.Name, issue)
-			}
-		}
-		if readable {
-			got.items = append(got.items, &packageItem{file: f, resource: r})
-		} else {
-			got.refused = append(got.refused, f)
-		}
-	}
-	if strict && len(wrong.Issues) > 0 {
-		wrong.Issues = wrong.Issues[:min(len(wrong.Issues), mostIssues)]
-		return nil, wrong
-	}
-	return got, nil
-}
-
-// mostIssues bounds what an answer tells of a package.
-const mostIssues = 1000
-
-// codeConflicts are the types of p that have a compiled search parameter of its code
-// with another URL. That one counts, as when the package is compiled in.
-func (s *Set) codeConflicts(p *r4.SearchParameter) []codeConflict {
-	var out []codeConflict
-	for _, base := range p.Base {
-		if c, ok := s.Parameters.Current().Compiled(base.Text, p.Code.Text); ok && c.URL != p.URL.Text {
-			out = append(out, codeConflict{base.Text + "." + p.Code.Text, c.URL, p.URL.Text})
-		}
-	}
-	return out
+		return p.URL, true
+	}}
 }
 
 // brought are the resources that the package has made or found.
-func (c *packageContent) brought() []store.InstalledResource {
-	out := make([]store.InstalledResource, len(c.items))
-	for i, it := range c.items {
+func brought(items []*packageItem) []store.InstalledResource {
+	out := make([]store.InstalledResource, len(items))
+	for i, it := range items {
 		out[i] = store.InstalledResource{ResourceType: it.file.Type, ID: it.id, VersionID: it.version}
 		if it.w != nil {
 			out[i].VersionID = it.w.Result.VersionID
@@ -197,33 +131,33 @@ func (c *packageContent) brought() []store.InstalledResource {
 	return out
 }
 
-// report is the Parameters of the answer: what was done, or would be.
-func (c *packageContent) report(a *definitions.Archive, dryRun bool) []parameters.Parameter {
+// reportPackage is the Parameters of the answer: what was done, or would be.
+func reportPackage(a *definitions.Archive, c *fhirpackage.Content, items []*packageItem, dryRun bool) []parameters.Parameter {
 	out := []parameters.Parameter{
 		parameters.String("name", a.Name), parameters.String("version", a.Version),
 		parameters.String("integrity", a.Integrity), parameters.Boolean("dryRun", dryRun),
 	}
-	counts := map[string]int{"refused": len(c.refused)}
-	for _, it := range c.items {
+	counts := map[string]int{"refused": len(c.Refused)}
+	for _, it := range items {
 		counts[it.action]++
 	}
 	for _, action := range []string{"create", "update", "unchanged", "refused"} {
 		out = append(out, parameters.Integer(action, counts[action]))
 	}
-	for _, i := range c.issues[:min(len(c.issues), mostIssues)] {
-		parts := []parameters.Parameter{parameters.String("file", i.file), parameters.Code("severity", string(i.Severity))}
+	for _, i := range c.Issues[:min(len(c.Issues), fhirpackage.MaxIssues)] {
+		parts := []parameters.Parameter{parameters.String("file", i.File), parameters.Code("severity", string(i.Severity))}
 		if i.Expression != "" {
 			parts = append(parts, parameters.String("expression", i.Expression))
 		}
 		out = append(out, parameters.Parts("issue", append(parts, parameters.String("diagnostics", i.Diagnostics))...))
 	}
-	for _, d := range c.conflicts {
-		out = append(out, parameters.Parts("conflict", parameters.String("code", d.code), parameters.URI("used", d.used), parameters.URI("hidden", d.hidden)))
+	for _, d := range c.Conflicts {
+		out = append(out, parameters.Parts("conflict", parameters.String("code", d.Code), parameters.URI("used", d.Used), parameters.URI("hidden", d.Hidden)))
 	}
-	for _, it := range c.items {
+	for _, it := range items {
 		out = append(out, reportItem(it.action, it.file, it.file.Type+"/"+it.id))
 	}
-	for _, f := range c.refused {
+	for _, f := range c.Refused {
 		out = append(out, reportItem("refused", f, ""))
 	}
 	return out

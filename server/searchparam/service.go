@@ -56,6 +56,19 @@ type snapshot struct {
 	otherBuild error             // the index is of another build; registry answers nothing then
 }
 
+// Compiled is a Service of the compiled parameters alone, for a program without a
+// database: Check and Current answer.
+func Compiled(base *search.Registry, value search.Indexer) *Service {
+	s := &Service{Base: base, Value: value}
+	s.current.Store(s.first())
+	return s
+}
+
+// first is the snapshot before anything was read.
+func (s *Service) first() *snapshot {
+	return &snapshot{registry: s.Base, ParametersState: store.ParametersState{Version: -1}, stored: map[int64]*stored{}}
+}
+
 // Open reads the stored SearchParameters and makes the store ask the Service. An
 // index that another build has made becomes that of this one, with jobs to bring
 // it up to date.
@@ -65,7 +78,7 @@ func (s *Service) Open(ctx context.Context) error {
 	}
 	s.wake = make(chan struct{}, 1)
 	s.fingerprints = s.Base.Fingerprints()
-	s.current.Store(&snapshot{registry: s.Base, ParametersState: store.ParametersState{Version: -1}, stored: map[int64]*stored{}})
+	s.current.Store(s.first())
 	s.Store.Indexer = s
 	if s.Store.Hooks == nil {
 		s.Store.Hooks = make(map[string]store.Hook)
