@@ -26,8 +26,10 @@ import (
 // Admin manages clients, users, signing keys and API keys, on the database alone:
 // /admin/clients and kiln admin work by it alike.
 type Admin struct {
-	Store  *storage.Store
-	Config Config
+	Store *storage.Store
+	// Config is the configuration in force: what of it can change while a server runs
+	// is asked for at each use.
+	Config func() Config
 	// Records says whether a user's FHIR resource exists; nil does not ask.
 	Records interface {
 		Exists(ctx context.Context, reference string) (bool, error)
@@ -40,18 +42,14 @@ type Admin struct {
 	keys *keyring
 }
 
-// NewAdmin returns an Admin on a store.
+// NewAdmin returns an Admin on a store, with a configuration that stays.
 func NewAdmin(store *storage.Store, c Config) *Admin {
-	a := &Admin{Store: store, Config: c, Now: time.Now}
+	a := &Admin{Store: store, Config: func() Config { return c }, Now: time.Now}
 	a.keys = &keyring{
-		store: store, rotation: time.Duration(c.Signing.KeyRotationDays) * 24 * time.Hour, sealing: c.Signing.EncryptionKey,
-		now: func() time.Time { return a.Now() },
+		store: store, sealing: c.Signing.EncryptionKey, now: func() time.Time { return a.Now() },
+		rotation: func() time.Duration { return time.Duration(a.Config().Signing.KeyRotationDays) * 24 * time.Hour },
 	}
 	a.keys.keys.Store(new([]*signingKey))
-	a.keys.algs = []string{c.Signing.Algorithm}
-	if c.Signing.Algorithm != "RS256" {
-		a.keys.algs = append(a.keys.algs, "RS256")
-	}
 	return a
 }
 
@@ -164,7 +162,7 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 		}
 	}
 	if c.JWKSURI != "" {
-		if err := checkRemote(c.JWKSURI, a.Config.AllowPrivateNetworks); err != nil {
+		if err := checkRemote(c.JWKSURI, a.Config().AllowPrivateNetworks); err != nil {
 			return nil, invalid("jwksUri is %q: %s", c.JWKSURI, err)
 		}
 	}
@@ -198,12 +196,12 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 		}
 	}
 	for _, u := range c.RedirectURIs {
-		if err := checkRedirect(u, a.Config.AllowHTTP); err != nil {
+		if err := checkRedirect(u, a.Config().AllowHTTP); err != nil {
 			return nil, invalid("redirectUris has %q: %s", u, err)
 		}
 	}
 	for _, u := range c.PostLogoutRedirectURIs {
-		if err := checkRedirect(u, a.Config.AllowHTTP); err != nil {
+		if err := checkRedirect(u, a.Config().AllowHTTP); err != nil {
 			return nil, invalid("postLogoutRedirectUris has %q: %s", u, err)
 		}
 	}
@@ -864,7 +862,13 @@ func (a *Admin) SigningKeys(ctx context.Context) ([]*KeyAnswer, error) {
 }
 
 // EnsureKeys makes the signing keys that are missing, and the next of old ones.
-func (a *Admin) EnsureKeys(ctx context.Context) error { return a.keys.ensure(ctx, a.keys.algs...) }
+func (a *Admin) EnsureKeys(ctx context.Context) error {
+	algs := []string{a.Config().Signing.Algorithm}
+	if algs[0] != "RS256" {
+		algs = append(algs, "RS256") // OpenID Connect demands it of ID tokens
+	}
+	return a.keys.ensure(ctx, algs...)
+}
 
 // RotateKeys makes the next signing keys: they sign after a day, or at once.
 func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
@@ -876,7 +880,7 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 
 // Bootstrap makes the clients and users of the configuration that are absent.
 func (a *Admin) Bootstrap(ctx context.Context) error {
-	for i, entry := range a.Config.Bootstrap.Clients {
+	for i, entry := range a.Config().Bootstrap.Clients {
 		body, err := json.Marshal(entry)
 		if err != nil {
 			return err
@@ -892,7 +896,7 @@ func (a *Admin) Bootstrap(ctx context.Context) error {
 			return fmt.Errorf("auth.bootstrap.clients[%d]: %w", i, err)
 		}
 	}
-	for i, entry := range a.Config.Bootstrap.Users {
+	for i, entry := range a.Config().Bootstrap.Users {
 		body, err := json.Marshal(entry)
 		if err != nil {
 			return err

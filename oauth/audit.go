@@ -40,7 +40,7 @@ func (s *Server) audit(r *http.Request, e Event) {
 	if s.options.Audit == nil {
 		return
 	}
-	a := s.current().Audit
+	a := s.Config().Audit
 	switch e.Kind {
 	case EventLogin, EventLogout:
 		if e.Failed && !a.LogFailedAuth || !e.Failed && !a.LogSuccessfulAuth {

@@ -157,7 +157,7 @@ func (s *Server) redirectable(ctx context.Context, q url.Values) (c *storage.Cli
 		return nil, "", err
 	case !c.Active:
 		return nil, "This app is disabled here.", nil
-	case c.IsPublic() && !s.Config.Smart.PublicClientsAllowed:
+	case c.IsPublic() && !s.Config().Smart.PublicClientsAllowed:
 		return nil, "This server allows no public clients.", nil
 	case !redirectMatches(c.RedirectURIs, q.Get("redirect_uri")):
 		return nil, "The app asks to be answered at an address (redirect_uri) that is not registered for it.", nil
@@ -234,7 +234,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	if m := q.Get("response_mode"); m != "" && m != "query" {
 		return nil, refuse("invalid_request", "response_mode must be query")
 	}
-	if !slices.Contains(s.Config.OAuth.GrantTypes, grantCode) || !slices.Contains(c.GrantTypes, grantCode) {
+	if !slices.Contains(s.Config().OAuth.GrantTypes, grantCode) || !slices.Contains(c.GrantTypes, grantCode) {
 		return nil, refuse("unauthorized_client", "the client is not registered for authorization_code")
 	}
 
@@ -286,10 +286,10 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		return nil, refuse("invalid_scope", "scope is missing")
 	}
 	granted := s.grantable(c, asked)
-	if !s.Config.Smart.LaunchStandaloneEnabled {
+	if !s.Config().Smart.LaunchStandaloneEnabled {
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch/patient" || o == "launch/encounter" })
 	}
-	if !s.Config.Smart.LaunchEHREnabled {
+	if !s.Config().Smart.LaunchEHREnabled {
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })
 	}
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.System })
@@ -303,7 +303,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	switch {
 	case launch == "" && asked.Has("launch"):
 		return nil, refuse("invalid_request", "launch is missing: the scope launch is for launches from an EHR")
-	case launch != "" && !s.Config.Smart.LaunchEHREnabled:
+	case launch != "" && !s.Config().Smart.LaunchEHREnabled:
 		return nil, refuse("invalid_request", "launches from an EHR are off (auth.smart.launch_ehr_enabled)")
 	case launch != "" && !asked.Has("launch"):
 		return nil, refuse("invalid_scope", "a request with launch needs the scope launch")

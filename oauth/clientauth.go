@@ -122,7 +122,7 @@ func (s *Server) activeClient(ctx context.Context, id string) (*storage.Client, 
 	if errors.Is(err, storage.ErrNotFound) || err == nil && !c.Active {
 		return nil, badClient("The client is unknown, disabled, or did not authenticate as it should.")
 	}
-	if err == nil && c.IsPublic() && !s.Config.Smart.PublicClientsAllowed {
+	if err == nil && c.IsPublic() && !s.Config().Smart.PublicClientsAllowed {
 		return nil, badClient("Public clients are not allowed (auth.smart.public_clients_allowed).")
 	}
 	return c, err

@@ -20,17 +20,17 @@ import (
 type Config struct {
 	Enabled              bool   `koanf:"enabled" restart:"" doc:"require access tokens"`
 	Issuer               string `koanf:"issuer" restart:"" doc:"URL of the authorization server; empty is server.base_url without /fhir, or the listen address"`
-	AllowHTTP            bool   `koanf:"allow_http" restart:"" doc:"allow an http issuer that is not on loopback"`
-	AllowPrivateNetworks bool   `koanf:"allow_private_networks" restart:"" doc:"fetch keys and discovery documents from private addresses too"`
+	AllowHTTP            bool   `koanf:"allow_http" doc:"allow an http issuer that is not on loopback"`
+	AllowPrivateNetworks bool   `koanf:"allow_private_networks" doc:"fetch keys and discovery documents from private addresses too"`
 
-	OAuth        GrantConfig        `koanf:"oauth" restart:""`
+	OAuth        GrantConfig        `koanf:"oauth"`
 	Smart        SmartConfig        `koanf:"smart"`
-	Signing      SigningConfig      `koanf:"signing" restart:""`
+	Signing      SigningConfig      `koanf:"signing"`
 	RateLimiting RateLimitingConfig `koanf:"rate_limiting"`
 	Policy       PolicyConfig       `koanf:"policy"`
-	Federation   FederationConfig   `koanf:"federation" restart:""`
+	Federation   FederationConfig   `koanf:"federation"`
 	Audit        AuditConfig        `koanf:"audit"`
-	Bootstrap    BootstrapConfig    `koanf:"bootstrap" restart:""`
+	Bootstrap    BootstrapConfig    `koanf:"bootstrap"`
 }
 
 // GrantConfig is about grants.
@@ -42,11 +42,11 @@ type GrantConfig struct {
 
 // SmartConfig is about SMART App Launch.
 type SmartConfig struct {
-	LaunchEHREnabled           bool     `koanf:"launch_ehr_enabled" restart:"" doc:"launches from an EHR"`
-	LaunchStandaloneEnabled    bool     `koanf:"launch_standalone_enabled" restart:"" doc:"launches by the app itself, with a patient picker"`
-	PublicClientsAllowed       bool     `koanf:"public_clients_allowed" restart:"" doc:"clients that cannot keep a secret"`
-	OpenIDEnabled              bool     `koanf:"openid_enabled" restart:"" doc:"ID tokens and /auth/userinfo"`
-	SupportedScopes            []string `koanf:"supported_scopes" restart:"" doc:"scopes that discovery lists and that can be granted; empty is every one"`
+	LaunchEHREnabled           bool     `koanf:"launch_ehr_enabled" doc:"launches from an EHR"`
+	LaunchStandaloneEnabled    bool     `koanf:"launch_standalone_enabled" doc:"launches by the app itself, with a patient picker"`
+	PublicClientsAllowed       bool     `koanf:"public_clients_allowed" doc:"clients that cannot keep a secret"`
+	OpenIDEnabled              bool     `koanf:"openid_enabled" doc:"ID tokens and /auth/userinfo"`
+	SupportedScopes            []string `koanf:"supported_scopes" doc:"scopes that discovery lists and that can be granted; empty is every one"`
 	DynamicRegistrationEnabled bool     `koanf:"dynamic_registration_enabled" doc:"clients register themselves at /auth/register"`
 }
 
@@ -54,7 +54,7 @@ type SmartConfig struct {
 type SigningConfig struct {
 	Algorithm       string `koanf:"algorithm" doc:"of access tokens: RS256, RS384, ES256 or ES384"`
 	KeyRotationDays int    `koanf:"key_rotation_days" doc:"age at which a key is replaced"`
-	EncryptionKey   string `koanf:"encryption_key" secret:"yes" doc:"seals the private keys in the database"`
+	EncryptionKey   string `koanf:"encryption_key" secret:"yes" restart:"" file:"" doc:"seals the private keys in the database"`
 }
 
 // RateLimitingConfig bounds what one client may ask for, where 0 is no bound, and

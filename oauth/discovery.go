@@ -3,12 +3,17 @@ package oauth
 import (
 	"net/http"
 	"slices"
+	"strings"
+
+	"kiln/server/outcome"
 )
+
+var errNoOpenID = outcome.New(outcome.CodeNotFound, "OpenID Connect is off (auth.smart.openid_enabled)")
 
 // Discovery is what the discovery documents say: SMART App Launch 2.2 (conformance),
 // OpenID Connect Discovery §3, RFC 8414 §2. It lists what is on, and nothing else.
 func (s *Server) Discovery() map[string]any {
-	c := s.Config
+	c := s.Config()
 	url := func(path string) string { return s.Issuer + path }
 	code := slices.Contains(c.OAuth.GrantTypes, grantCode)
 	algs := signingAlgorithms
@@ -46,7 +51,7 @@ func (s *Server) Discovery() map[string]any {
 	if !code {
 		delete(d, "authorization_endpoint")
 	}
-	if s.current().Smart.DynamicRegistrationEnabled {
+	if s.Config().Smart.DynamicRegistrationEnabled {
 		d["registration_endpoint"] = url("/auth/register")
 	}
 	if c.Smart.OpenIDEnabled {
@@ -63,14 +68,14 @@ func (s *Server) Discovery() map[string]any {
 func (s *Server) scopesSupported() []string {
 	if scopes, limited := s.supported(); limited {
 		out := []string{}
-		for _, scope := range s.Config.Smart.SupportedScopes {
+		for _, scope := range s.Config().Smart.SupportedScopes {
 			if scopes.Covers(scope) {
 				out = append(out, scope)
 			}
 		}
 		return out
 	}
-	c := s.Config.Smart
+	c := s.Config().Smart
 	var out []string
 	if c.OpenIDEnabled {
 		out = append(out, "openid", "fhirUser", "profile")
@@ -81,7 +86,7 @@ func (s *Server) scopesSupported() []string {
 	if c.LaunchStandaloneEnabled {
 		out = append(out, "launch/patient", "launch/encounter")
 	}
-	if slices.Contains(s.Config.OAuth.GrantTypes, grantRefreshToken) {
+	if slices.Contains(s.Config().OAuth.GrantTypes, grantRefreshToken) {
 		out = append(out, "offline_access", "online_access")
 	}
 	return append(out, "patient/*.cruds", "user/*.cruds", "system/*.cruds", "launch/context", "admin")
@@ -89,15 +94,15 @@ func (s *Server) scopesSupported() []string {
 
 // capabilities are those of SMART App Launch 2.2 that are on.
 func (s *Server) capabilities() []string {
-	c := s.Config.Smart
-	refresh := slices.Contains(s.Config.OAuth.GrantTypes, grantRefreshToken)
+	c := s.Config().Smart
+	refresh := slices.Contains(s.Config().OAuth.GrantTypes, grantRefreshToken)
 	out := []string{}
 	add := func(on bool, names ...string) {
 		if on {
 			out = append(out, names...)
 		}
 	}
-	code := slices.Contains(s.Config.OAuth.GrantTypes, grantCode)
+	code := slices.Contains(s.Config().OAuth.GrantTypes, grantCode)
 	add(code && c.LaunchEHREnabled, "launch-ehr")
 	add(code && c.LaunchStandaloneEnabled, "launch-standalone")
 	add(code, "authorize-post")
@@ -112,7 +117,11 @@ func (s *Server) capabilities() []string {
 	return out
 }
 
-func (s *Server) discovery(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) discovery(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/openid-configuration") && !s.Config().Smart.OpenIDEnabled {
+		s.fail(w, r, errNoOpenID)
+		return
+	}
 	writeCached(w, s.Discovery())
 }
 

@@ -55,8 +55,31 @@ type elsewhere struct {
 	Name, State, Nonce, Verifier string
 }
 
+// federation is the other authorization servers that are known.
+type federation struct {
+	providers []*provider               // to sign in with
+	trusted   map[string]*trustedIssuer // whose tokens are taken, by issuer
+}
+
+// useFederation makes c the other authorization servers that are known. Tokens that were
+// taken before are looked at anew.
+func (s *Server) useFederation(c FederationConfig) error {
+	var f federation
+	var err error
+	if f.trusted, err = readTrustedIssuers(c); err != nil {
+		return err
+	}
+	if f.providers, err = readProviders(c); err != nil {
+		return err
+	}
+	s.others.Store(&f)
+	s.cache.InvalidateAll()
+	s.standing.InvalidateAll()
+	return nil
+}
+
 func (s *Server) providerOf(name string) *provider {
-	for _, p := range s.others {
+	for _, p := range s.others.Load().providers {
 		if p.Name == name {
 			return p
 		}

@@ -156,7 +156,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	}
 	p.SessionID, p.CSRF, p.Client, p.Signed = f.ID, f.CSRF, c, f.Username
 	if name == "login" {
-		for _, o := range s.others {
+		for _, o := range s.others.Load().providers {
 			p.Providers = append(p.Providers, o.Name)
 		}
 	}
@@ -451,7 +451,7 @@ func failureSubject(name string) string { return storage.Hash(strings.ToLower(na
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name, password string) {
 	ctx := r.Context()
 	address := s.Proxies.Client(r).String()
-	limits := s.current().RateLimiting
+	limits := s.Config().RateLimiting
 	lockout := lifetime(limits.LockoutDuration)
 	most := limits.MaxFailedAttempts
 	key := failureSubject(name)

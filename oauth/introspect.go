@@ -114,6 +114,10 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 
 // userinfo is GET and POST /auth/userinfo. OpenID Connect Core §5.3.
 func (s *Server) userinfo(w http.ResponseWriter, r *http.Request) {
+	if !s.Config().Smart.OpenIDEnabled {
+		s.fail(w, r, errNoOpenID)
+		return
+	}
 	p := access.From(r.Context())
 	if p == nil || !p.Scopes.Has("openid") {
 		s.bearerError(w, http.StatusForbidden, "insufficient_scope", "openid", "userinfo needs a token with the scope openid")

@@ -32,20 +32,17 @@ const (
 // newHTTPClient returns a client for other people's servers: it gives up soon, and
 // talks to private addresses only where private is true. The address is looked at
 // after the name was resolved, so that no name leads round it.
-func newHTTPClient(private bool) *http.Client {
-	dialer := &net.Dialer{Timeout: fetchTimeout}
-	if !private {
-		dialer.Control = func(_, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return err
-			}
-			if !publicAddress(at.Addr().Unmap()) {
-				return errors.New("a private address, and auth.allow_private_networks is false")
-			}
-			return nil
+func newHTTPClient(private func() bool) *http.Client {
+	dialer := &net.Dialer{Timeout: fetchTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
 		}
-	}
+		if !private() && !publicAddress(at.Addr().Unmap()) {
+			return errors.New("a private address, and auth.allow_private_networks is false")
+		}
+		return nil
+	}}
 	return &http.Client{
 		Timeout: fetchTimeout,
 		Transport: &http.Transport{

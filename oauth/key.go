@@ -59,8 +59,7 @@ func (k *signingKey) signer(typ jose.ContentType) (jose.Signer, error) {
 // again when the keys have changed.
 type keyring struct {
 	store    *storage.Store
-	algs     []string // that there must be keys of
-	rotation time.Duration
+	rotation func() time.Duration // age at which a key is replaced
 	sealing  string
 	now      func() time.Time
 
@@ -203,8 +202,8 @@ func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 				if err := r.add(ctx, alg, now); err != nil {
 					return err
 				}
-			case now.After(last.SignsFrom.Add(r.rotation - ahead)):
-				from := last.SignsFrom.Add(r.rotation)
+			case now.After(last.SignsFrom.Add(r.rotation() - ahead)):
+				from := last.SignsFrom.Add(r.rotation())
 				if soonest := now.Add(ahead); from.Before(soonest) {
 					from = soonest
 				}

@@ -68,7 +68,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name
 		action += " " + o
 	}
 	if name == "login" {
-		for _, o := range s.others {
+		for _, o := range s.others.Load().providers {
 			if origin := originOf(o.Issuer); origin != "" {
 				action += " " + origin
 			}

@@ -23,13 +23,27 @@ const codeLifetime = time.Minute
 // refreshScopes are the scopes that a refresh token is given for.
 var refreshScopes = []string{"offline_access", "online_access"}
 
+// liveConfig is fosite's configuration with the lifetimes in force.
+type liveConfig struct {
+	*fosite.Config
+	s *Server
+}
+
+// GetAccessTokenLifespan is auth.oauth.access_token_lifetime.
+func (c *liveConfig) GetAccessTokenLifespan(context.Context) time.Duration {
+	return lifetime(c.s.Config().OAuth.AccessTokenLifetime)
+}
+
+// GetRefreshTokenLifespan is auth.oauth.refresh_token_lifetime.
+func (c *liveConfig) GetRefreshTokenLifespan(context.Context) time.Duration {
+	return lifetime(c.s.Config().OAuth.RefreshTokenLifetime)
+}
+
 // compose puts fosite together: its grants for codes, refresh tokens and clients,
 // its PKCE and revocation, each on our storage and tokens.
 func (s *Server) compose() {
 	t := tokens{s}
-	config := &fosite.Config{
-		AccessTokenLifespan:         lifetime(s.Config.OAuth.AccessTokenLifetime),
-		RefreshTokenLifespan:        lifetime(s.Config.OAuth.RefreshTokenLifetime),
+	config := &liveConfig{s: s, Config: &fosite.Config{
 		AuthorizeCodeLifespan:       codeLifetime,
 		IDTokenLifespan:             idTokenLifetime,
 		EnforcePKCEForPublicClients: true,
@@ -41,7 +55,7 @@ func (s *Server) compose() {
 		RedirectSecureChecker:       func(context.Context, *url.URL) bool { return true },
 		// A client that authenticates has been looked up already.
 		ClientAuthenticationStrategy: s.authenticateClient,
-	}
+	}}
 	code := &oauth2.AuthorizeExplicitGrantHandler{
 		AccessTokenStrategy: t, RefreshTokenStrategy: t, AuthorizeCodeStrategy: t,
 		CoreStorage: s.Store, TokenRevocationStorage: s.Store, Config: config,
@@ -98,7 +112,7 @@ func (s *Server) grantable(c *storage.Client, asked smart.Scopes) smart.Scopes {
 		}
 	}
 	for _, o := range asked.Other {
-		if slices.Contains(smart.Known, o) && may(o) && (s.Config.Smart.OpenIDEnabled || !slices.Contains([]string{"openid", "fhirUser", "profile"}, o)) {
+		if slices.Contains(smart.Known, o) && may(o) && (s.Config().Smart.OpenIDEnabled || !slices.Contains([]string{"openid", "fhirUser", "profile"}, o)) {
 			out.Other = append(out.Other, o)
 		}
 	}
@@ -106,10 +120,10 @@ func (s *Server) grantable(c *storage.Client, asked smart.Scopes) smart.Scopes {
 }
 
 func (s *Server) supported() (scopes smart.Scopes, limited bool) {
-	if len(s.Config.Smart.SupportedScopes) == 0 {
+	if len(s.Config().Smart.SupportedScopes) == 0 {
 		return smart.Scopes{}, false
 	}
-	scopes, _ = smart.Parse(strings.Join(s.Config.Smart.SupportedScopes, " ")) // Check has parsed each
+	scopes, _ = smart.Parse(strings.Join(s.Config().Smart.SupportedScopes, " ")) // Check has parsed each
 	return scopes, true
 }
 
@@ -266,8 +280,8 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	case grant == "":
 		s.oauthError(w, r, fosite.ErrInvalidRequest.WithHint("The parameter grant_type is missing."))
 		return
-	case !slices.Contains(s.Config.OAuth.GrantTypes, grant):
-		s.oauthError(w, r, fosite.ErrUnsupportedGrantType.WithHintf("The grant types served are %s.", strings.Join(s.Config.OAuth.GrantTypes, ", ")))
+	case !slices.Contains(s.Config().OAuth.GrantTypes, grant):
+		s.oauthError(w, r, fosite.ErrUnsupportedGrantType.WithHintf("The grant types served are %s.", strings.Join(s.Config().OAuth.GrantTypes, ", ")))
 		return
 	}
 	for _, name := range map[string][]string{grantCode: {"code", "redirect_uri"}, grantRefreshToken: {"refresh_token"}}[grant] {

@@ -29,7 +29,7 @@ type registration struct {
 // register is POST /auth/register. RFC 7591. Who registers without an administrator
 // gets neither system scopes nor admin, and users are asked for consent.
 func (s *Server) register(w http.ResponseWriter, r *http.Request) {
-	if !s.current().Smart.DynamicRegistrationEnabled {
+	if !s.Config().Smart.DynamicRegistrationEnabled {
 		s.fail(w, r, outcome.New(outcome.CodeNotFound, "clients do not register themselves here (auth.smart.dynamic_registration_enabled)"))
 		return
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -78,8 +80,7 @@ type Server struct {
 	reading  sync.Mutex // one reader of revocations
 	cache    *otter.Cache[[sha256.Size]byte, *verified]
 	standing *otter.Cache[standing, struct{}]
-	trusted  map[string]*trustedIssuer
-	others   []*provider // OpenID providers to sign in with
+	others   atomic.Pointer[federation]
 	stop     context.CancelFunc
 	stopped  sync.WaitGroup
 }
@@ -129,8 +130,11 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 		store.Now = o.Now
 	}
 	s.Admin.Records, s.Admin.Revoked = o.Records, s.readRevocations
+	if o.Current != nil {
+		s.Admin.Config = o.Current
+	}
 	store.LookupGrant = s.lookupGrant
-	s.remote = newHTTPClient(c.AllowPrivateNetworks)
+	s.remote = newHTTPClient(func() bool { return s.Config().AllowPrivateNetworks })
 	s.jwks = newRemoteKeys(s.remote, func() time.Time { return s.Now() })
 	if s.cache, err = otter.New(&otter.Options[[sha256.Size]byte, *verified]{
 		MaximumSize: maxCached, StatsRecorder: stats.NewCounter(), ExpiryCalculator: otter.ExpiryWriting[[sha256.Size]byte, *verified](10 * time.Minute),
@@ -142,10 +146,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	if s.trusted, err = readTrustedIssuers(c.Federation); err != nil {
-		return nil, err
-	}
-	if s.others, err = readProviders(c.Federation); err != nil {
+	if err := s.useFederation(c.Federation); err != nil {
 		return nil, err
 	}
 	s.compose()
@@ -164,12 +165,24 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// current is the configuration in force.
-func (s *Server) current() Config {
-	if s.options.Current == nil {
-		return s.Config
+// Reconfigure puts to use what a new configuration asks for that is not asked for at
+// each use: keys of another algorithm, other providers and issuers, clients and users
+// that are absent. What fails is logged, and the rest is done.
+func (s *Server) Reconfigure(ctx context.Context, was, is Config) {
+	attempt := func(section string, do func() error) {
+		if err := do(); err != nil {
+			s.Logger.ErrorContext(ctx, "authorization server: the new configuration", slog.String("section", section), slog.Any("error", err))
+		}
 	}
-	return s.options.Current()
+	if was.Signing.Algorithm != is.Signing.Algorithm || was.Signing.KeyRotationDays != is.Signing.KeyRotationDays {
+		attempt("auth.signing", func() error { return s.EnsureKeys(ctx) })
+	}
+	if !reflect.DeepEqual(was.Federation, is.Federation) {
+		attempt("auth.federation", func() error { return s.useFederation(is.Federation) })
+	}
+	if !reflect.DeepEqual(was.Bootstrap, is.Bootstrap) {
+		attempt("auth.bootstrap", func() error { return s.Bootstrap(ctx) })
+	}
 }
 
 // Close stops the server's own work.
@@ -223,9 +236,6 @@ func (s *Server) readRevocations(ctx context.Context) {
 // Mount adds the paths of the authorization server.
 func (s *Server) Mount(m *web.Mux) {
 	for _, path := range []string{"/.well-known/smart-configuration", "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
-		if path == "/.well-known/openid-configuration" && !s.Config.Smart.OpenIDEnabled {
-			continue
-		}
 		m.HandleFunc(web.Public, "GET "+path, s.discovery)
 	}
 	m.HandleFunc(web.Public, "GET /.well-known/jwks.json", s.publicKeys)
@@ -239,10 +249,8 @@ func (s *Server) Mount(m *web.Mux) {
 	m.HandleFunc(web.Public, "GET /auth/logout", s.logoutPage)
 	m.HandleFunc(web.Public, "POST /auth/logout", s.logout)
 	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)
-	if s.Config.Smart.OpenIDEnabled {
-		m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
-		m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
-	}
+	m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
+	m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
 	m.HandleFunc(web.Public, "POST /auth/register", s.register)
 	s.mountAdmin(m)
 }

@@ -47,7 +47,7 @@ func (s *Server) stands(ctx context.Context, q standing) error {
 		return nil
 	case st.Revoked:
 		return gone("the access token is revoked")
-	case st.ClientKnown && !st.ClientActive, !st.ClientKnown && (st.ClientRevoked || len(s.trusted) == 0):
+	case st.ClientKnown && !st.ClientActive, !st.ClientKnown && (st.ClientRevoked || len(s.others.Load().trusted) == 0):
 		return gone("the client is disabled")
 	case st.ClientRevoked && q.session+q.token != "" && !issuedAt(q.token, 0).After(st.ClientBefore):
 		return gone("the client was disabled") // and enabled again: what it got before is over

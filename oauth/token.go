@@ -114,7 +114,7 @@ func (t tokens) GenerateAccessToken(ctx context.Context, r fosite.Requester) (st
 func (t tokens) access(ctx context.Context, c accessClaims) (string, error) {
 	c.Issuer, c.Audience = t.s.Issuer, audience{t.s.FHIRBase}
 	c.Issued, c.ID = t.s.Now().Unix(), newTokenID(t.s.Now())
-	return t.sign(ctx, t.s.Config.Signing.Algorithm, accessType, c)
+	return t.sign(ctx, t.s.Config().Signing.Algorithm, accessType, c)
 }
 
 // newTokenID is a UUID of version 7: it says to the millisecond when the token was

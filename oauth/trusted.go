@@ -57,7 +57,7 @@ func readTrustedIssuers(c FederationConfig) (map[string]*trustedIssuer, error) {
 // verifyTrusted verifies a token of a trusted issuer: its signature by their keys,
 // exp, nbf, and aud.
 func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.JSONWebSignature) (*verified, error) {
-	t := s.trusted[issuer]
+	t := s.others.Load().trusted[issuer]
 	if t == nil {
 		return nil, errToken
 	}

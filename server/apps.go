@@ -15,8 +15,8 @@ import (
 // the server's own operations.
 func (s *Server) apps(i *interaction.Service, o Options) *app.Platform {
 	c, webhook := s.Config.Apps, s.Config.notifications().Webhook
-	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger,
-		Limits: sandbox.Limits{Execution: time.Duration(c.Sandbox.MaxExecutionMS) * time.Millisecond, Memory: int64(c.Sandbox.MaxMemoryMB) << 20}}
+	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger, Limits: c.Sandbox.limits()}
+	s.Settings.OnChange(func(c Config) { pool.SetLimits(c.Apps.Sandbox.limits()) })
 	s.onClose(pool.Close)
 	p := &app.Platform{Service: i, Store: s.Store, Own: s.Operations, Pool: pool, Bundle: rest.BundleJSON, Now: time.Now, Logger: s.Logger,
 		Config: s.platformConfig, Enabled: s.enabled, SecretKey: s.Config.Auth.Signing.EncryptionKey,

@@ -38,6 +38,12 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	was := s.authInForce()
+	s.Settings.OnChange(func(Config) {
+		is := s.authInForce()
+		a.Reconfigure(context.Background(), was, is)
+		was = is
+	})
 	s.Service.Facts.OAuthURIs = func() map[string]string {
 		discovery := a.Discovery()
 		uris := make(map[string]string)

@@ -38,7 +38,7 @@ type ServerConfig struct {
 	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
 	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
 	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
-	MaxConnections int      `koanf:"max_connections" restart:"" doc:"connections of clients at the same time, streams included; others wait"`
+	MaxConnections int      `koanf:"max_connections" doc:"connections of clients at the same time, streams included; others wait"`
 
 	TLS TLSConfig `koanf:"tls"`
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"kiln/server/app"
+	"kiln/server/app/sandbox"
 )
 
 // AppsConfig is about Apps.
@@ -25,8 +26,8 @@ type JavaScriptConfig struct {
 
 // SandboxConfig is about the JavaScript of Apps.
 type SandboxConfig struct {
-	MaxMemoryMB    int  `koanf:"max_memory_mb" restart:"" doc:"memory that a script may hold"`
-	MaxExecutionMS int  `koanf:"max_execution_ms" restart:"" doc:"how long a script may run, without waiting"`
+	MaxMemoryMB    int  `koanf:"max_memory_mb" doc:"memory that a script may hold"`
+	MaxExecutionMS int  `koanf:"max_execution_ms" doc:"how long a script may run, without waiting"`
 	Workers        int  `koanf:"workers" restart:"" doc:"scripts that run at the same time"`
 	AllowFetch     bool `koanf:"allow_fetch" doc:"scripts may fetch from the hosts in handler.allowHosts"`
 }
@@ -52,4 +53,9 @@ func (c AppsConfig) platform() app.Config {
 	return app.Config{Enabled: c.Enabled, JavaScript: c.JavaScript.Enabled, MaxOperations: c.MaxOperations, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
 		WebhookTimeout: time.Duration(c.WebhookTimeoutSeconds) * time.Second, WebhookRetries: c.WebhookMaxRetries, AllowFetch: c.Sandbox.AllowFetch,
 		LogRetention: time.Duration(c.LogRetentionDays) * 24 * time.Hour}
+}
+
+// limits are those of one script.
+func (c SandboxConfig) limits() sandbox.Limits {
+	return sandbox.Limits{Execution: time.Duration(c.MaxExecutionMS) * time.Millisecond, Memory: int64(c.MaxMemoryMB) << 20}
 }

@@ -23,37 +23,74 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// limitConnections lets a listener have at most n connections at the same time;
-// more are taken when others end.
-func limitConnections(l net.Listener, n int) net.Listener {
-	return &limitedListener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
+// connectionLimit bounds the connections that listeners have together.
+type connectionLimit struct {
+	mu   sync.Mutex
+	room sync.Cond // that there may be some
+	open int
+	most int
+}
+
+func newConnectionLimit(most int) *connectionLimit {
+	c := &connectionLimit{most: most}
+	c.room.L = &c.mu
+	return c
+}
+
+// set makes most the limit. Connections above it stay until they end.
+func (c *connectionLimit) set(most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most = most
+	c.room.Broadcast()
+}
+
+// listen lets a listener take connections while there is room; more are taken when
+// others end.
+func (c *connectionLimit) listen(l net.Listener) net.Listener {
+	return &limitedListener{Listener: l, limit: c}
 }
 
 type limitedListener struct {
 	net.Listener
-	slots  chan struct{}
-	closed chan struct{}
-	once   sync.Once
+	limit  *connectionLimit
+	closed bool // under limit.mu
 }
 
 // Accept waits for a connection and for room for it.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
+	c := l.limit
+	c.mu.Lock()
+	for c.open >= c.most && !l.closed {
+		c.room.Wait()
+	}
+	if l.closed {
+		c.mu.Unlock()
 		return nil, net.ErrClosed
 	}
-	c, err := l.Listener.Accept()
+	c.open++
+	c.mu.Unlock()
+	conn, err := l.Listener.Accept()
 	if err != nil {
-		<-l.slots
+		c.leave()
 		return nil, err
 	}
-	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+	return &limitedConn{Conn: conn, leave: sync.OnceFunc(c.leave)}, nil
+}
+
+func (c *connectionLimit) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	c.room.Broadcast()
 }
 
 // Close ends Accept.
 func (l *limitedListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
+	l.limit.mu.Lock()
+	l.closed = true
+	l.limit.room.Broadcast()
+	l.limit.mu.Unlock()
 	return l.Listener.Close()
 }
 

@@ -163,7 +163,8 @@ func TestBounds(t *testing.T) {
 	if s.ReadHeaderTimeout != 10*time.Second || s.IdleTimeout != 120*time.Second {
 		t.Errorf("header within %v, idle for %v", s.ReadHeaderTimeout, s.IdleTimeout)
 	}
-	go s.Serve(limitConnections(plain, 2))
+	limit := newConnectionLimit(2)
+	go s.Serve(limit.listen(plain))
 	defer s.Close()
 	at := plain.Addr().String()
 	r, err := http.NewRequest("GET", "http://"+at, nil)
@@ -204,5 +205,14 @@ func TestBounds(t *testing.T) {
 	first.Close()
 	if !answered(third, 10*time.Second) {
 		t.Error("the third is not served when the first has ended")
+	}
+	fourth := ask()
+	defer fourth.Close()
+	if answered(fourth, 100*time.Millisecond) {
+		t.Error("a fourth connection is served beside two")
+	}
+	limit.set(3)
+	if !answered(fourth, 10*time.Second) {
+		t.Error("the fourth is not served when three may be")
 	}
 }

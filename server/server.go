@@ -423,7 +423,8 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err != nil {
 		return listenError(c.Server.Listen, err)
 	}
-	listener = limitConnections(listener, c.Server.MaxConnections)
+	connections := newConnectionLimit(c.Server.MaxConnections)
+	listener = connections.listen(listener)
 	var handler atomic.Pointer[http.Handler]
 	starting := admin.Starting()
 	handler.Store(&starting)
@@ -451,13 +452,17 @@ func Run(ctx context.Context, c Config, o Options) error {
 	}
 	defer s.Close()
 	files.use(s.Config.Server.TLS)
-	s.Settings.OnChange(func(c Config) { files.use(c.Server.TLS) })
+	connections.set(s.Config.Server.MaxConnections)
+	s.Settings.OnChange(func(c Config) {
+		files.use(c.Server.TLS)
+		connections.set(c.Server.MaxConnections)
+	})
 	if at := s.Config.Server.Listen; at != c.Server.Listen { // an administrator has set it
 		next, err := net.Listen("tcp", at)
 		if err != nil {
 			return listenError(at, err)
 		}
-		next = files.secure(limitConnections(next, s.Config.Server.MaxConnections))
+		next = files.secure(connections.listen(next))
 		go func() { served <- httpServer.Serve(next) }()
 		moved.Store(true)
 		listener.Close()

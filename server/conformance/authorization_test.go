@@ -498,3 +498,113 @@ func TestAuthorizationAtRunTime(t *testing.T) {
 	set("config/auth/audit.log_access_decisions", `{"value": true}`)
 	eventually(t, "the AuditEvent of a decision", func() bool { app.get("/Patient/a").want(200); return decisions() != before })
 }
+
+// Contract, Operations (PUT /admin/config): the keys of auth take effect at once on every
+// server of the database. What is set on one of two servers is seen on the other.
+func TestAuthorizationConfigurationOnTwoServers(t *testing.T) {
+	t.Parallel()
+	database := storetest.New(t)
+	a := withAuthorizationOn(t, database)
+	b := withAuthorizationOn(t, database, func(c *server.Config) { c.Auth.Issuer, c.Server.BaseURL = a.origin(), a.base })
+	admin := a.bearer(a.backendToken("operator", "admin"))
+	put := func(key, value string) func() {
+		t.Helper()
+		path := a.origin() + "/admin/config/auth/" + key
+		admin.do("PUT", path, `{"value": `+value+`}`, "Content-Type", "application/json").want(200).equal("restart_required", "false").equal("source", "database")
+		return func() { admin.do("DELETE", path, "").want(200).equal("source", "default") }
+	}
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("backend:"+url.QueryEscape(clientSecret)))
+	grant := func() *answer {
+		return b.form("/auth/token", url.Values{"grant_type": {"client_credentials"}, "scope": {"system/Patient.rs system/Observation.rs"}}, "Authorization", basic)
+	}
+	discovery := func() string { return string(b.get(b.origin() + "/.well-known/smart-configuration").want(200).body) }
+	for _, tt := range []struct {
+		key, value string
+		seen       func() bool
+	}{
+		{"oauth.access_token_lifetime", `"90s"`, func() bool { n, _ := strconv.Atoi(grant().want(200).str("expires_in")); return n > 80 && n <= 90 }},
+		{"oauth.grant_types", `["authorization_code", "refresh_token"]`, func() bool { return grant().str("error") == "unsupported_grant_type" }},
+		{"smart.launch_ehr_enabled", `false`, func() bool { return !strings.Contains(discovery(), "launch-ehr") }},
+		{"smart.launch_standalone_enabled", `false`, func() bool { return !strings.Contains(discovery(), "launch-standalone") }},
+		{"smart.public_clients_allowed", `false`, func() bool { return !strings.Contains(discovery(), "client-public") }},
+		{"smart.openid_enabled", `false`, func() bool { return b.get(b.origin()+"/.well-known/openid-configuration").status == 404 }},
+		{"smart.supported_scopes", `["system/Patient.rs"]`, func() bool { return grant().want(200).str("scope") == "system/Patient.rs" }},
+		{"signing.algorithm", `"ES256"`, func() bool {
+			head, _, _ := strings.Cut(grant().want(200).str("access_token"), ".")
+			text, _ := base64.RawURLEncoding.DecodeString(head)
+			return strings.Contains(string(text), `"ES256"`)
+		}},
+		{"federation.providers", `[{"name": "Hospital", "issuer": "https://id.example.org", "client_id": "kiln"}]`, func() bool {
+			p := b.person("doctor")
+			p.visit("aud", a.base)
+			return strings.Contains(string(p.page.body), "Sign in with Hospital")
+		}},
+	} {
+		if tt.seen() {
+			t.Fatalf("auth.%s: seen before it is set", tt.key)
+		}
+		back := put(tt.key, tt.value)
+		eventually(t, "auth."+tt.key+" on the other server", tt.seen)
+		back()
+		eventually(t, "auth."+tt.key+" taken back on the other server", func() bool { return !tt.seen() })
+	}
+	put("federation.trusted_issuers", `[{"issuer": "https://id.example.org", "jwks_uri": "https://id.example.org/jwks"}]`)()
+	put("oauth.refresh_token_lifetime", `"2d"`)()
+	put("signing.key_rotation_days", `30`)()
+	put("allow_private_networks", `true`)()
+	put("allow_http", `true`)()
+	// Bootstrap makes what is absent.
+	put("bootstrap.users", `[{"username": "late", "password": "correct horse battery"}]`)()
+	eventually(t, "the user of auth.bootstrap.users", func() bool { return admin.get(a.origin()+"/admin/users/late").status == 200 })
+	for key, value := range map[string]string{
+		"oauth.access_token_lifetime": `"soon"`, "oauth.grant_types": `["password"]`, "signing.algorithm": `"none"`, "smart.supported_scopes": `["patient/x"]`,
+		"federation.providers": `[{"name": "x"}]`, "federation.trusted_issuers": `[{}]`, "rate_limiting.max_failed_attempts": `0`, "signing.encryption_key": `"a passphrase"`,
+	} {
+		if got := admin.do("PUT", a.origin()+"/admin/config/auth/"+key, `{"value": `+value+`}`, "Content-Type", "application/json").status; got != 400 && got != 422 {
+			t.Errorf("auth.%s = %s: %d", key, value, got)
+		}
+	}
+
+	// Contract, Authorization 2: lockout, with what is in force. One failure locks the name
+	// from its address, on either server, for as long as it is said.
+	locked := func(s *service, password string) *answer {
+		t.Helper()
+		p := s.person("doctor")
+		p.visit("aud", a.base)
+		p.submit("login", "username", "doctor", "password", password)
+		return p.page
+	}
+	put("rate_limiting.max_failed_attempts", `1`)
+	put("rate_limiting.lockout_duration", `"20m"`)
+	eventually(t, "both settings on the other server", func() bool {
+		return strings.Contains(string(admin.get(b.origin()+"/admin/config/auth").want(200).body), `"20m"`)
+	})
+	if got := locked(a, "wrong password").status; got != 401 {
+		t.Errorf("the first failure: %d", got)
+	}
+	again := locked(b, userPassword)
+	if wait, _ := strconv.Atoi(again.header.Get("Retry-After")); again.status != 429 || wait <= 300 || wait > 1200 {
+		t.Errorf("after one failure on the other server: %d, Retry-After %q", again.status, again.header.Get("Retry-After"))
+	}
+}
+
+// Contract, Operations (PUT /admin/config): which keys wait for the next start.
+func TestConfigurationThatWaitsForAStart(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	list, _ := s.get(s.server() + "/admin/config").want(200).json.([]any)
+	if len(list) < 50 {
+		t.Fatalf("%d keys", len(list))
+	}
+	for _, e := range list {
+		m := e.(map[string]any)
+		key := m["key"].(string)
+		// Beside those of the page: server.base_url, by which what is stored is indexed and
+		// from which the issuer is made; sizes; the key that seals what the database holds.
+		waits := strings.HasPrefix(key, "database.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
+			"server.base_url", "search.memory_mb", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
+		if m["restart_required"] != waits {
+			t.Errorf("%s: restart_required is %v, want %v", key, m["restart_required"], waits)
+		}
+	}
+}

@@ -18,7 +18,8 @@
 //     worker to start or end, a client to build anew. What is needed at the start it
 //     does for itself, from Current.
 //
-// A key whose field is tagged file says where the database is: it is refused. A key
+// A key whose field is tagged file says where the database is, or seals what is in it:
+// it is refused. A key
 // whose field is tagged restart is read at start only: it can be put into the
 // database, its entry says restart_required, and it takes effect when the server
 // starts again.

@@ -10,14 +10,14 @@ import (
 
 // Key is one key of a configuration struct, from the tags of its field: koanf (the
 // last part of the name), doc, secret ("url" masks the password of a URL, "yes" the
-// whole value), restart (its value is only read at start) and file (it says where the
-// database is).
+// whole value), restart (its value is only read at start) and file (it is needed to
+// reach the database, or seals what is in it).
 type Key struct {
 	Name    string // dotted: search.default_count
 	Doc     string
 	Secret  string
 	Restart bool
-	File    bool // needed to reach the database: it cannot be kept there
+	File    bool // needed to reach the database or to read what is in it: it cannot be kept there
 	index   []int
 	typ     reflect.Type
 }
@@ -50,6 +50,8 @@ func plain(t reflect.Type) bool {
 		return true
 	case reflect.Slice:
 		return plain(t.Elem())
+	case reflect.Map: // an entry of a list, as in the file
+		return t.Key().Kind() == reflect.String
 	}
 	return false
 }

@@ -56,9 +56,9 @@ type Pool struct {
 	// Command starts a worker: the program and its arguments. The limit of memory in
 	// bytes is appended.
 	Command []string
-	Limits  Limits
-	Size    int // workers at the same time; 0 means 4
-	Warm    int // idle workers that are kept; 0 means 1
+	Limits  Limits // SetLimits changes them later
+	Size    int    // workers at the same time; 0 means 4
+	Warm    int    // idle workers that are kept; 0 means 1
 	Logger  *slog.Logger
 
 	once  sync.Once
@@ -101,6 +101,27 @@ func (p *Pool) start() {
 	})
 }
 
+// SetLimits makes l the limits of the calls that begin from now on. Idle workers, whose
+// process is held to other limits, are replaced.
+func (p *Pool) SetLimits(l Limits) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Limits == l {
+		return
+	}
+	p.Limits = l
+	for _, w := range p.idle {
+		w.end()
+	}
+	p.idle = nil
+}
+
+func (p *Pool) limits() Limits {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.Limits
+}
+
 // Supported reports whether there is a sandbox: on this platform, and in this program.
 func (p *Pool) Supported() bool { return Supported && len(p.Command) > 0 }
 
@@ -139,7 +160,7 @@ func (p *Pool) Check(ctx context.Context, code string) error {
 // null. It fails with a *Failure where the script does, and with the error of ctx
 // where that ends first.
 func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
-	f := &frame{Kind: frameCall, Code: c.Code, Context: c.Context, Execution: p.Limits.Execution.Milliseconds(), Memory: p.Limits.Memory, Fetch: c.Fetch}
+	f := &frame{Kind: frameCall, Code: c.Code, Context: c.Context, Fetch: c.Fetch}
 	if c.Raw != (Raw{}) {
 		f.Raw = &c.Raw
 	}
@@ -165,7 +186,10 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 		if err != nil {
 			return nil, err
 		}
-		value, sent, err := w.do(ctx, f, c, p.Limits)
+		if f.Kind == frameCall {
+			f.Execution, f.Memory = w.limits.Execution.Milliseconds(), w.limits.Memory
+		}
+		value, sent, err := w.do(ctx, f, c, w.limits)
 		p.give(w)
 		if err == nil {
 			return value, nil
@@ -198,7 +222,7 @@ func (p *Pool) take(ctx context.Context) (*process, error) {
 func (p *Pool) give(w *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !w.broken && w.calls < maxCalls && !p.ended && len(p.idle) < p.Size {
+	if !w.broken && w.calls < maxCalls && w.limits == p.Limits && !p.ended && len(p.idle) < p.Size {
 		p.idle = append(p.idle, w)
 		return
 	}
@@ -216,7 +240,7 @@ func (p *Pool) give(w *process) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ended || len(p.idle) >= p.Warm {
+		if p.ended || len(p.idle) >= p.Warm || w.limits != p.Limits {
 			w.end()
 			return
 		}
@@ -227,6 +251,7 @@ func (p *Pool) give(w *process) {
 // process is a worker as its host sees it.
 type process struct {
 	command *exec.Cmd
+	limits  Limits // that it was started with
 	in      io.WriteCloser
 	mu      sync.Mutex // of in
 	frames  chan *frame
@@ -260,8 +285,8 @@ func (p *Pool) launch(ctx context.Context) (*process, error) {
 }
 
 func (p *Pool) exec(isolate bool) (*process, error) {
-	w := &process{frames: make(chan *frame), stderr: new(bounded), dead: make(chan struct{})}
-	args := append(append([]string{}, p.Command[1:]...), strconv.FormatInt(p.Limits.Memory, 10))
+	w := &process{limits: p.limits(), frames: make(chan *frame), stderr: new(bounded), dead: make(chan struct{})}
+	args := append(append([]string{}, p.Command[1:]...), strconv.FormatInt(w.limits.Memory, 10))
 	w.command = exec.Command(p.Command[0], args...)
 	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=2"}
 	w.command.Dir = "/"
