@@ -85,8 +85,8 @@ INSERT INTO index_quantity (key, rid, unit, low, high)
 SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@units::bigint[]), unnest(@lows::numeric[]), unnest(@highs::numeric[]);
 
 -- name: InsertStrings :exec
-INSERT INTO index_string (key, rid, text)
-SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@texts::text[]);
+INSERT INTO index_string (key, rid, text, word)
+SELECT unnest(@keys::bigint[]), unnest(@rids::bigint[]), unnest(@texts::text[]), unnest(@words::boolean[]);
 
 -- name: InsertNarratives :exec
 INSERT INTO index_narrative (rid, hash, words)

@@ -126,6 +126,7 @@ type IndexString struct {
 	Key  int64
 	Rid  int64
 	Text string
+	Word bool
 }
 
 type IndexSuggestion struct {

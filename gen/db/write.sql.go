@@ -230,18 +230,24 @@ func (q *Queries) InsertResources(ctx context.Context, arg InsertResourcesParams
 }
 
 const InsertStrings = `-- name: InsertStrings :exec
-INSERT INTO index_string (key, rid, text)
-SELECT unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::text[])
+INSERT INTO index_string (key, rid, text, word)
+SELECT unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::text[]), unnest($4::boolean[])
 `
 
 type InsertStringsParams struct {
 	Keys  []int64
 	Rids  []int64
 	Texts []string
+	Words []bool
 }
 
 func (q *Queries) InsertStrings(ctx context.Context, arg InsertStringsParams) error {
-	_, err := q.db.Exec(ctx, InsertStrings, arg.Keys, arg.Rids, arg.Texts)
+	_, err := q.db.Exec(ctx, InsertStrings,
+		arg.Keys,
+		arg.Rids,
+		arg.Texts,
+		arg.Words,
+	)
 	return err
 }
 

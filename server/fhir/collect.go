@@ -439,9 +439,13 @@ func (x *Index) String(k Key, text string) {
 
 // text leaves a folded text, and under WordKey what else it is found by.
 func (x *Index) text(k Key, folded string) {
-	x.Strings = append(x.Strings, StringEntry{k, folded})
-	for _, w := range words(folded) {
-		x.Strings = append(x.Strings, StringEntry{WordKey(k), w})
+	x.Strings = append(x.Strings, StringEntry{Key: k, Text: folded})
+	whole, further := words(folded)
+	if whole != "" {
+		x.Strings = append(x.Strings, StringEntry{Key: WordKey(k), Text: whole})
+	}
+	for _, w := range further {
+		x.Strings = append(x.Strings, StringEntry{Key: WordKey(k), Text: w, Word: true})
 	}
 }
 

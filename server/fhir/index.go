@@ -180,6 +180,7 @@ type QuantityEntry struct {
 type StringEntry struct {
 	Key  Key
 	Text string
+	Word bool // part of another entry of its WordKey: not needed for :contains
 }
 
 // Parameter is a search parameter as one resource type sees it.

@@ -116,16 +116,15 @@ const (
 	wordLength = 64 // characters from a word on
 )
 
-// words are the forms by which a folded text is found beside itself: joined, where
-// that is another text, and joined from each further word on, so that "quinones"
+// words are the forms by which a folded text is found beside itself: whole, joined, where
+// that is another text, else ""; and joined from each further word on, so that "quinones"
 // finds "carreno quinones". Of a long text the first words count.
-func words(folded string) []string {
+func words(folded string) (whole string, further []string) {
 	if !strings.ContainsFunc(folded, separates) {
-		return nil
+		return "", nil
 	}
-	out := []string{}
-	if whole := Joined(folded); whole != folded && whole != "" {
-		out = append(out, whole)
+	if whole = Joined(folded); whole == folded {
+		whole = ""
 	}
 	inWord, n := false, -1 // words after the first
 	for i, r := range folded {
@@ -138,14 +137,14 @@ func words(folded string) []string {
 				continue // the whole begins with it
 			}
 			if n > maxWords {
-				return out
+				return whole, further
 			}
 			var b strings.Builder
 			joinInto(&b, folded[i:], wordLength)
-			out = append(out, b.String())
+			further = append(further, b.String())
 		}
 	}
-	return out
+	return whole, further
 }
 
 // before is the last rune of s.

@@ -282,7 +282,7 @@ func (ip *interpreter) shareParts(x, compiled *fhir.Index) {
 			if e.Key == fhir.WordKey(whole) {
 				of, to = fhir.WordKey(whole), fhir.WordKey(part)
 			}
-			other := fhir.StringEntry{Key: to, Text: e.Text}
+			other := fhir.StringEntry{Key: to, Text: e.Text, Word: e.Word}
 			if e.Key == of && !slices.Contains(compiled.Strings, e) && slices.Contains(compiled.Strings, other) {
 				x.Strings[i] = other
 			}

@@ -95,7 +95,7 @@ func (a *Advisor) candidateOf(typ, parameter string) *candidate {
 		c := &candidate{typ: typ, keys: p.Keys, code: code, parameter: parameter}
 		switch {
 		case p.Type == fhir.SearchString && modifier == "contains":
-			c.IndexCandidate = store.IndexCandidate{Table: "index_string", Columns: "USING gin (key, text gin_trgm_ops)", Extension: "btree_gin"}
+			c.IndexCandidate = store.IndexCandidate{Table: "index_string", Columns: "USING gin (key, text gin_trgm_ops) WHERE NOT word", Extension: "btree_gin"}
 			c.name, c.sample = "index_string_key_contains", a.Store.SampleTexts
 			c.why = "parts of texts are looked for in the texts of all parameters: the index keeps those of each apart"
 			c.value = func(of string) string {

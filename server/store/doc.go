@@ -60,7 +60,7 @@
 //	                7652380043792490855  3377699720527919  -7501980108178894089  158.47  null     value-quantity
 //	                6056799325178408703  3377699720527919  -7501980108178894089  158.47  null     code-value-quantity: http://loinc.org|8302-2
 //	index_number    the same without a unit
-//	index_string    key                  rid              text
+//	index_string    key                  rid              text, word
 //	                2614462118170421996  281474976710657  billerica                               address-city, and so address
 //
 //	quantity_unit   id                    system                     code  unit

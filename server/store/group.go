@@ -381,8 +381,8 @@ var groups = sync.Pool{New: func() any {
 			withCopy("index_number (key, rid, low, high)"),
 		quantity: newStatement("quantity", db.InsertQuantities, oidInt8, oidInt8, oidInt8, oidNumeric, oidNumeric).
 			withCopy("index_quantity (key, rid, unit, low, high)"),
-		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText).
-			withCopy("index_string (key, rid, text)"),
+		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText, oidBool).
+			withCopy("index_string (key, rid, text, word)"),
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
 		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
 		check:     newStatement("check", db.CheckParametersVersion, oidInt8),
@@ -537,6 +537,7 @@ func (g *group) addIndex(rid int64, x *fhir.Index) {
 		c[0].int64(int64(s.Key))
 		c[1].int64(rid)
 		c[2].text(s.Text)
+		c[3].bool(s.Word)
 	}
 	if x.Narrative != "" {
 		c := g.narrative.cols

@@ -18,6 +18,7 @@ type array struct {
 
 // OIDs of element types, from pg_type.
 const (
+	oidBool        = 16
 	oidBytea       = 17
 	oidInt8        = 20
 	oidInt4        = 23
@@ -94,6 +95,14 @@ func (a *array) char(c byte) {
 	a.n++
 	a.buf = binary.BigEndian.AppendUint32(a.buf, 1)
 	a.buf = append(a.buf, c)
+}
+
+func (a *array) bool(v bool) {
+	b := byte(0)
+	if v {
+		b = 1
+	}
+	a.char(b)
 }
 
 // body appends a bytea: JSON in the form of the column body.

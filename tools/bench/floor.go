@@ -429,7 +429,7 @@ func floorCondition(typ, query string) (condition, error) {
 	case fhir.SearchString:
 		folded := fhir.FoldText(value)
 		if modifier == "contains" {
-			return condition{typ, "index_string x", "x.key = $1 AND x.text LIKE $2", []any{key(), "%" + folded + "%"}}, nil
+			return condition{typ, "index_string x", "x.key = $1 AND x.text LIKE $2 AND NOT x.word", []any{key(), "%" + folded + "%"}}, nil
 		}
 		return condition{typ, "index_string x", "x.key = $1 AND left(x.text, 128) >= $2 AND left(x.text, 128) < $3", []any{key(), folded, folded + "\U0010FFFF"}}, nil
 	case fhir.SearchDate:

@@ -27,6 +27,9 @@ func (w *Writer) stringRIDs(m *Strings) {
 	w.Write("SELECT ", x, ".rid FROM index_string ", x, " WHERE ")
 	w.Keys(x, m.Keys)
 	w.Write(" AND ")
+	if m.Op == Contains || m.Op == EndsWith {
+		w.Write("NOT ", x, ".word AND ") // as the index of trigrams has it
+	}
 	if m.Op != StartsWith && m.Op != Contains {
 		w.textCondition(x, m)
 		return
