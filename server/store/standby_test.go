@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"kiln/server/search/plan"
 	"kiln/server/store"
 
 	"github.com/jackc/pgx/v5"
@@ -103,6 +104,22 @@ func TestTotalsOnAStandby(t *testing.T) {
 	if n := standby.Remembered(); n.Sets+n.Columns > 0 {
 		t.Errorf("a standby remembers %+v", n)
 	}
+
+	// It takes over: what was remembered of the primary is of another PostgreSQL.
+	if _, err := replica.Exec(ctx, "SELECT pg_promote()"); err != nil {
+		t.Fatal(err)
+	}
+	var of, taken string
+	if err := primary.QueryRow(ctx, "SELECT "+plan.Now).Scan(&of); err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.QueryRow(ctx, "SELECT "+plan.Now).Scan(&taken); err != nil {
+		t.Fatal(err)
+	}
+	if !plan.Lasting(taken) || plan.SameIndex(of, taken) {
+		t.Errorf("the state %q of the primary, %q of who has taken over", of, taken)
+	}
+	totals(64)
 }
 
 // startStandby returns the URL of the same database on a streaming standby of its server.

@@ -8,9 +8,10 @@ import (
 	"kiln/server/search/match"
 )
 
-// registryState changes when search parameters do, and when stored resources have
-// been brought up to them.
-const registryState = "(SELECT g.version || '.' || g.progress FROM search_registry g WHERE g.one)"
+// registryState changes when search parameters do, when stored resources have been brought
+// up to them, and when PostgreSQL is another one: a standby that takes over may lack the
+// last transactions, and gives their numbers anew.
+const registryState = "(SELECT g.version || '.' || g.progress || '.' || extract(epoch FROM pg_postmaster_start_time()) FROM search_registry g WHERE g.one)"
 
 // Now is the expression, a text, for the state that a statement sees: what was
 // counted in it holds as long as Unchanged says so.
