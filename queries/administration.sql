@@ -167,3 +167,19 @@ WITH cancelled AS (
 UPDATE search_registry g
 SET progress = g.progress + 1
 WHERE EXISTS (SELECT FROM cancelled x);
+
+-- name: InsertAuditPending :exec
+INSERT INTO audit_pending (events)
+SELECT unnest(@groups::bytea[]);
+
+-- A group that another server is making AuditEvents of is passed over.
+-- name: TakeAuditPending :one
+DELETE FROM audit_pending
+WHERE id = (
+    SELECT p.id
+    FROM audit_pending p
+    ORDER BY p.id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING events;

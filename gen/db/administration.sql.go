@@ -340,6 +340,16 @@ func (q *Queries) IndexSuggestions(ctx context.Context) ([]IndexSuggestion, erro
 	return items, nil
 }
 
+const InsertAuditPending = `-- name: InsertAuditPending :exec
+INSERT INTO audit_pending (events)
+SELECT unnest($1::bytea[])
+`
+
+func (q *Queries) InsertAuditPending(ctx context.Context, groups [][]byte) error {
+	_, err := q.db.Exec(ctx, InsertAuditPending, groups)
+	return err
+}
+
 const PutIndexSuggestion = `-- name: PutIndexSuggestion :exec
 INSERT INTO index_suggestion AS s (id, resource_type, parameters, shapes, name, statement, reason, improvement, proof, proved)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -639,6 +649,26 @@ func (q *Queries) StartIndexBuild(ctx context.Context, arg StartIndexBuildParams
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const TakeAuditPending = `-- name: TakeAuditPending :one
+DELETE FROM audit_pending
+WHERE id = (
+    SELECT p.id
+    FROM audit_pending p
+    ORDER BY p.id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING events
+`
+
+// A group that another server is making AuditEvents of is passed over.
+func (q *Queries) TakeAuditPending(ctx context.Context) ([]byte, error) {
+	row := q.db.QueryRow(ctx, TakeAuditPending)
+	var events []byte
+	err := row.Scan(&events)
+	return events, err
 }
 
 const TrimIndexBuilds = `-- name: TrimIndexBuilds :exec

@@ -47,6 +47,11 @@ type AppWrite struct {
 	Written      time.Time
 }
 
+type AuditPending struct {
+	ID     int64
+	Events []byte
+}
+
 type BodyDictionary struct {
 	Number  int16
 	Content []byte

@@ -3,6 +3,12 @@
 //
 //	write -> store.WithCompanions -> its AuditEvent, in the same transaction
 //	read, search, failure, administration -> Record -> group -> store, off the request path
+//	                                      many at a time: group -> audit_pending -> store
+//
+// Storing an AuditEvent costs several times what a read costs. While many requests come,
+// their events are kept in the table audit_pending, which costs a few microseconds each,
+// and made AuditEvents at a small part of the time; when fewer come, at once. A group
+// leaves the table in the transaction that stores its AuditEvents, on whichever server.
 //
 // Nothing that was recorded is lost at a clean end: Close writes what waits. While
 // the database takes nothing, requests wait for room rather than go unrecorded.

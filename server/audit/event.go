@@ -9,23 +9,24 @@ import (
 
 // Event is something that an AuditEvent tells of.
 type Event struct {
-	Time        time.Time
-	Interaction string // of FHIR: read, search-type, create; or one of ours: login, configure
-	Action      string // C, R, U, D or E
-	Outcome     string // 0 success, 4 the request's fault, 8 the server's
-	Description string // of a failure, or of what was configured
-	Subject     string // user
-	Client      string
-	FHIRUser    string // reference
-	Address     string // of the client
-	Resource    string // reference
-	Patient     string // reference
-	Query       string // path and parameters of a search
-	RequestID   string
-	Purpose     string // of use, a code of v3 ActReason
+	Time        time.Time `json:"-"`
+	Interaction string    `json:"i,omitempty"` // of FHIR: read, search-type, create; or one of ours: login, configure
+	Action      string    `json:"a,omitempty"` // C, R, U, D or E
+	Outcome     string    `json:"o,omitempty"` // 0 success, 4 the request's fault, 8 the server's
+	Description string    `json:"d,omitempty"` // of a failure, or of what was configured
+	Subject     string    `json:"s,omitempty"` // user
+	Client      string    `json:"c,omitempty"`
+	FHIRUser    string    `json:"f,omitempty"` // reference
+	Address     string    `json:"n,omitempty"` // of the client
+	Resource    string    `json:"r,omitempty"` // reference
+	Patient     string    `json:"p,omitempty"` // reference
+	Query       string    `json:"q,omitempty"` // path and parameters of a search
+	RequestID   string    `json:"x,omitempty"`
+	Purpose     string    `json:"u,omitempty"` // of use, a code of v3 ActReason
+	// Version of Resource that Patient is still to be taken from, 0 for none.
+	Version int `json:"v,omitempty"`
 
-	// body is a resource that Patient is still to be taken from, off the request
-	// path.
+	// body is that version, while it is at hand.
 	body []byte
 }
 

@@ -1,11 +1,16 @@
 package audit
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kiln/server/access"
@@ -37,6 +42,9 @@ type Recorder struct {
 	done    sync.WaitGroup
 	mu      sync.RWMutex // held for reading while something is added to waiting
 	closed  bool
+	kept    chan struct{} // has an element when groups were kept for later
+	closing chan struct{} // closed when the last group was kept
+	busy    atomic.Int64  // when many requests came last, in Unix nanoseconds
 }
 
 // pending is an AuditEvent that is still to be made.
@@ -48,16 +56,30 @@ type pending struct {
 const (
 	// room is how many events wait at most; requests wait beyond it.
 	room = 10_000
-	// group is how many are written in one transaction.
+	// group is how many AuditEvents are written in one transaction.
 	group = 32
+	// gathered is how many events are taken at a time.
+	gathered = 1024
 	// pause lets events gather.
 	pause = 50 * time.Millisecond
+	// While more than one group of events comes within a pause, making AuditEvents of
+	// them, which costs several times what a read costs, waits: it has one part in
+	// share of the time until nothing more has come for calm.
+	share = 30
+	calm  = 200 * time.Millisecond
+	// look is how often a server looks for groups that others have left.
+	look = 2 * time.Second
+	// ending bounds what Close makes of what was kept: the rest is made at the next
+	// start, or by another server.
+	ending = 10 * time.Second
 )
 
 // Start begins to write what is recorded.
 func (a *Recorder) Start() {
 	a.waiting = make(chan pending, room)
+	a.kept, a.closing = make(chan struct{}, 1), make(chan struct{})
 	a.done.Go(a.run)
+	a.done.Go(a.makeKept)
 }
 
 // Close writes what waits. What is recorded later is lost.
@@ -90,12 +112,14 @@ func (a *Recorder) add(p pending) {
 	}
 }
 
+// run writes what few requests have left at once, and keeps what many have left.
 func (a *Recorder) run() {
+	defer close(a.closing)
 	for e := range a.waiting {
 		events := []pending{e}
 		gather := time.NewTimer(pause)
 	gathering:
-		for len(events) < group {
+		for len(events) < gathered {
 			select {
 			case e, ok := <-a.waiting:
 				if !ok {
@@ -107,8 +131,146 @@ func (a *Recorder) run() {
 			}
 		}
 		gather.Stop()
-		a.write(events)
+		if len(events) <= group || !a.keep(events) {
+			a.write(events)
+		}
 	}
+}
+
+// keep keeps events for later. It reports whether it could.
+func (a *Recorder) keep(events []pending) bool {
+	a.busy.Store(time.Now().UnixNano())
+	var groups [][]byte
+	for some := range slices.Chunk(events, group) {
+		list := make([]keptEvent, 0, len(some))
+		for i := range some {
+			if p := &some[i]; p.body == nil {
+				list = append(list, keptEvent{Event: &p.event, At: p.event.Time.UnixMilli()})
+			} else if body, err := p.body(); err == nil {
+				list = append(list, keptEvent{Body: body})
+			} else {
+				a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))
+			}
+		}
+		text, err := json.Marshal(list)
+		if err != nil {
+			a.Logger.Error("AuditEvents cannot be made", slog.Any("error", err))
+			return false
+		}
+		groups = append(groups, text)
+	}
+	if err := a.Store.KeepAuditPending(context.Background(), groups); err != nil {
+		a.Logger.Error("audit events cannot be kept", slog.Int("events", len(events)), slog.Any("error", err))
+		return false // writing them tries again
+	}
+	select {
+	case a.kept <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// keptEvent is an event as it is kept for later: what makes the AuditEvent, or the whole
+// of it.
+type keptEvent struct {
+	Event *Event          `json:"e,omitempty"`
+	At    int64           `json:"t,omitempty"` // Event.Time, in Unix milliseconds
+	Body  json.RawMessage `json:"b,omitempty"`
+}
+
+// makeKept makes AuditEvents of what was kept, here or by a server that is gone.
+func (a *Recorder) makeKept() {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for more := true; ; {
+		if !more {
+			select {
+			case <-a.kept:
+			case <-tick.C:
+			case <-a.closing:
+			}
+		}
+		began := time.Now()
+		found, err := a.Store.WriteAuditPending(context.Background(), a.writes)
+		if err != nil {
+			a.Logger.Error("AuditEvents of kept events cannot be written", slog.Any("error", err))
+		}
+		more = found && err == nil
+		select {
+		case <-a.closing:
+			a.finish(more)
+			return
+		default:
+		}
+		if more && began.UnixNano()-a.busy.Load() < int64(calm) {
+			select {
+			case <-time.After(share * time.Since(began)):
+			case <-a.closing:
+			}
+		}
+	}
+}
+
+// finish makes what was kept, as far as there is time.
+func (a *Recorder) finish(more bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), ending)
+	defer cancel()
+	for first := true; first || more; first = false {
+		found, err := a.Store.WriteAuditPending(ctx, a.writes)
+		if err != nil {
+			a.Logger.Warn("AuditEvents are left for the next start", slog.Any("error", err))
+			return
+		}
+		more = found
+	}
+}
+
+// writes are those of a kept group.
+func (a *Recorder) writes(group []byte) []*store.Write {
+	var list []keptEvent
+	if err := json.Unmarshal(group, &list); err != nil {
+		a.Logger.Error("kept audit events cannot be read", slog.Any("error", err))
+		return nil
+	}
+	var ws []*store.Write
+	bodies := make(map[string][]byte)
+	for _, k := range list {
+		body, err := []byte(k.Body), error(nil)
+		if e := k.Event; e != nil {
+			e.Time = time.UnixMilli(k.At)
+			if e.Version > 0 && e.Patient == "" {
+				e.body = a.version(e.Resource, e.Version, bodies)
+			}
+			body, err = e.JSON()
+		}
+		var w *store.Write
+		if err == nil {
+			w, err = a.Make(body)
+		}
+		if err != nil {
+			a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))
+			continue
+		}
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// version reads what an event was about, nil where it cannot be read: the event then
+// names no patient.
+func (a *Recorder) version(resource string, version int, known map[string][]byte) []byte {
+	key := resource + "/" + strconv.Itoa(version)
+	body, ok := known[key]
+	if !ok {
+		typ, id, _ := strings.Cut(resource, "/")
+		if v, err := a.Store.VRead(context.Background(), typ, id, version); err == nil {
+			body = v.Body
+		} else {
+			a.Logger.Warn("the patient of an audited read is not known", slog.String("resource", key), slog.Any("error", err))
+		}
+		known[key] = body
+	}
+	return body
 }
 
 // write keeps events; it tries again as long as the database is away.
@@ -146,7 +308,8 @@ func (p *pending) json() ([]byte, error) {
 	return p.event.JSON()
 }
 
-func (a *Recorder) make(e *Event) (*store.Write, error) {
+// auditEvent is the write of an event.
+func (a *Recorder) auditEvent(e *Event) (*store.Write, error) {
 	body, err := e.JSON()
 	if err != nil {
 		return nil, err
@@ -218,7 +381,7 @@ func (q *Request) companions(_ context.Context, ws []*store.Write) ([]*store.Wri
 		} else if w.Resource != nil {
 			e.body = w.Resource.Header().Raw
 		}
-		a, err := q.recorder.make(&e)
+		a, err := q.recorder.auditEvent(&e)
 		if err != nil {
 			return nil, err
 		}
@@ -227,6 +390,9 @@ func (q *Request) companions(_ context.Context, ws []*store.Write) ([]*store.Wri
 	q.written = true
 	return out, nil
 }
+
+// patientReference is in every resource that names a patient.
+var patientReference = []byte("Patient/")
 
 // End records a request that has been answered, unless its writes were recorded
 // with themselves. resource is what it was about, "" for nothing single; version
@@ -263,10 +429,11 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 		e.Description = http.StatusText(status)
 	}
 	e.Resource = resource
-	if version != nil && version.Body != nil {
-		e.body = append([]byte(nil), version.Body...)
-	} else if strings.HasPrefix(resource, "Patient/") {
-		e.Patient = resource
+	switch {
+	case strings.HasPrefix(resource, "Patient/"):
+		e.Patient = patientOf(resource, nil)
+	case version != nil && bytes.Contains(version.Body, patientReference):
+		e.Version, e.body = version.VersionID, bytes.Clone(version.Body)
 	}
 	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" {
 		e.Query = strings.TrimSuffix(r.URL.Path+"?"+r.URL.RawQuery, "?")

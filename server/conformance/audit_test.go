@@ -3,18 +3,23 @@ package conformance
 import (
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"kiln/server"
+	"kiln/server/store/storetest"
 )
 
 // events are AuditEvents, at least as many as are wanted; they come soon. (The
 // searches for them are recorded as well.)
 func (s *service) events(query string, want int) *answer {
 	s.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		a := s.get("/AuditEvent?_sort=_lastUpdated&" + query)
 		if a.len("entry") >= want && want > 0 || time.Now().After(deadline) {
 			if got := a.len("entry"); got < want {
@@ -22,7 +27,7 @@ func (s *service) events(query string, want int) *answer {
 			}
 			return a
 		}
-		if want == 0 && time.Until(deadline) < 4500*time.Millisecond {
+		if want == 0 && time.Until(deadline) < patience-500*time.Millisecond {
 			if got := a.len("entry"); got != 0 {
 				s.t.Fatalf("%d AuditEvents for %s, want none\n%s", got, query, clip(a.body))
 			}
@@ -60,7 +65,7 @@ func TestAudit(t *testing.T) {
 		s.events("subtype=read&action=R&patient=Patient/"+patient, 1)
 		s.get("/Patient?name=nobody").want(200)
 		want := base64.StdEncoding.EncodeToString([]byte("/Patient?name=nobody"))
-		for deadline := time.Now().Add(5 * time.Second); !strings.Contains(string(s.events("subtype=search-type&entity-role=24&_count=100", 1).body), want); {
+		for deadline := time.Now().Add(patience); !strings.Contains(string(s.events("subtype=search-type&entity-role=24&_count=100", 1).body), want); {
 			if time.Now().After(deadline) {
 				t.Fatal("no event has the query")
 			}
@@ -129,4 +134,64 @@ func TestAuditModes(t *testing.T) {
 			t.Errorf("%s events of 100 reads", n)
 		}
 	})
+}
+
+// Operations, Audit: reads in groups off the request path, none lost at a clean end. Many
+// reads at a time are kept together first, and made AuditEvents when there is time: each
+// becomes one, with its patient.
+func TestAuditOfManyReads(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	s := startOn(t, url, func(c *server.Config) { c.Audit.Rest = "all" })
+	s.stores(`{"resourceType":"Patient","id":"p"}`, `{"resourceType":"Observation","id":"o","status":"final","code":{"text":"c"},"subject":{"reference":"Patient/p"}}`)
+	const each, readers = 250, 12
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() {
+			for range each {
+				if a, err := s.try("GET", "/Observation/o", ""); err != nil || a.status != 200 {
+					t.Errorf("read: %v %v", a, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	s.stop()
+	again := startOn(t, url)
+	want := strconv.Itoa(each * readers)
+	eventually(t, want+" AuditEvents of "+want+" reads", func() bool {
+		return again.get("/AuditEvent?subtype=read&patient=Patient/p&_summary=count").want(200).str("total") == want
+	})
+}
+
+// What a server that is gone has kept is made AuditEvents by the others, each event one.
+func TestAuditThatWasKept(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	first := startOn(t, url, func(c *server.Config) { c.Audit.Rest = "writes" })
+	first.stores(`{"resourceType":"Patient","id":"p"}`, `{"resourceType":"Observation","id":"o","status":"final","code":{"text":"c"},"subject":{"reference":"Patient/p"}}`)
+	second := startOn(t, url)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	const groups = 40
+	for i := range groups {
+		kept := fmt.Sprintf(`[{"t":1700000000000,"e":{"i":"read","a":"R","o":"0","r":"Observation/o","v":1,"x":"req-%d"}},
+			{"b":{"resourceType":"AuditEvent","type":{"system":"urn:x","code":"whole"},"recorded":"2024-01-01T00:00:00Z","outcome":"0","agent":[{"requestor":true}],"source":{"observer":{"display":"x"}}}}]`, i)
+		if _, err := conn.Exec(t.Context(), "INSERT INTO audit_pending (events) VALUES ($1)", []byte(kept)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := strconv.Itoa(groups)
+	eventually(t, "AuditEvents of every kept event", func() bool {
+		var left int
+		return conn.QueryRow(t.Context(), "SELECT count(*) FROM audit_pending").Scan(&left) == nil && left == 0
+	})
+	second.get("/AuditEvent?subtype=read&patient=Patient/p&_summary=count").want(200).equal("total", want)
+	second.get("/AuditEvent?type=urn:x|whole&_summary=count").want(200).equal("total", want)
+	a := first.get("/AuditEvent?subtype=read&_count=1").want(200)
+	a.equal("entry.0.resource.recorded", "2023-11-14T22:13:20.000Z")
 }
