@@ -137,10 +137,42 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 		return no
 	case len(open) == 0:
 		return yes
+	case !ask.loaded:
+		ask.related.want(open, e.ref, r)
+		return unknown
+	}
+	a, err := ask.related.decide(ask.ctx, open, e.ref, r)
+	switch {
+	case err != nil:
+		ask.err = err
+		return no
+	case a != unknown:
+		return a
 	case earlier:
 		return s.heldBefore(ask.ctx, open, e.ref, r)
 	}
 	return ask.ask(c, e.ref)
+}
+
+// asks reports whether the index entries of a resource may leave open whether it matches.
+func (c *criteria) asks() bool { return c != nil && asksDatabase(c.query.Clauses) }
+
+func asksDatabase(clauses []match.Clause) bool {
+	for i := range clauses {
+		for _, m := range clauses[i].Any {
+			switch m := m.(type) {
+			case match.Terms, match.IDs, match.Updated, match.Dates, match.DateRange, match.Numbers, match.NumberPair, match.Quantities,
+				match.Strings, match.Texts, match.Near, match.Coded, match.OfTypes:
+			case match.All:
+				if asksDatabase(m.Clauses) {
+					return true
+				}
+			default:
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // heldBefore asks the database what clauses need that are about other resources, for a

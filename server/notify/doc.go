@@ -4,19 +4,23 @@
 // Everything follows the change log (store.Feed), on which writes leave a row and nothing
 // else:
 //
-//	change log ──> matcher of all Subscriptions ──> queue ──> webhook ──> AuditEvent
-//	 (one server)     (matcher.go, criteria.go)   (queue.go) (webhook.go)  (audit.go)
-//	change log ──> matcher of this server's connections ──> WebSocket, server-sent events
+//	change log ──> matchers of all Subscriptions ──> queue ──> webhook ──> AuditEvent
+//	 (reader.go)     (matcher.go, criteria.go)   (queue.go) (webhook.go)  (audit.go)
+//	change log ──> matchers of this server's connections ──> WebSocket, server-sent events
 //	 (each server)           (hub.go)                   (websocket.go, sse.go)
 //
-// A named reader of the log matches events with all active Subscriptions and puts deliveries
+// Two named readers of the log match events with the active Subscriptions, one with those that
+// index entries decide about and one with those that need the database, and put deliveries
 // into the queue in the transaction that moves the reader: each event is queued once, whatever
-// dies. Any server takes deliveries from the queue, by a lease on their subscriber, and sends
+// dies. Connections have two lanes in the same way (hub.go). Any server takes deliveries from the queue, by a lease on their subscriber, and sends
 // them in order. A delivery whose result could not be written is sent again under its id, which
 // is made of the event and the subscriber.
 //
 // An event finds rules by its resource type and one term that a matching resource must have;
-// what the index entries of the resource leave open (chains, _has) is asked of the database.
+// what the index entries of the resource leave open (chains, _has) is decided by the resources
+// that it refers to and that refer to it, read once for all events and rules of a moment
+// (related.go). What is still open then is a search for each rule, bounded in time: criteria
+// that take longer end their Subscription, which its status tells.
 //
 // A Subscription is checked and gets its status in the transaction that writes it (write.go);
 // handshakes, heartbeats and what follows from them are the work of life.go. Each change of

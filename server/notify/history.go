@@ -93,7 +93,10 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		if err != nil {
 			return err
 		}
-		hits, err := s.match(ctx, one, events)
+		hits, costly, err := s.match(ctx, one, events)
+		if err == nil && len(costly) > 0 {
+			err = errCostly(s.questionTimeout)
+		}
 		if err != nil {
 			return err
 		}

@@ -24,13 +24,30 @@ import (
 type hub struct {
 	s                *Service
 	sockets, streams atomic.Int64
-	matcher          *matcher
+	lanes            [2]*lane
 
 	mu        sync.Mutex
-	position  store.ChangePosition // of the last change that was passed on
 	listeners map[*Subscriber]*listener
 	clients   map[*client]struct{}
 	bound     map[string]map[*listener]struct{} // by id of the Subscription
+}
+
+// lane passes events on to some of the listeners: those whose criteria the index entries of an
+// event decide, or those that need the database, for which the others do not wait.
+type lane struct {
+	h       *hub
+	matcher *matcher
+
+	mu       sync.Mutex           // taken before that of the hub
+	position store.ChangePosition // of the last change that was passed on
+}
+
+// lane is that of a subscriber.
+func (h *hub) lane(s *Subscriber) *lane {
+	if s.asks() {
+		return h.lanes[1]
+	}
+	return h.lanes[0]
 }
 
 // client is one connection.
@@ -68,6 +85,9 @@ type listener struct {
 	bind       string // id of the Subscription of R4's websocket channel
 
 	from since // what it has not heard of yet
+	lane *lane
+	// refused is told when the criteria cost too much to go on; it does not wait.
+	refused func(error)
 }
 
 // queueLength bounds the events that wait for a connection.
@@ -77,75 +97,115 @@ const queueLength = 256
 const replayPage = 1000
 
 func newHub(s *Service) *hub {
-	return &hub{s: s, matcher: newMatcher(), listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}),
-		bound: make(map[string]map[*listener]struct{})}
+	h := &hub{s: s, listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}), bound: make(map[string]map[*listener]struct{})}
+	for i := range h.lanes {
+		h.lanes[i] = &lane{h: h, matcher: newMatcher()}
+	}
+	return h
 }
 
 // run passes events on until ctx ends.
 func (h *hub) run(ctx context.Context) {
+	var at store.ChangePosition
 	for ctx.Err() == nil {
-		at, err := h.s.Store.ChangeHorizon(ctx)
-		if err == nil {
-			h.mu.Lock()
-			h.position = at
-			h.mu.Unlock()
+		var err error
+		if at, err = h.s.Store.ChangeHorizon(ctx); err == nil {
 			break
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
-	var messages sync.WaitGroup
-	messages.Go(func() { h.passMessages(ctx) })
-	messages.Go(func() { h.watchConnections(ctx) })
-	defer messages.Wait()
-	follower := h.s.feed.Follow(h.position)
+	var working sync.WaitGroup
+	for _, l := range h.lanes {
+		l.mu.Lock()
+		l.position = at
+		l.mu.Unlock()
+		working.Go(func() { l.run(ctx, at) })
+	}
+	working.Go(func() { h.passMessages(ctx, at.XID) })
+	working.Go(func() { h.watchConnections(ctx) })
+	working.Wait()
+}
+
+func (l *lane) run(ctx context.Context, at store.ChangePosition) {
+	follower := l.h.s.feed.Follow(at)
 	defer follower.Close()
 	for ctx.Err() == nil {
 		from := follower.Position
 		changes, err := follower.Next(ctx, replayPage, 0)
 		if err == nil {
-			err = h.publish(ctx, changes)
+			err = l.publish(ctx, changes)
 		}
 		if err != nil && ctx.Err() == nil {
-			h.s.Log.Warn("pass events on to connections", "error", err)
+			l.h.s.Log.Warn("pass events on to connections", "error", err)
 			follower.Position = from
 			pause(ctx, 200*time.Millisecond)
 		}
 	}
 }
 
-// publish passes changes on. While it runs no connection begins to listen, so each hears
-// of an event by replay or live, and of none twice.
-func (h *hub) publish(ctx context.Context, changes []store.Change) error {
+// publish passes changes on. While it runs no connection begins to listen in this lane, so
+// each hears of an event by replay or live, and of none twice.
+func (l *lane) publish(ctx context.Context, changes []store.Change) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.h
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	bound := len(h.bound) > 0
+	h.mu.Unlock()
 	var wanted []store.Change
 	for _, c := range changes {
-		if h.matcher.wants(c.ResourceType) || c.ResourceType == "Subscription" && len(h.bound) > 0 {
+		if l.matcher.wants(c.ResourceType) || c.ResourceType == "Subscription" && bound {
 			wanted = append(wanted, c)
 		}
 	}
 	if len(wanted) > 0 {
-		events, err := h.s.events(ctx, wanted, h.previous(wanted))
+		events, err := h.s.events(ctx, wanted, l.previous(wanted))
 		if err != nil {
 			return err
 		}
-		hits, err := h.s.match(ctx, h.matcher, events)
+		hits, costly, err := h.s.match(ctx, l.matcher, events)
 		if err != nil {
 			return err
 		}
 		h.deliver(ctx, hits)
+		h.refuse(costly)
 		for _, e := range events {
 			if e.ResourceType() == "Subscription" {
-				h.rebind(ctx, e.Version.ID)
+				h.rebind(ctx, l, e.Version.ID)
 			}
 		}
 	}
-	h.position = changes[len(changes)-1].Position
+	l.position = changes[len(changes)-1].Position
 	return nil
 }
 
-func (h *hub) previous(changes []store.Change) bool {
-	return slices.ContainsFunc(changes, func(c store.Change) bool { return h.matcher.needsPrevious(c.ResourceType) })
+func (l *lane) previous(changes []store.Change) bool {
+	return slices.ContainsFunc(changes, func(c store.Change) bool { return l.matcher.needsPrevious(c.ResourceType) })
+}
+
+// listenersOf are those of hits, nil for one that has gone.
+func (h *hub) listenersOf(hits []hit) []*listener {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]*listener, len(hits))
+	for i, hit := range hits {
+		list[i] = h.listeners[hit.subscriber]
+	}
+	return list
+}
+
+// refuse ends listeners whose criteria cost too much.
+func (h *hub) refuse(costly []*Subscriber) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, sub := range costly {
+		if l := h.listeners[sub]; l != nil {
+			h.drop(l)
+			if l.refused != nil {
+				l.refused(errCostly(h.s.questionTimeout))
+			}
+		}
+	}
 }
 
 // deliver queues events for the connections that they are for.
@@ -156,8 +216,9 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 	}
 	made := make(map[key]*message)
 	var seen sights
-	for _, hit := range hits {
-		l := h.listeners[hit.subscriber]
+	listeners := h.listenersOf(hits)
+	for i, hit := range hits {
+		l := listeners[i]
 		if l == nil || !l.from.has(hit.event.Position) || !seen.may(ctx, h.s, l.client.principal, hit.event) {
 			continue
 		}
@@ -328,24 +389,25 @@ func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
 // listen lets a connection hear of the events of l.from, in the order of the log, each
 // once. It returns when the connection listens live.
 func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
-	l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules}
+	own := newMatcher()
+	sub := &Subscriber{ID: uuid.NewString(), Rules: rules}
+	l.lane, l.subscriber = h.lane(sub), sub
 	l.client.replaying.Add(1)
 	defer l.client.replaying.Add(-1)
 	l.client.goesOn(l.from.position)
-	own := newMatcher()
 	own.put(l.subscriber)
 	at := l.from.position
 	for {
 		// 1. Is there anything between here and what has been passed on live?
-		h.mu.Lock()
-		end := h.position
+		l.lane.mu.Lock()
+		end := l.lane.position
 		if at.Compare(end) >= 0 {
 			l.from.position = at
 			h.add(l)
-			h.mu.Unlock()
+			l.lane.mu.Unlock()
 			return nil
 		}
-		h.mu.Unlock()
+		l.lane.mu.Unlock()
 
 		// 2. A page of it.
 		changes, err := h.s.Store.Changes(ctx, at, replayPage)
@@ -373,7 +435,10 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			return err
 		}
 		events = slices.DeleteFunc(events, func(e *Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
-		hits, err := h.s.match(ctx, own, events)
+		hits, costly, err := h.s.match(ctx, own, events)
+		if err == nil && len(costly) > 0 {
+			err = errCostly(h.s.questionTimeout)
+		}
 		if err != nil {
 			return err
 		}
@@ -395,13 +460,15 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	}
 }
 
-// add makes a listener hear of what comes; h.mu is held.
+// add makes a listener hear of what comes; the mu of its lane is held.
 func (h *hub) add(l *listener) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if _, ok := h.clients[l.client]; !ok {
 		return // it has gone meanwhile
 	}
 	h.listeners[l.subscriber] = l
-	h.matcher.put(l.subscriber)
+	l.lane.matcher.put(l.subscriber)
 	if l.bind != "" {
 		if h.bound[l.bind] == nil {
 			h.bound[l.bind] = make(map[*listener]struct{})
@@ -420,7 +487,7 @@ func (h *hub) leave(l *listener) {
 func (h *hub) drop(l *listener) {
 	if l.subscriber != nil {
 		delete(h.listeners, l.subscriber)
-		h.matcher.remove(l.subscriber.ID)
+		l.lane.matcher.remove(l.subscriber.ID)
 	}
 	if l.bind != "" {
 		if delete(h.bound[l.bind], l); len(h.bound[l.bind]) == 0 {
@@ -429,30 +496,37 @@ func (h *hub) drop(l *listener) {
 	}
 }
 
-// rebind follows a change of a Subscription that connections are bound to; h.mu is held.
-func (h *hub) rebind(ctx context.Context, id string) {
-	if len(h.bound[id]) == 0 {
+// rebind follows a change of a Subscription that connections of a lane are bound to.
+func (h *hub) rebind(ctx context.Context, in *lane, id string) {
+	h.mu.Lock()
+	bound := len(h.bound[id])
+	h.mu.Unlock()
+	if bound == 0 {
 		return
 	}
 	c, err := h.s.read(ctx, id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for l := range h.bound[id] {
-		h.matcher.remove(l.subscriber.ID)
+		if l.lane != in {
+			continue
+		}
+		in.matcher.remove(l.subscriber.ID)
 		delete(h.listeners, l.subscriber)
 		l.subscriber = &Subscriber{ID: uuid.NewString()}
 		if err == nil && c.status == "active" && c.webSocket {
 			l.subscriber.Rules = c.rules
 		}
 		h.listeners[l.subscriber] = l
-		h.matcher.put(l.subscriber)
+		in.matcher.put(l.subscriber)
 	}
 }
 
 // messageInterval is how often a server with connections looks for messages to users.
 const messageInterval = 200 * time.Millisecond
 
-// passMessages passes messages to users on to their connections.
-func (h *hub) passMessages(ctx context.Context) {
-	from := h.position.XID
+// passMessages passes messages to users on to their connections, from a transaction on.
+func (h *hub) passMessages(ctx context.Context, from int64) {
 	for pause(ctx, messageInterval) {
 		recipients := h.recipients()
 		end, err := h.s.Store.ChangeHorizon(ctx)

@@ -37,6 +37,16 @@ type Subscriber struct {
 	Queued bool
 }
 
+// asks reports whether the database may have to be asked for the subscriber.
+func (s *Subscriber) asks() bool {
+	for i := range s.Rules {
+		if r := &s.Rules[i]; r.current.asks() || r.previous.asks() || r.filter.asks() {
+			return true
+		}
+	}
+	return false
+}
+
 // matcher finds the subscribers of an event: by the type and one term that a resource must
 // have to match, not by going through all of them.
 type matcher struct {
@@ -222,18 +232,18 @@ type hit struct {
 }
 
 // match returns the hits of events, in the order of the events and each subscriber once an
-// event. What index entries do not answer is asked of the database, once for each rule.
-func (s *Service) match(ctx context.Context, m *matcher, events []*Event) ([]hit, error) {
+// event. Chains and _has are decided by the resources that they are about, read once for all
+// events and rules; what that leaves open is asked of the database, once for each rule.
+// costly are subscribers whose criteria took too long: of what they asked nothing is known.
+func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits []hit, costly []*Subscriber, err error) {
 	type open struct {
 		place *placed
-		event *Event
+		event int
 	}
 	decided := make([][]*Subscriber, len(events))
-	ask := questions{ctx: ctx}
+	ask := questions{ctx: ctx, related: s.newRelated()}
 	var waiting []open
-	at := make(map[*Event]int, len(events))
 	for i, e := range events {
-		at[e] = i
 		if !m.wants(e.ResourceType()) {
 			continue
 		}
@@ -243,27 +253,47 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) ([]hit
 			h = &e.earlier
 		}
 		for _, p := range m.candidates(e.ResourceType(), e.Kind, s.index(subject, h)) {
-			switch holds := s.holds(p.rule, e, &ask); holds {
+			switch s.holds(p.rule, e, &ask) {
 			case yes:
 				decided[i] = append(decided[i], p.subscriber)
 			case unknown:
-				waiting = append(waiting, open{p, e})
+				waiting = append(waiting, open{p, i})
 			}
 		}
 	}
-	// What needs other resources.
-	if len(waiting) > 0 {
-		if err := s.answer(ctx, &ask); err != nil {
-			return nil, err
+	// What needs other resources: first by those that it names, then by a search.
+	steps := []func(context.Context) error{
+		func(ctx context.Context) error { ask.loaded = true; return ask.related.load(ctx) },
+		func(ctx context.Context) error { return s.answer(ctx, &ask) },
+	}
+	for _, step := range steps {
+		if len(waiting) == 0 {
+			break
 		}
+		if err := step(ctx); err != nil {
+			return nil, nil, err
+		}
+		var still []open
 		for _, w := range waiting {
-			if s.holds(w.place.rule, w.event, &ask) == yes {
-				i := at[w.event]
-				decided[i] = append(decided[i], w.place.subscriber)
+			switch s.holds(w.place.rule, events[w.event], &ask) {
+			case yes:
+				decided[w.event] = append(decided[w.event], w.place.subscriber)
+			case unknown:
+				still = append(still, w)
+			}
+			if ask.err != nil {
+				return nil, nil, ask.err
 			}
 		}
+		waiting = still
 	}
-	var hits []hit
+	seen := make(map[*Subscriber]bool)
+	for _, w := range waiting { // of what was asked too late
+		if !seen[w.place.subscriber] {
+			seen[w.place.subscriber] = true
+			costly = append(costly, w.place.subscriber)
+		}
+	}
 	for i, list := range decided {
 		seen := make(map[*Subscriber]bool, len(list))
 		for _, sub := range list {
@@ -274,7 +304,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) ([]hit
 			hits = append(hits, hit{sub, events[i]})
 		}
 	}
-	return hits, nil
+	return hits, costly, nil
 }
 
 // answer3 is what is known of a question.
@@ -359,10 +389,15 @@ func (s *Service) combine(r *Rule, current, previous answer3) answer3 {
 	return current.or(previous)
 }
 
-// questions are what the database is asked: which resources match criteria.
+// questions are what events and rules leave open.
 type questions struct {
-	ctx context.Context
-	of  map[*criteria]map[int64]answer3 // unknown until asked
+	ctx     context.Context
+	related *related
+	loaded  bool  // related has what was wanted
+	err     error // of reading more of it
+	// of is which resources match criteria, by their refs: unknown until the database was
+	// asked, and where it took too long.
+	of map[*criteria]map[int64]answer3
 }
 
 func (q *questions) ask(c *criteria, ref int64) answer3 {
@@ -383,19 +418,27 @@ func (q *questions) ask(c *criteria, ref int64) answer3 {
 const (
 	// parallelQuestions bounds the searches of one batch of events under way.
 	parallelQuestions = 4
-	// questionTimeout bounds one of them: what costs more holds up the events of others.
-	// It is longer than a database that does not answer takes to be noticed.
-	questionTimeout = 20 * time.Second
+	// defaultQuestionTimeout bounds one of them: what costs more holds up the events of others
+	// that need the database.
+	defaultQuestionTimeout = 5 * time.Second
+	// pingTimeout is how long a database may take for nothing before it counts as hung.
+	pingTimeout = time.Second
 )
 
-// answer asks the database, about several criteria at a time. It fails where the database
-// does: the events come again. Criteria that cannot be asked any more, or not in time,
-// match nothing, which the log tells.
+// answer asks the database, about several criteria at a time. Criteria that are not
+// answered in time are asked once more, alone, and stay unknown if they are late again. It
+// fails where the database does: the events come again. Criteria that cannot be
+// asked any more match nothing, which the log tells.
 func (s *Service) answer(ctx context.Context, q *questions) error {
 	places := make(chan struct{}, parallelQuestions)
 	var asking sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
+	type question struct {
+		criteria *criteria
+		refs     []int64
+	}
+	var late []question
 	for c, refs := range q.of {
 		var list []int64
 		for ref, a := range refs {
@@ -409,24 +452,59 @@ func (s *Service) answer(ctx context.Context, q *questions) error {
 		places <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-places }()
-			bounded, cancel := context.WithTimeout(ctx, questionTimeout)
-			defer cancel()
-			found, err := s.find(bounded, c, list)
-			if known, ok := outcome.From(err); err != nil {
-				late := bounded.Err() != nil && ctx.Err() == nil
-				if !late && (!ok || known.HTTPStatus() >= http.StatusInternalServerError) {
-					mu.Lock()
-					failed = err
-					mu.Unlock()
-					return
-				}
-				s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "late", late, "error", err)
-			}
-			for _, ref := range list {
-				refs[ref] = is(found[ref])
+			inTime, err := s.askOnce(ctx, c, list, refs)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+			} else if !inTime {
+				late = append(late, question{c, list})
 			}
 		})
 	}
 	asking.Wait()
-	return failed
+	if failed != nil {
+		return failed
+	}
+	for _, l := range late {
+		inTime, err := s.askOnce(ctx, l.criteria, l.refs, q.of[l.criteria])
+		if err != nil {
+			return err
+		}
+		if inTime {
+			continue
+		}
+		// Is it the criteria, or the database?
+		ping, cancel := context.WithTimeout(ctx, pingTimeout)
+		err = s.Store.Pool().Ping(ping)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askOnce asks which of the resources with some refs match criteria. It reports false where
+// the answer does not come in time.
+func (s *Service) askOnce(ctx context.Context, c *criteria, list []int64, refs map[int64]answer3) (inTime bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, s.questionTimeout)
+	defer cancel()
+	found, err := s.find(bounded, c, list)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		if bounded.Err() != nil {
+			return false, nil
+		}
+		if known, ok := outcome.From(err); !ok || known.HTTPStatus() >= http.StatusInternalServerError {
+			return false, err
+		}
+		s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "error", err)
+	}
+	for _, ref := range list {
+		refs[ref] = is(found[ref])
+	}
+	return true, nil
 }

@@ -3,8 +3,6 @@ package notify
 import (
 	"context"
 	"encoding/base64"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -13,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,7 +18,6 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
-	"kiln/server/outcome"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 	"kiln/server/web"
@@ -52,17 +48,12 @@ type Service struct {
 	hub     *hub
 	client  *http.Client
 	life    *life
-	matcher *matcher
 	kinds   []SubscriberKind
-	// withoutRights are the Subscriptions that are not in matcher because their owner might not
-	// follow what they are about, and triedRights is when that was last asked. Only the reader
-	// of the change log uses them.
-	withoutRights map[string]bool
-	triedRights   time.Time
-
-	stop    context.CancelFunc
-	done    sync.WaitGroup
-	changes changes
+	// questionTimeout is how long one search of criteria may take, defaultQuestionTimeout.
+	questionTimeout time.Duration
+	stop            context.CancelFunc
+	done            sync.WaitGroup
+	changes         changes
 	// sending and heartbeat are what the settings said when it was last looked.
 	sending   atomic.Bool
 	heartbeat atomic.Int64
@@ -143,7 +134,7 @@ func (s *Service) Start() error {
 	s.sending.Store(s.Settings().Enabled && s.Settings().Webhook.Enabled)
 	s.metrics = newMetrics(s, s.Metrics)
 	s.client = s.newClient()
-	s.matcher = newMatcher()
+	s.questionTimeout = defaultQuestionTimeout
 	s.queue = newQueue(s)
 	s.hub = newHub(s)
 	s.life = newLife(s)
@@ -164,21 +155,10 @@ func (s *Service) Start() error {
 	s.done.Go(func() { s.life.run(ctx) })
 	s.done.Go(func() { s.life.watchOwners(ctx) })
 	s.done.Go(func() { s.retain(ctx) })
-	s.done.Go(func() { s.followChanges(ctx) })
-	return nil
-}
-
-// followChanges matches what is written while notifications are on.
-func (s *Service) followChanges(ctx context.Context) {
-	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
-		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
-		err := s.feed.Run(on, "notifications", store.Handler{Begin: s.load, Handle: s.enqueue, Committed: s.queue.wakeUp})
-		if err != nil && on.Err() == nil {
-			s.Log.Error("follow the change log", "error", err)
-			pause(ctx, time.Second)
-		}
-		off()
+	for _, r := range s.readers() {
+		s.done.Go(func() { r.run(ctx) })
 	}
+	return nil
 }
 
 // Close ends the work. What is under way is finished first or given back.
@@ -204,95 +184,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }
 
-// load reads all subscribers, when this server begins to match.
-func (s *Service) load(ctx context.Context) error {
-	m := newMatcher()
-	for after := ""; ; {
-		rows, err := s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: 1000})
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			after = r.ID
-			if matched(r.Status, r.Started) {
-				if err := s.loadSubscription(ctx, m, r.ID); err != nil {
-					return err
-				}
-			}
-		}
-		if len(rows) < 1000 {
-			break
-		}
-	}
-	for _, k := range s.kinds {
-		list, err := k.Load(ctx, "")
-		if err != nil {
-			return fmt.Errorf("load subscribers of %s: %w", k.ResourceType(), err)
-		}
-		for _, sub := range list {
-			m.put(sub)
-		}
-	}
-	s.matcher = m
-	return nil
-}
-
 // matched reports whether events of a subscription are looked for: what happens while
 // one that was active is not is kept for it.
 func matched(status string, started bool) bool {
 	return status == "active" || started && status != "off"
-}
-
-// loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
-func (s *Service) loadSubscription(ctx context.Context, m *matcher, id string) error {
-	reference := "Subscription/" + id
-	row, err := s.db().Subscription(ctx, id)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
-		delete(s.withoutRights, id)
-		m.remove(reference)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	c, err := s.readAs(ctx, id, readOwner(row.Owner))
-	if err != nil {
-		if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
-			if s.withoutRights == nil {
-				s.withoutRights = make(map[string]bool)
-			}
-			if !s.withoutRights[id] {
-				s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
-			}
-			if revoked(err) {
-				s.withoutRights[id] = true
-			}
-			m.remove(reference)
-			return nil
-		}
-		return err
-	}
-	delete(s.withoutRights, id)
-	m.put(&Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket})
-	return nil
-}
-
-// rightsInterval is how often subscriptions are tried again whose owner might not follow
-// what they are about when they were loaded: a policy may have come and gone.
-const rightsInterval = 200 * time.Millisecond
-
-// reloadWithoutRights tries them again.
-func (s *Service) reloadWithoutRights(ctx context.Context) error {
-	if len(s.withoutRights) == 0 || time.Since(s.triedRights) < rightsInterval {
-		return nil
-	}
-	s.triedRights = time.Now()
-	for id := range s.withoutRights {
-		if err := s.loadSubscription(ctx, s.matcher, id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // readAs is read with the rights of the owner.
@@ -320,114 +215,12 @@ func (s *Service) read(ctx context.Context, id string) (*subscription, error) {
 	return s.compile(ctx, id, r)
 }
 
-// enqueue matches a batch of changes and puts deliveries into the queue.
-func (s *Service) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
-	if err := s.reloadWithoutRights(ctx); err != nil {
-		return nil, err
-	}
-	var hits []hit
-	for start := 0; start < len(changes); {
-		// Up to the next change that changes who matches.
-		end := start
-		for end < len(changes) && !s.changesSubscribers(changes[end]) {
-			end++
-		}
-		some, err := s.matchChanges(ctx, changes[start:end])
-		if err != nil {
-			return nil, err
-		}
-		hits = append(hits, some...)
-		if end < len(changes) {
-			if err := s.applyChange(ctx, changes[end]); err != nil {
-				return nil, err
-			}
-			// A Subscription may be what another one is about.
-			some, err := s.matchChanges(ctx, changes[end:end+1])
-			if err != nil {
-				return nil, err
-			}
-			hits = append(hits, some...)
-			end++
-		}
-		start = end
-	}
-	if len(hits) == 0 {
-		return nil, nil
-	}
-	return func(ctx context.Context, tx pgx.Tx) error { return s.queue.add(ctx, tx, hits) }, nil
-}
-
-// matchChanges finds who changes are for.
-func (s *Service) matchChanges(ctx context.Context, changes []store.Change) ([]hit, error) {
-	var wanted []store.Change
-	previous := false
-	for _, c := range changes {
-		if s.matcher.wants(c.ResourceType) {
-			wanted = append(wanted, c)
-			previous = previous || s.matcher.needsPrevious(c.ResourceType)
-		}
-	}
-	if len(wanted) == 0 {
-		return nil, nil
-	}
-	events, err := s.events(ctx, wanted, previous)
-	if err != nil {
-		return nil, err
-	}
-	return s.match(ctx, s.matcher, events)
-}
-
 // needsPrevious reports whether a rule about a type asks what was before an update.
 func (m *matcher) needsPrevious(typ string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	t := m.types[typ]
 	return t != nil && t.previous > 0
-}
-
-func (s *Service) changesSubscribers(c store.Change) bool {
-	switch c.ResourceType {
-	case "Subscription", "SubscriptionTopic", "SearchParameter":
-		return true
-	}
-	for _, k := range s.kinds {
-		if k.ResourceType() == c.ResourceType {
-			return true
-		}
-	}
-	return false
-}
-
-// applyChange follows a write that changes who matches.
-func (s *Service) applyChange(ctx context.Context, c store.Change) error {
-	if c.ResourceType == "SubscriptionTopic" || c.ResourceType == "SearchParameter" {
-		return s.load(ctx)
-	}
-	versions, err := s.Store.ChangedVersions(ctx, []store.VersionKey{c.Key()}, map[int64]string{c.Ref: c.ResourceType})
-	if err != nil {
-		return err
-	}
-	v, ok := versions[c.Key()]
-	if !ok {
-		return nil
-	}
-	if c.ResourceType == "Subscription" {
-		return s.loadSubscription(ctx, s.matcher, v.ID)
-	}
-	for _, k := range s.kinds {
-		if k.ResourceType() != c.ResourceType {
-			continue
-		}
-		list, err := k.Load(ctx, v.ID)
-		if err != nil {
-			return err
-		}
-		s.matcher.removePrefix(k.Prefix() + v.ID + "/")
-		for _, sub := range list {
-			s.matcher.put(sub)
-		}
-	}
-	return nil
 }
 
 func (m *matcher) removePrefix(prefix string) {

@@ -76,6 +76,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer cancel()
+	l.refused = func(error) { cancel() } // it comes back with its cursor, and is refused by itself
 	working.Go(func() {
 		s.hub.waiting(ctx, cl)
 		if err := s.hub.listen(ctx, l, wish.rules()); err != nil && ctx.Err() == nil {

@@ -272,6 +272,7 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 
 // start listens; a replay runs beside the reading, so that the client can still be heard.
 func (k *socket) start(l *listener, rules []Rule) {
+	l.refused = func(err error) { go k.refuse("", err) }
 	k.working.Go(func() {
 		if err := k.s.hub.listen(k.ctx, l, rules); err != nil && k.ctx.Err() == nil {
 			k.refuse("", err)

@@ -1,0 +1,271 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// reader follows the change log under a name and queues deliveries for some of the
+// subscribers. There are two: one for those that the index entries of an event decide about,
+// and one for those that need the database, so that nobody waits for what others ask of it.
+type reader struct {
+	s       *Service
+	name    string
+	asks    bool // it has the subscribers that need the database
+	matcher *matcher
+	// withoutRights are the Subscriptions that are not in matcher because their owner might not
+	// follow what they are about, and triedRights is when that was last asked.
+	withoutRights map[string]bool
+	triedRights   time.Time
+}
+
+func (s *Service) readers() []*reader {
+	return []*reader{
+		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool)},
+		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool)},
+	}
+}
+
+// run matches what is written while notifications are on.
+func (r *reader) run(ctx context.Context) {
+	s := r.s
+	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
+		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
+		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.queue.wakeUp})
+		if err != nil && on.Err() == nil {
+			s.Log.Error("follow the change log", "reader", r.name, "error", err)
+			pause(ctx, time.Second)
+		}
+		off()
+	}
+}
+
+// put puts a subscriber into a matcher where it is one of this reader's, and takes it out
+// where it is no longer.
+func (r *reader) put(m *matcher, sub *Subscriber) {
+	if sub.asks() == r.asks {
+		m.put(sub)
+	} else {
+		m.remove(sub.ID)
+	}
+}
+
+// load reads all subscribers, when this server begins to match.
+func (r *reader) load(ctx context.Context) error {
+	m := newMatcher()
+	for after := ""; ; {
+		rows, err := r.s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: 1000})
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			after = row.ID
+			if matched(row.Status, row.Started) {
+				if err := r.loadSubscription(ctx, m, row.ID); err != nil {
+					return err
+				}
+			}
+		}
+		if len(rows) < 1000 {
+			break
+		}
+	}
+	for _, k := range r.s.kinds {
+		list, err := k.Load(ctx, "")
+		if err != nil {
+			return fmt.Errorf("load subscribers of %s: %w", k.ResourceType(), err)
+		}
+		for _, sub := range list {
+			r.put(m, sub)
+		}
+	}
+	r.matcher = m
+	return nil
+}
+
+// loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
+func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) error {
+	reference := "Subscription/" + id
+	row, err := r.s.db().Subscription(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
+		delete(r.withoutRights, id)
+		m.remove(reference)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
+	if err != nil {
+		if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
+			if !r.withoutRights[id] {
+				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
+			}
+			if revoked(err) {
+				r.withoutRights[id] = true
+			}
+			m.remove(reference)
+			return nil
+		}
+		return err
+	}
+	delete(r.withoutRights, id)
+	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket})
+	return nil
+}
+
+// rightsInterval is how often subscriptions are tried again whose owner might not follow
+// what they are about when they were loaded: a policy may have come and gone.
+const rightsInterval = 200 * time.Millisecond
+
+// reloadWithoutRights tries them again.
+func (r *reader) reloadWithoutRights(ctx context.Context) error {
+	if len(r.withoutRights) == 0 || time.Since(r.triedRights) < rightsInterval {
+		return nil
+	}
+	r.triedRights = time.Now()
+	for id := range r.withoutRights {
+		if err := r.loadSubscription(ctx, r.matcher, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enqueue matches a batch of changes and puts deliveries into the queue.
+func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+	if err := r.reloadWithoutRights(ctx); err != nil {
+		return nil, err
+	}
+	var hits []hit
+	for start := 0; start < len(changes); {
+		// Up to the next change that changes who matches.
+		end := start
+		for end < len(changes) && !r.changesSubscribers(changes[end]) {
+			end++
+		}
+		some, err := r.matchChanges(ctx, changes[start:end])
+		if err != nil {
+			return nil, err
+		}
+		hits = append(hits, some...)
+		if end < len(changes) {
+			if err := r.applyChange(ctx, changes[end]); err != nil {
+				return nil, err
+			}
+			// A Subscription may be what another one is about.
+			some, err := r.matchChanges(ctx, changes[end:end+1])
+			if err != nil {
+				return nil, err
+			}
+			hits = append(hits, some...)
+			end++
+		}
+		start = end
+	}
+	if len(hits) == 0 {
+		return nil, nil
+	}
+	return func(ctx context.Context, tx pgx.Tx) error { return r.s.queue.add(ctx, tx, hits) }, nil
+}
+
+// matchChanges finds who changes are for.
+func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hit, error) {
+	var wanted []store.Change
+	previous := false
+	for _, c := range changes {
+		if r.matcher.wants(c.ResourceType) {
+			wanted = append(wanted, c)
+			previous = previous || r.matcher.needsPrevious(c.ResourceType)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	events, err := r.s.events(ctx, wanted, previous)
+	if err != nil {
+		return nil, err
+	}
+	hits, costly, err := r.s.match(ctx, r.matcher, events)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range costly {
+		if err := r.s.endCostly(ctx, sub.ID); err != nil {
+			return nil, err
+		}
+		r.matcher.remove(sub.ID)
+	}
+	return hits, nil
+}
+
+func (r *reader) changesSubscribers(c store.Change) bool {
+	switch c.ResourceType {
+	case "Subscription", "SubscriptionTopic", "SearchParameter":
+		return true
+	}
+	for _, k := range r.s.kinds {
+		if k.ResourceType() == c.ResourceType {
+			return true
+		}
+	}
+	return false
+}
+
+// applyChange follows a write that changes who matches.
+func (r *reader) applyChange(ctx context.Context, c store.Change) error {
+	if c.ResourceType == "SubscriptionTopic" || c.ResourceType == "SearchParameter" {
+		return r.load(ctx)
+	}
+	versions, err := r.s.Store.ChangedVersions(ctx, []store.VersionKey{c.Key()}, map[int64]string{c.Ref: c.ResourceType})
+	if err != nil {
+		return err
+	}
+	v, ok := versions[c.Key()]
+	if !ok {
+		return nil
+	}
+	if c.ResourceType == "Subscription" {
+		return r.loadSubscription(ctx, r.matcher, v.ID)
+	}
+	for _, k := range r.s.kinds {
+		if k.ResourceType() != c.ResourceType {
+			continue
+		}
+		list, err := k.Load(ctx, v.ID)
+		if err != nil {
+			return err
+		}
+		r.matcher.removePrefix(k.Prefix() + v.ID + "/")
+		for _, sub := range list {
+			r.put(r.matcher, sub)
+		}
+	}
+	return nil
+}
+
+// endCostly switches off a subscriber whose criteria cost more than questionTimeout, which
+// its status and the log tell. What it might have been told of is lost to it, and so it
+// does not go on as if nothing were missing.
+func (s *Service) endCostly(ctx context.Context, subscriber string) error {
+	s.Log.Warn("the criteria of a subscriber cost too much", "subscriber", subscriber, "limit", s.questionTimeout)
+	id, ok := strings.CutPrefix(subscriber, "Subscription/")
+	if !ok {
+		return nil
+	}
+	return s.transition(ctx, id, []string{"active", "error", "requested"}, "off", errCostly(s.questionTimeout).Error())
+}
+
+// errCostly refuses criteria that cost too much.
+func errCostly(limit time.Duration) error {
+	return outcome.New(outcome.CodeTooCostly, "the criteria cost more than %s to be held against what was written: make them narrower, or about fewer other resources", limit)
+}

@@ -1,0 +1,274 @@
+package notify
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/search"
+	"kiln/server/search/match"
+)
+
+// related are the resources that chains and _has of criteria are about: what the resources of
+// events refer to, and what refers to them. They are read once for all events and criteria of
+// a moment, however many those are, and then judged in memory.
+type related struct {
+	s       *Service
+	targets map[int64]*match.Resource // by ref; nil where there is none
+	sources map[string]*sources       // by type and keys
+	wanted  map[int64]struct{}        // targets to read
+}
+
+// sources are the resources of one type that refer under some keys to resources of events.
+type sources struct {
+	has    match.Has
+	of     map[int64][]*match.Resource // by the ref that is referred to
+	many   map[int64]bool              // there are more than maxFound: the database is asked
+	wanted map[int64]struct{}
+}
+
+func (s *Service) newRelated() *related {
+	return &related{s: s, targets: make(map[int64]*match.Resource), sources: make(map[string]*sources), wanted: make(map[int64]struct{})}
+}
+
+// want notes what deciding clauses about a resource needs.
+func (x *related) want(clauses []match.Clause, ref int64, r *match.Resource) {
+	for i := range clauses {
+		for _, m := range clauses[i].Any {
+			switch m := m.(type) {
+			case match.All:
+				x.want(m.Clauses, ref, r)
+			case match.Chain:
+				if m.CanonicalKeys != nil {
+					continue
+				}
+				for _, target := range x.referred(m, r) {
+					if _, ok := x.targets[target]; !ok {
+						x.wanted[target] = struct{}{}
+					}
+				}
+			case match.Has:
+				src := x.sourcesOf(m)
+				if _, ok := src.of[ref]; !ok && !src.many[ref] {
+					src.wanted[ref] = struct{}{}
+				}
+			}
+		}
+	}
+}
+
+// referred are the targets that r refers to under the keys of a chain.
+func (x *related) referred(m match.Chain, r *match.Resource) []int64 {
+	var list []int64
+	for _, target := range r.Index.Targets {
+		for _, key := range m.Keys {
+			if hasTerm(r, key.Term(fhir.Value(target))) {
+				list = append(list, target)
+				break
+			}
+		}
+	}
+	return list
+}
+
+func hasTerm(r *match.Resource, term int64) bool {
+	_, ok := slices.BinarySearch(r.Index.Terms, term)
+	return ok
+}
+
+func (x *related) sourcesOf(m match.Has) *sources {
+	name := []byte(m.Source)
+	for _, key := range m.Keys {
+		name = append(name, '\n')
+		for shift := 0; shift < 64; shift += 8 {
+			name = append(name, byte(uint64(key)>>shift))
+		}
+	}
+	src := x.sources[string(name)]
+	if src == nil {
+		src = &sources{has: m, of: make(map[int64][]*match.Resource), many: make(map[int64]bool), wanted: make(map[int64]struct{})}
+		x.sources[string(name)] = src
+	}
+	return src
+}
+
+// load reads what is wanted: one search for all targets, and one for each type and search
+// parameter of a _has, up to maxFound at a time.
+func (x *related) load(ctx context.Context) error {
+	for chunk := range slices.Chunk(keysOf(x.wanted), maxFound) {
+		for _, ref := range chunk {
+			x.targets[ref] = nil
+		}
+		list, err := x.search(ctx, &search.Query{Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: chunk}}}}, Count: maxFound})
+		if err != nil {
+			return err
+		}
+		for _, r := range list {
+			x.targets[int64(fhir.ValueReference(r.Type, r.ID))] = r
+		}
+	}
+	clear(x.wanted)
+	for _, src := range x.sources {
+		if err := x.loadSources(ctx, src, keysOf(src.wanted)); err != nil {
+			return err
+		}
+		clear(src.wanted)
+	}
+	return nil
+}
+
+// loadSources reads what refers to refs. Where that is more than maxFound it looks at fewer
+// refs at a time; more to a single one are the database's to judge.
+func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	var terms []int64
+	for _, ref := range refs {
+		for _, key := range src.has.Keys {
+			terms = append(terms, key.Term(fhir.Value(ref)))
+		}
+	}
+	list, err := x.search(ctx, &search.Query{
+		Type: src.has.Source, Types: []string{src.has.Source}, Count: maxFound + 1,
+		Clauses: []match.Clause{{Name: "_has", Any: []match.Match{match.Terms{Values: terms}}}},
+	})
+	if err != nil {
+		return err
+	}
+	if len(list) > maxFound {
+		if len(refs) == 1 {
+			src.many[refs[0]] = true
+			return nil
+		}
+		if err := x.loadSources(ctx, src, refs[:len(refs)/2]); err != nil {
+			return err
+		}
+		return x.loadSources(ctx, src, refs[len(refs)/2:])
+	}
+	for _, ref := range refs {
+		src.of[ref] = []*match.Resource{}
+		for _, r := range list {
+			if slices.ContainsFunc(src.has.Keys, func(k fhir.Key) bool { return hasTerm(r, k.Term(fhir.Value(ref))) }) {
+				src.of[ref] = append(src.of[ref], r)
+			}
+		}
+	}
+	return nil
+}
+
+// search finds resources with what they leave in the index.
+func (x *related) search(ctx context.Context, q *search.Query) ([]*match.Resource, error) {
+	q.Total = search.TotalNone
+	result, err := x.s.Store.Search(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*match.Resource, 0, len(result.Matches))
+	for _, v := range result.Matches {
+		var h held
+		if index := x.s.index(v, &h); index != nil {
+			list = append(list, &match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: index})
+		}
+	}
+	return list, nil
+}
+
+func keysOf(set map[int64]struct{}) []int64 {
+	list := make([]int64, 0, len(set))
+	for ref := range set {
+		list = append(list, ref)
+	}
+	return list
+}
+
+// decide judges clauses about a resource by what has been read, and reads what lies behind
+// it where a chain goes on. It is unknown where only the database can tell.
+func (x *related) decide(ctx context.Context, clauses []match.Clause, ref int64, r *match.Resource) (answer3, error) {
+	result := yes
+	for i := range clauses {
+		a, err := x.clause(ctx, &clauses[i], ref, r)
+		if err != nil {
+			return no, err
+		}
+		if result = result.and(a); result == no {
+			break
+		}
+	}
+	return result, nil
+}
+
+// clause judges one clause.
+func (x *related) clause(ctx context.Context, c *match.Clause, ref int64, r *match.Resource) (answer3, error) {
+	result := no
+	for _, m := range c.Any {
+		a, err := x.match(ctx, m, ref, r)
+		if err != nil {
+			return no, err
+		}
+		if result = result.or(a); result == yes {
+			break
+		}
+	}
+	if c.Not && result != unknown {
+		return is(result == no), nil
+	}
+	return result, nil
+}
+
+// match judges one match.
+func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.Resource) (answer3, error) {
+	alone := match.Clause{Any: []match.Match{m}}
+	switch alone.Holds(r) {
+	case match.Yes:
+		return yes, nil
+	case match.No:
+		return no, nil
+	}
+	switch m := m.(type) {
+	case match.All:
+		return x.decide(ctx, m.Clauses, ref, r)
+	case match.Chain:
+		if m.CanonicalKeys != nil {
+			return unknown, nil
+		}
+		var targets []*match.Resource
+		for _, target := range x.referred(m, r) {
+			if t := x.targets[target]; t != nil && slices.Contains(strings.Split(m.Target, "|"), t.Type) {
+				targets = append(targets, t)
+			}
+		}
+		return x.any(ctx, m.Clauses, targets)
+	case match.Has:
+		src := x.sourcesOf(m)
+		if src.many[ref] {
+			return unknown, nil
+		}
+		return x.any(ctx, m.Clauses, src.of[ref])
+	}
+	return unknown, nil
+}
+
+// any reports whether clauses hold for one of some resources.
+func (x *related) any(ctx context.Context, clauses []match.Clause, list []*match.Resource) (answer3, error) {
+	for _, r := range list {
+		if holds, open := match.Hold(clauses, r); holds {
+			x.want(open, int64(fhir.ValueReference(r.Type, r.ID)), r)
+		}
+	}
+	if err := x.load(ctx); err != nil {
+		return no, err
+	}
+	result := no
+	for _, r := range list {
+		a, err := x.decide(ctx, clauses, int64(fhir.ValueReference(r.Type, r.ID)), r)
+		if err != nil {
+			return no, err
+		}
+		if result = result.or(a); result == yes {
+			break
+		}
+	}
+	return result, nil
+}
