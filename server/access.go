@@ -10,32 +10,34 @@ import (
 	"kiln/server/access"
 	"kiln/server/admin"
 	"kiln/server/fhir"
-	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
 )
 
-// access builds what decides on requests that have a token.
-func (s *Server) access(i *interaction.Service) *access.Decider {
-	return &access.Decider{
-		Registry: i.Parameters.Current,
-		Options:  func(ctx context.Context) search.Options { return i.SearchOptions(ctx, false, nil) },
-		Patients: s.relatedPatients,
+// policySource knows the policies in force; its Decider decides on requests that have a
+// token.
+func (s *Server) policySource() *access.PolicySource {
+	return &access.PolicySource{
+		Store: s.Store,
+		Decider: &access.Decider{
+			Registry: s.Parameters.Current,
+			Options:  func(ctx context.Context) search.Options { return s.Service.SearchOptions(ctx, false, nil) },
+			Patients: s.relatedPatients,
+			Policies: func(ctx context.Context) (*access.Policies, error) { return s.policies.Current(ctx) },
+		},
+		DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny },
+		Logger:      s.Logger,
 	}
 }
 
-// policies knows and administers the policies in force.
-func (s *Server) policies(ctx context.Context) (*admin.Access, error) {
-	source := &access.PolicySource{Store: s.Store, Decider: s.Service.Access, DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny }, Logger: s.Logger}
-	s.Service.Access.Policies = source.Current
-	if s.Config.Auth.Enabled {
-		if err := source.Load(ctx); err != nil {
-			return nil, fmt.Errorf("read the access policies: %w", err)
-		}
-		s.background(source.Run)
-		admin.RegisterPolicies(s.Metrics, source)
+// startPolicies reads the policies, and follows their changes.
+func (s *Server) startPolicies(ctx context.Context) error {
+	if err := s.policies.Load(ctx); err != nil {
+		return fmt.Errorf("read the access policies: %w", err)
 	}
-	return &admin.Access{Decider: s.Service.Access, Policies: source, Store: s.Store}, nil
+	s.background(s.policies.Run)
+	admin.RegisterPolicies(s.Metrics, s.policies)
+	return nil
 }
 
 // relatedPatients are the patients of RelatedPerson/id, none where there is no such

@@ -44,20 +44,27 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		a.Reconfigure(context.Background(), was, is)
 		was = is
 	})
-	s.Service.Facts.OAuthURIs = func() map[string]string {
-		discovery := a.Discovery()
-		uris := make(map[string]string)
-		for name, field := range map[string]string{
-			"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
-			"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
-		} {
-			if uri, ok := discovery[field].(string); ok {
-				uris[name] = uri
-			}
-		}
-		return uris
-	}
 	return a, nil
+}
+
+// oauthURIs are the endpoints of the authorization server as the capability statement
+// names them; nil without authorization.
+func (s *Server) oauthURIs() map[string]string {
+	a, ok := s.authorizationServer.(interface{ Discovery() map[string]any })
+	if !ok {
+		return nil
+	}
+	discovery := a.Discovery()
+	uris := make(map[string]string)
+	for name, field := range map[string]string{
+		"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
+		"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
+	} {
+		if uri, ok := discovery[field].(string); ok {
+			uris[name] = uri
+		}
+	}
+	return uris
 }
 
 // authInForce is the section auth as administrators have set it last.

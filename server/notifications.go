@@ -10,38 +10,38 @@ import (
 	"kiln/server/rest"
 )
 
-// notifications builds subscriptions, webhooks and event streams, and starts their work.
-func (s *Server) notifications(handler *rest.Handler) (*notify.Service, error) {
-	n := &notify.Service{
+// notifications builds subscriptions, webhooks and event streams.
+func (s *Server) notifications(handler *rest.Handler) *notify.Service {
+	return &notify.Service{
 		Settings: func() *notify.Config { return &s.derived.Load().notifications },
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
+		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands},
 	}
-	if s.Service.Access != nil {
-		n.Rights = notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}
-	}
-	s.Service.LogRead = func(ctx context.Context, v fhir.Version) error {
-		if c := n.Settings(); !c.Enabled || !c.VRead {
-			return nil
-		}
-		return s.Store.LogRead(ctx, v)
-	}
-	s.Apps.Events = n
+}
+
+// startNotifications begins their work, for Apps too.
+func (s *Server) startNotifications() error {
+	n := s.notifier
 	n.AddKind(app.Subscribers{Platform: s.Apps, Rights: n.Rights})
 	if err := n.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	s.onClose(n.Close)
-	s.Service.Masks = n.Masks()
-	if err := s.Operations.Register(index.Operations, n.Operations()...); err != nil {
-		return nil, err
-	}
 	s.Settings.OnChange(func(c Config) {
 		s.Store.KeepChanges(c.notifications().Retention)
 		n.Reconfigured()
 	})
-	return n, nil
+	return s.Operations.Register(index.Operations, n.Operations()...)
+}
+
+// logRead makes the read of a version an event, where that is wanted.
+func (s *Server) logRead(ctx context.Context, v fhir.Version) error {
+	if c := &s.derived.Load().notifications; !c.Enabled || !c.VRead {
+		return nil
+	}
+	return s.Store.LogRead(ctx, v)
 }
 
 // ownerStands asks the authorization server whether a client and a user still have access,

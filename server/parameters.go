@@ -30,7 +30,6 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.profiles.store = s.Store
 	p := &searchparam.Service{
 		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract, BaseURLs: s.Config.baseURLs(),
 		NewID: newID, Now: time.Now, Logger: s.Logger,
@@ -40,7 +39,7 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 			s.Terminology.Forget()
 		},
 	}
-	s.profiles.registry = p.Current
+	s.profiles = &profiles{store: s.Store, registry: p.Current}
 	if err := p.Open(ctx); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 func (s *Server) searchRecorder() *searchshape.Recorder {
 	r := &searchshape.Recorder{Store: s.Store, Now: time.Now, Logger: s.Logger,
 		Slow: func() time.Duration { return time.Duration(s.now().Log.SlowSearchMS) * time.Millisecond }}
-	s.Service.Searched = r.Ran
 	s.background(func(ctx context.Context) {
 		tick := time.NewTicker(flushShapes)
 		defer tick.Stop()
@@ -58,12 +57,11 @@ func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
 	return job, err
 }
 
-// searches counts searches, suggests indexes and builds them.
+// searches shows what was counted of searches, suggests indexes and builds them.
 func (s *Server) searches() searchesPart {
-	recorder := s.searchRecorder()
 	wake := make(chan struct{}, 1)
 	s.background(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
-	return searchesPart{recorder, &searchshape.Advisor{Recorder: recorder, Store: s.Store, Now: time.Now, NewID: newID, Logger: s.Logger,
+	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: newID, Logger: s.Logger,
 		Registry: func() *search.Registry { return s.Parameters.Current() }}, wake}
 }
 

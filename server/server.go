@@ -22,17 +22,19 @@ import (
 	"kiln/definitions"
 	"kiln/gen/index"
 	"kiln/gen/r4"
-	"kiln/oauth"
 	"kiln/server/access"
 	"kiln/server/admin"
 	"kiln/server/app"
 	"kiln/server/audit"
+	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify"
 	"kiln/server/operation"
 	"kiln/server/postgres"
 	"kiln/server/ratelimit"
 	"kiln/server/rest"
 	"kiln/server/searchparam"
+	"kiln/server/searchshape"
 	"kiln/server/settings"
 	"kiln/server/store"
 	"kiln/server/telemetry"
@@ -64,10 +66,13 @@ type Server struct {
 	terminologyClient *http.Client
 	limiter           *ratelimit.Limiter
 	audit             *audit.Recorder
+	recorder          *searchshape.Recorder
+	policies          *access.PolicySource
+	notifier          *notify.Service
 	admin             *admin.Part
 	version           string
 	served            atomic.Int64 // requests
-	profiles          profiles     // that are stored
+	profiles          *profiles    // that are stored
 	closers           []func()     // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
@@ -105,10 +110,10 @@ type Authorization interface {
 	Close()
 }
 
-// New builds the parts of the service, each complete, from the bottom up; what they
-// start, Close stops.
+// New builds the parts of the service, each complete, from the bottom up: none is
+// changed by one that is built later. What they start, Close stops.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
-	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Streams: new(web.OpenStreams), Metrics: prometheus.NewRegistry()}
+	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Metrics: prometheus.NewRegistry(), tracing: telemetry.Tracing{Logger: o.Logger}}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -117,13 +122,12 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Store, err = s.openStore(ctx, o); err != nil {
 		return nil, err
 	}
-	s.tracing.Logger = o.Logger
-	s.terminologyClient = &http.Client{Transport: telemetry.Transport{Base: http.DefaultTransport, Tracing: &s.tracing, Name: "terminology"}}
 	s.onClose(s.tracing.Close)
 	if err := s.openSettings(ctx, o); err != nil { // what administrators have changed
 		return nil, err
 	}
 	c = s.Config
+	s.terminologyClient = &http.Client{Transport: telemetry.Transport{Base: http.DefaultTransport, Tracing: &s.tracing, Name: "terminology"}}
 	if s.Terminology, err = s.terminology(); err != nil { // what codes mean
 		return nil, err
 	}
@@ -131,44 +135,40 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Parameters, err = s.parameters(ctx); err != nil {
 		return nil, err
 	}
-	if s.Service, err = s.interactions(o); err != nil { // what FHIR means
-		return nil, err
-	}
-
-	s.audit = s.auditRecorder() // who did what
-
-	// The paths, each part its own; FHIR has all that is left.
-	s.limiter = &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
-		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
-	s.Streams.Enter = func(ctx context.Context, r *http.Request) (func(), error) {
+	s.recorder = s.searchRecorder()
+	s.policies = s.policySource() // who may do what
+	s.Service = s.interactions(o) // what FHIR means
+	s.audit = s.auditRecorder()   // who did what
+	s.limiter = s.rateLimiter()
+	s.Streams = &web.OpenStreams{Enter: func(ctx context.Context, r *http.Request) (func(), error) {
 		return s.limiter.Enter(ctx, r, ratelimit.Stream)
-	}
-	mux := s.mux()
-	s.admin = s.administration()
-	policies, err := s.policies(ctx)
-	if err != nil {
-		return nil, err
-	}
-	parts := []web.Part{s.admin, policies}
+	}}
 	if c.Auth.Enabled {
-		mux.Decided = s.decided
-		authorization, err := s.authorization(ctx, o)
-		if err != nil {
+		if err := s.startPolicies(ctx); err != nil {
 			return nil, err
 		}
-		s.authorizationServer = authorization
-		if a, ok := authorization.(*oauth.Server); ok {
-			s.Apps.Clients = &oauth.AppClients{Server: a}
+		if s.authorizationServer, err = s.authorization(ctx, o); err != nil {
+			return nil, err
 		}
-		mux.Verifier = authorization
-		parts = append(parts, authorization)
+	}
+	if s.Operations, err = s.operations(); err != nil {
+		return nil, err
 	}
 	fhir := s.fhir()
-	notifications, err := s.notifications(fhir)
-	if err != nil {
+	s.notifier = s.notifications(fhir)
+	s.Apps = s.apps(o)
+	if err := s.startNotifications(); err != nil {
 		return nil, fmt.Errorf("notifications: %w", err)
 	}
-	parts = append(parts, notifications, s.Apps, fhir)
+
+	// The paths, each part its own; FHIR has all that is left.
+	s.admin = s.administration()
+	parts := []web.Part{s.admin, &admin.Access{Decider: s.Service.Access, Policies: s.policies, Store: s.Store}}
+	if s.authorizationServer != nil {
+		parts = append(parts, s.authorizationServer)
+	}
+	parts = append(parts, s.notifier, s.Apps, fhir)
+	mux := s.mux()
 	for _, p := range parts {
 		p.Mount(mux)
 	}
@@ -259,10 +259,11 @@ func searchMemory(c SearchConfig) int64 {
 	return int64(c.MemoryMB) << 20
 }
 
-// interactions builds the FHIR interactions and operations.
-func (s *Server) interactions(o Options) (*interaction.Service, error) {
+// interactions builds the FHIR interactions. What is built on them later is asked for
+// when a request needs it.
+func (s *Server) interactions(o Options) *interaction.Service {
 	c := s.Config
-	i := &interaction.Service{
+	return &interaction.Service{
 		Model:          r4.Model,
 		Store:          s.Store,
 		Parameters:     s.Parameters,
@@ -272,32 +273,47 @@ func (s *Server) interactions(o Options) (*interaction.Service, error) {
 		BaseURLs:       c.baseURLs(),
 		Validator:      writesValidator{s},
 		Terminology:    s.Terminology,
-		Definition:     definition,
+		Definition:     s.definition,
+		Operations:     func() interaction.Operations { return s.Apps },
 		StoredProfiles: s.profiles.of,
-		Facts:          interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles},
-		Logger:         s.Logger,
+		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,
+			OAuthURIs: s.oauthURIs},
+		Access:   s.policies.Decider,
+		LogRead:  s.logRead,
+		Masks:    map[string]interaction.Mask{"Subscription": func(ctx context.Context, list []fhir.Version) error { return s.notifier.Mask(ctx, list) }},
+		Searched: s.recorder.Ran,
+		Logger:   s.Logger,
 	}
-	i.Access = s.access(i)
-	var err error
-	if s.Operations, err = operation.New(i, index.Operations); err != nil {
+}
+
+// operations builds the server's own operations.
+func (s *Server) operations() (*operation.Set, error) {
+	set, err := operation.New(s.Service, index.Operations)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.Operations.RegisterValidate(index.Operations, s.Validator, s.validation()); err != nil {
-		return nil, err
-	}
-	s.Apps = s.apps(i, o)
-	return i, nil
+	return set, set.RegisterValidate(index.Operations, s.Validator, s.validation())
+}
+
+// rateLimiter bounds what clients ask for.
+func (s *Server) rateLimiter() *ratelimit.Limiter {
+	return &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
+		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
 }
 
 // mux is the root of all paths, with what they have in common.
 func (s *Server) mux() *web.Mux {
-	return &web.Mux{
+	m := &web.Mux{
 		Limiter:  s.limiter,
 		Settings: func() *web.Settings { return &s.derived.Load().web },
 		Metrics:  web.NewMetrics(s.Metrics),
 		Tracing:  &s.tracing,
 		Logger:   s.Logger,
 	}
+	if s.authorizationServer != nil {
+		m.Verifier, m.Decided = s.authorizationServer, s.decided
+	}
+	return m
 }
 
 // auditRecorder records interactions and what administrators do.

@@ -342,11 +342,11 @@ func (p *Platform) index(v fhir.Version) *fhir.Index {
 	if len(v.Body) == 0 {
 		return nil
 	}
-	r, err := p.Store.Indexer.Decode(v.Body)
+	r, err := p.Store.Indexer().Decode(v.Body)
 	if err != nil {
 		return nil
 	}
-	x, _ := p.Store.Indexer.Index(v.ID, r)
+	x, _ := p.Store.Indexer().Index(v.ID, r)
 	return x
 }
 

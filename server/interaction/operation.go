@@ -48,9 +48,18 @@ type OperationParams struct {
 	From Reader
 }
 
+// operations are those in force, nil where none are served.
+func (s *Service) operations() Operations {
+	if s.Operations == nil {
+		return nil
+	}
+	return s.Operations()
+}
+
 // affects reports whether the operation of a Bundle entry changes something.
 func (s *Service) affects(t target) bool {
-	return s.Operations != nil && s.Operations.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
+	o := s.operations()
+	return o != nil && o.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
 }
 
 // Operation runs a $operation. One that there is not is not-supported, 404; one
@@ -60,37 +69,41 @@ func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, e
 	if err := s.may(ctx, access.Operation, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
-	if s.Operations == nil {
+	o := s.operations()
+	if o == nil {
 		return Response{}, outcome.NotSupported("there is no operation %s", clip(p.Name))
 	}
 	if p.From == nil {
 		p.From = s.Store
 	}
-	return s.Operations.Run(ctx, p)
+	return o.Run(ctx, p)
 }
 
 // OperationAccepts are the content types of an operation's body, nil where it is a
 // resource.
 func (s *Service) OperationAccepts(name string) []string {
-	if s.Operations == nil {
+	o := s.operations()
+	if o == nil {
 		return nil
 	}
-	return s.Operations.Accepts(name)
+	return o.Accepts(name)
 }
 
 // listed are the operations of a type, of the system with "".
 func (s *Service) listed(typ string) []OperationListing {
-	if s.Operations == nil {
+	o := s.operations()
+	if o == nil {
 		return nil
 	}
-	return s.Operations.Listed(typ)
+	return o.Listed(typ)
 }
 
 func (s *Service) operationsVersion() int64 {
-	if s.Operations == nil {
+	o := s.operations()
+	if o == nil {
 		return 0
 	}
-	return s.Operations.Version()
+	return o.Version()
 }
 
 // Serves reports whether a type has an operation; name is without its $.

@@ -39,8 +39,8 @@ type Service struct {
 	// Definition returns one of the definitions that the server is built with, as
 	// JSON; nil has none.
 	Definition func(typ, id string) (body []byte, ok bool, err error)
-	// Operations are the $operations that are served; nil serves none.
-	Operations Operations
+	// Operations returns the $operations that are served; nil serves none.
+	Operations func() Operations
 	// StoredProfiles are the canonicals of the profiles that are stored, by resource
 	// type, and a version that differs when they do; nil has none.
 	StoredProfiles func(ctx context.Context) (byType map[string][]string, version int64, err error)

@@ -37,7 +37,7 @@ func (s *Service) audit(f finished) *store.Write {
 	}
 	w := &store.Write{Method: fhir.POST, ResourceType: "AuditEvent", ID: s.Service.NewID(), Resource: r, Unlogged: true}
 	if w.Body, err = fhir.Splice(b, nil); err == nil {
-		w.Index, err = s.Store.Indexer.Index(w.ID, r)
+		w.Index, err = s.Store.Indexer().Index(w.ID, r)
 	}
 	if err != nil && w.Index == nil {
 		s.Log.Error("make an AuditEvent", "error", err)

@@ -284,10 +284,10 @@ func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
 	if !h.read {
 		h.read = true
 		if len(v.Body) > 0 {
-			if r, err := s.Store.Indexer.Decode(v.Body); err == nil {
+			if r, err := s.Store.Indexer().Decode(v.Body); err == nil {
 				h.resource = r
 				// What a parameter cannot be evaluated on has the entries of the others.
-				h.index, _ = s.Store.Indexer.Index(v.ID, r)
+				h.index, _ = s.Store.Indexer().Index(v.ID, r)
 			}
 		}
 	}

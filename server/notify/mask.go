@@ -7,7 +7,6 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
-	"kiln/server/interaction"
 )
 
 // masked stands for the value of a header that somebody may not read.
@@ -25,14 +24,9 @@ func isMasked(text string) bool {
 	return strings.TrimSpace(value) == masked
 }
 
-// Masks are those of the resources that the service knows.
-func (s *Service) Masks() map[string]interaction.Mask {
-	return map[string]interaction.Mask{"Subscription": s.mask}
-}
-
-// mask implements interaction.Mask: what channel.header holds is for the owner alone, and
+// Mask is the interaction.Mask of Subscriptions: what channel.header holds is for the owner alone, and
 // of versions from before the owner for nobody.
-func (s *Service) mask(ctx context.Context, versions []fhir.Version) error {
+func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
 	p := access.From(ctx)
 	var ids []string
 	for _, v := range versions {

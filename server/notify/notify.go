@@ -124,8 +124,8 @@ func (s *Service) NewRule(ctx context.Context, typ string, kinds Kinds, query st
 	return r, nil
 }
 
-// Start begins to follow the change log and to work on the queue. Hooks of the Store
-// are set before anything is written.
+// Start begins to follow the change log, writes of Subscriptions, and to work on the
+// queue.
 func (s *Service) Start() error {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
@@ -138,15 +138,12 @@ func (s *Service) Start() error {
 	s.queue = newQueue(s)
 	s.hub = newHub(s)
 	s.life = newLife(s)
-	if s.Store.Hooks == nil {
-		s.Store.Hooks = make(map[string]store.Hook)
-	}
-	s.Store.Hooks["Subscription"] = store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
+	s.Store.Follow("Subscription", store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
 		if changed {
 			s.life.wakeUp()
 			s.queue.wakeUp()
 		}
-	}}
+	}})
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
 	s.stop = stop

@@ -48,7 +48,7 @@ func (s *Service) redraft(id string, r *r4.Subscription) (*fhir.Body, *fhir.Inde
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	index, err := s.Store.Indexer.Index(id, again)
+	index, err := s.Store.Indexer().Index(id, again)
 	return body, index, again, err
 }
 

@@ -79,11 +79,8 @@ func (s *Service) Open(ctx context.Context) error {
 	s.wake = make(chan struct{}, 1)
 	s.fingerprints = s.Base.Fingerprints()
 	s.current.Store(s.first())
-	s.Store.Indexer = s
-	if s.Store.Hooks == nil {
-		s.Store.Hooks = make(map[string]store.Hook)
-	}
-	s.Store.Hooks["SearchParameter"] = store.Hook{InTx: s.InTx, Committed: s.Committed}
+	s.Store.IndexBy(s)
+	s.Store.Follow("SearchParameter", store.Hook{InTx: s.InTx, Committed: s.Committed})
 	written := store.Hook{
 		InTx: func(ctx context.Context, t *store.Tx, _ []*store.Write) (bool, error) {
 			return true, t.BumpDefinitions(ctx)
@@ -95,7 +92,7 @@ func (s *Service) Open(ctx context.Context) error {
 		},
 	}
 	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem"} {
-		s.Store.Hooks[typ] = written
+		s.Store.Follow(typ, written)
 	}
 	err := s.Refresh(ctx)
 	if err != nil && s.current.Load().otherBuild != nil {

@@ -52,7 +52,8 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 	ctx := context.Background()
 	a, at := open(t)
 	b := openAt(t, at)
-	a.Indexer, b.Indexer = compiled{}, compiled{}
+	a.IndexBy(compiled{})
+	b.IndexBy(compiled{})
 	for _, s := range []*store.Store{a, b} {
 		s.SetSearchLimit(20)
 	}

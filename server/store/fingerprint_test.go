@@ -120,13 +120,13 @@ func TestReindexStopsWhereNobodyKnows(t *testing.T) {
 	x := follow(s)
 	write(t, s, x.write(t, "Basic", "a", "en"))
 	bump(t, s, 0)
-	s.Indexer = refusing{x}
+	s.IndexBy(refusing{x})
 	var err error
 	for err == nil {
 		_, _, err = s.Reindex(context.Background())
 	}
 	wantStatus(t, err, 503)
-	s.Indexer = x
+	s.IndexBy(x)
 	work(t, s)
 	jobs, err := s.ReindexJobs(context.Background())
 	if err != nil || len(jobs) != 1 || jobs[0].Failed != 0 || jobs[0].Changed != 1 {

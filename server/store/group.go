@@ -46,8 +46,8 @@ const (
 // prepare does what can be done before a transaction: everything, for a create
 // with an id of the server's.
 func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
-	if s.Indexer != nil {
-		if err := s.Indexer.Err(); err != nil { // of a delete, too, which has no index
+	if s.Indexer() != nil {
+		if err := s.Indexer().Err(); err != nil { // of a delete, too, which has no index
 			return nil, err
 		}
 	}

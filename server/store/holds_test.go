@@ -66,7 +66,7 @@ func holding(t testing.TB, s *store.Store, q *search.Query, resources []match.Re
 // every search parameter. Contract: Design, "Imports" (access asks sees).
 func TestHoldsAgreesWithSQL(t *testing.T) {
 	s, _ := open(t)
-	s.Indexer = compiled{}
+	s.IndexBy(compiled{})
 	c := newCorpus(11, 300, 1500)
 	c.load(t, s)
 	stored := judged(t, s, "Patient", "Observation")

@@ -21,14 +21,42 @@ type Hook struct {
 	Committed func(ctx context.Context, changed bool)
 }
 
+// Follow makes a hook follow the writes of a resource type, in place of the one before.
+// Writes that run have either.
+func (s *Store) Follow(resourceType string, h Hook) {
+	for {
+		was := s.hooks.Load()
+		next := map[string]Hook{resourceType: h}
+		if was != nil {
+			for typ, other := range *was {
+				if typ != resourceType {
+					next[typ] = other
+				}
+			}
+		}
+		if s.hooks.CompareAndSwap(was, &next) {
+			return
+		}
+	}
+}
+
+// hooksByType are the hooks by resource type.
+func (s *Store) hooksByType() map[string]Hook {
+	if m := s.hooks.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
 // hooked reports whether one of the writes has a hook, and so needs a transaction
 // of its own.
 func (s *Store) hooked(ws []*Write) bool {
-	if len(s.Hooks) == 0 {
+	hooks := s.hooksByType()
+	if len(hooks) == 0 {
 		return false
 	}
 	for _, w := range ws {
-		if _, ok := s.Hooks[w.ResourceType]; ok {
+		if _, ok := hooks[w.ResourceType]; ok {
 			return true
 		}
 	}
@@ -37,12 +65,13 @@ func (s *Store) hooked(ws []*Write) bool {
 
 // runHooks runs the hooks of what was written.
 func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
-	if len(t.store.Hooks) == 0 {
+	hooks := t.store.hooksByType()
+	if len(hooks) == 0 {
 		return nil
 	}
 	var of map[string][]*Write
 	for _, e := range entries {
-		if _, ok := t.store.Hooks[e.w.ResourceType]; ok && e.action != nothing {
+		if _, ok := hooks[e.w.ResourceType]; ok && e.action != nothing {
 			if of == nil {
 				of = make(map[string][]*Write)
 			}
@@ -50,7 +79,7 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 		}
 	}
 	for typ, ws := range of {
-		h := t.store.Hooks[typ]
+		h := hooks[typ]
 		if h.InTx == nil {
 			continue
 		}
@@ -69,7 +98,7 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 // prepareHooks runs Before of the hooks of what is to be written. Their WriteErrors count
 // in all of ws.
 func (t *Tx) prepareHooks(ctx context.Context, ws []*Write) error {
-	for typ, h := range t.store.Hooks {
+	for typ, h := range t.store.hooksByType() {
 		if h.Before == nil {
 			continue
 		}
@@ -97,7 +126,7 @@ func (t *Tx) prepareHooks(ctx context.Context, ws []*Write) error {
 // committed tells the hooks of a transaction that it is.
 func (t *Tx) committed(ctx context.Context) {
 	for typ, changed := range t.hooks {
-		if h := t.store.Hooks[typ]; h.Committed != nil {
+		if h := t.store.hooksByType()[typ]; h.Committed != nil {
 			h.Committed(ctx, changed)
 		}
 	}

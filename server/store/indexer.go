@@ -35,6 +35,24 @@ type Indexer interface {
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
 }
 
+// IndexBy makes the Store ask i for index entries from now on; until then, and with nil,
+// writes whose index is outdated are refused.
+func (s *Store) IndexBy(i Indexer) {
+	if i == nil {
+		s.indexer.Store(nil)
+		return
+	}
+	s.indexer.Store(&i)
+}
+
+// Indexer returns who makes index entries, nil for nobody.
+func (s *Store) Indexer() Indexer {
+	if i := s.indexer.Load(); i != nil {
+		return *i
+	}
+	return nil
+}
+
 // outdated reports whether the transaction was ended because an index was made
 // by search parameters that have changed since.
 func outdated(err error) bool {
@@ -50,14 +68,14 @@ var errOutdated = errors.New("store: the search parameters have changed")
 // renew makes the indexes of writes anew, by search parameters that are as new as
 // the database.
 func (s *Store) renew(ctx context.Context, ws ...*Write) error {
-	if s.Indexer == nil {
+	if s.Indexer() == nil {
 		return nil
 	}
 	for i, w := range ws {
 		if w.Index == nil || w.Resource == nil {
 			continue
 		}
-		x, err := s.Indexer.Index(w.ID, w.Resource)
+		x, err := s.Indexer().Index(w.ID, w.Resource)
 		if err != nil {
 			return &WriteError{i, err}
 		}
@@ -68,10 +86,10 @@ func (s *Store) renew(ctx context.Context, ws ...*Write) error {
 
 // refresh is Indexer.Refresh.
 func (s *Store) refresh(ctx context.Context) error {
-	if s.Indexer == nil {
+	if s.Indexer() == nil {
 		return errOutdated
 	}
-	return s.Indexer.Refresh(ctx)
+	return s.Indexer().Refresh(ctx)
 }
 
 // renewUnit is refresh and renew for the entries of a unit.

@@ -59,7 +59,7 @@ func least(values []string, descending bool) *string {
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 func TestSortByTokenReferenceURI(t *testing.T) {
 	s, _ := open(t)
-	s.Indexer = compiled{}
+	s.IndexBy(compiled{})
 	c := newCorpus(11, 60, 500)
 	c.load(t, s)
 	values := map[string]func(o *observation) []string{
@@ -146,7 +146,7 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 func TestSortHoldsWhileOthersWrite(t *testing.T) {
 	for _, limit := range []int{0, 3} {
 		s, _ := open(t)
-		s.Indexer = compiled{}
+		s.IndexBy(compiled{})
 		s.SetSearchLimit(limit)
 		observation := func(i int, status string) *store.Write {
 			return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%02d","status":%q,"code":{"text":"t"}}`, i, status))
@@ -185,7 +185,7 @@ func TestSortHoldsWhileOthersWrite(t *testing.T) {
 // TestSortOrders sorts values of every form that a token, a reference or a uri has.
 func TestSortOrders(t *testing.T) {
 	s, _ := open(t)
-	s.Indexer = compiled{}
+	s.IndexBy(compiled{})
 	var ws []*store.Write
 	for _, text := range []string{
 		`{"resourceType":"Patient","id":"a","active":true,"identifier":[{"system":"s2","value":"1"}],"telecom":[{"system":"phone","value":"555"}],"meta":{"source":"urn:b"}}`,

@@ -182,7 +182,7 @@ type stale struct {
 }
 
 func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
-	if s.Indexer == nil {
+	if s.Indexer() == nil {
 		return false, nil
 	}
 	err = s.InTx(ctx, func(t *Tx) error {
@@ -273,11 +273,11 @@ func (s *Store) indexStored(r db.ReindexResourcesRow) (*fhir.Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	resource, err := s.Indexer.Decode(body)
+	resource, err := s.Indexer().Decode(body)
 	if err != nil {
 		return nil, err
 	}
-	return s.Indexer.Index(r.ID, resource)
+	return s.Indexer().Index(r.ID, resource)
 }
 
 // repair writes the indexes of resources that still have the version they were

@@ -27,7 +27,7 @@ type indexer struct {
 
 func follow(s *store.Store) *indexer {
 	x := &indexer{store: s}
-	s.Indexer = x
+	s.IndexBy(x)
 	return x
 }
 
@@ -158,7 +158,7 @@ func TestOutdatedWritesAreDoneAgain(t *testing.T) {
 	}
 
 	// Without anybody who could make the index anew the write is refused.
-	b.Indexer = nil
+	b.IndexBy(nil)
 	err := b.Write(context.Background(), put(t, "Basic", "lost", "en"))
 	wantStatus(t, err, http.StatusConflict)
 	_, err = b.Read(context.Background(), "Basic", "lost")

@@ -50,10 +50,10 @@ func (v searchable) Bodies() strategy.Bodies { return pageBodies.Get().(*bodies)
 func (v searchable) DecodeBody(stored []byte) ([]byte, error) { return decodeBody(stored) }
 
 func (v searchable) Resources() strategy.Resources {
-	if v.s.Indexer == nil {
+	if v.s.Indexer() == nil {
 		return nil
 	}
-	return v.s.Indexer
+	return v.s.Indexer()
 }
 
 // Searcher answers the searches: what it remembers can be looked at and forgotten.

@@ -677,7 +677,7 @@ func ids(r *store.SearchResult) []string {
 // by offset must be the same sequence.
 func TestRandomSearches(t *testing.T) {
 	s, _ := open(t)
-	s.Indexer = compiled{}
+	s.IndexBy(compiled{})
 	c := newCorpus(1, 150, 900)
 	c.load(t, s)
 	n := 200
@@ -894,7 +894,7 @@ func TestNoSequentialScan(t *testing.T) {
 // Spec: https://hl7.org/fhir/R4/search.html#include.
 func TestIncludes(t *testing.T) {
 	s, _ := open(t)
-	s.Indexer = compiled{}
+	s.IndexBy(compiled{})
 	var ws []*store.Write
 	for _, text := range []string{
 		`{"resourceType":"Organization","id":"a","partOf":{"reference":"Organization/b"}}`,

@@ -46,10 +46,8 @@ type Config struct {
 // Store is one server's way to the data. It is safe for concurrent use; any
 // number of Stores, in any number of processes, may work on one database.
 type Store struct {
-	// Indexer and Hooks, by resource type, are set before first use; both may be
-	// nil.
-	Indexer Indexer
-	Hooks   map[string]Hook
+	hooks   atomic.Pointer[map[string]Hook] // by resource type; the map is never changed
+	indexer atomic.Pointer[Indexer]         // nil until IndexBy
 
 	liveness *liveness
 	pool     *pgxpool.Pool

@@ -205,7 +205,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 			return err
 		}
 	}
-	if len(t.store.Hooks) > 0 {
+	if len(t.store.hooksByType()) > 0 {
 		if err := t.prepareHooks(ctx, ws); err != nil {
 			return err
 		}
