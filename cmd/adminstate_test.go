@@ -10,6 +10,7 @@ import (
 )
 
 // Each command of kiln admin asks its endpoint.
+// Contract, Operations: every endpoint of the table with `kiln admin …`.
 func TestAdminCommands(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ command, want string }{

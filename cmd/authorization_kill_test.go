@@ -384,6 +384,7 @@ func (f *codeFlow) once(first *tokenAnswer, form url.Values) {
 // processes on one database: nothing is usable twice, nothing is lost that was answered,
 // and the user can go on with the other server. KILN_KILLS=all takes every statement,
 // before and after it; else a few are drawn.
+// Contract, Authorization 3: codes and refresh tokens, one use, when a server is killed between two steps.
 func TestKilledWithinTheCodeFlow(t *testing.T) {
 	t.Parallel()
 	database := storetest.New(t)

@@ -13,6 +13,8 @@ import (
 
 // Every command of the guide works, in the guide's order, beside a running server; and
 // every piece of configuration is one that a server starts with: docs/authorization.md.
+// Contract, Authorization 2: `kiln admin client|user|key|apikey` on the database itself; an API key stands
+// alone on the last line; 5: `kiln token explain`.
 func TestAuthorizationGuide(t *testing.T) {
 	t.Parallel()
 	database, address := storetest.New(t), freeAddress(t)

@@ -37,6 +37,8 @@ func (s *said) String() string {
 // kiln serve --demo: authorization on an empty database, made-up patients, users with
 // printed passwords, curl lines that work, and a launch simulator from the choice of the
 // patient to the app. Contract: docs/contract.md, Authorization, Shape.
+// Contract, Authorization 1: `kiln serve --demo`: users with one-time passwords, clients, the `curl` lines;
+// refused on a non-empty database and off loopback.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	database, address := storetest.New(t), freeAddress(t)

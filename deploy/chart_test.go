@@ -120,6 +120,7 @@ func at(v any, path string) any {
 
 // The chart renders; its servers are locked up, found by their service, and
 // configured by keys that there are.
+// Contract, Operations: deploy: the Helm chart.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	objects := render(t, nil)

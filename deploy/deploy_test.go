@@ -16,6 +16,7 @@ import (
 )
 
 // systemd takes the unit, but for the binary that is not installed here.
+// Contract, Operations: deploy: the systemd unit.
 func TestUnit(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("systemd-analyze")
@@ -43,6 +44,7 @@ func TestUnit(t *testing.T) {
 }
 
 // The image runs as a user without rights, from fixed bases, by a static binary.
+// Contract, Operations: deploy: a Dockerfile (static binary, non-root).
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("Dockerfile")
@@ -72,6 +74,7 @@ func TestDockerfile(t *testing.T) {
 
 // Compose's file can be read, its server is locked up, and each KILN_ variable of it
 // is a key of the configuration.
+// Contract, Operations: deploy: a compose file with PostgreSQL.
 func TestCompose(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("compose.yaml")

@@ -51,6 +51,7 @@ func balanced(expr string) bool {
 // and every alert is explained in docs/operate.md. (promtool is not among the
 // packages of Debian's stable release, and Prometheus as a library would be the
 // largest dependency: expressions are checked for their names and brackets only.)
+// Contract, Operations: telemetry: a Grafana dashboard and alert rules in `deploy/`.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	operate, err := os.ReadFile("../docs/operate.md")

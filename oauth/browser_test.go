@@ -179,6 +179,7 @@ func (c *chromium) look(page string) {
 // Authorization, Endpoints: the pages in a real browser, by keyboard alone and
 // without a word in the console; the policy of the pages lets the browser go on to
 // the app.
+// Contract, Authorization 3: forms work without script; readable on a phone and by keyboard.
 func TestPagesInABrowser(t *testing.T) {
 	t.Parallel()
 	c := openChromium(t)

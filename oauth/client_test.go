@@ -98,6 +98,8 @@ func (s *service) backend(assertion string, more ...string) *answer {
 
 // private_key_jwt: iss = sub = client, aud, at most five minutes, jti once for each
 // iss, on whatever server.
+// Contract, Authorization 3: `private_key_jwt`: `iss` = `sub` = client, `aud`, five minutes with 30 s of
+// leeway, `jti` once for each `iss`.
 func TestPrivateKeyJWT(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -213,6 +215,8 @@ func hmacSigned(t testing.TB, k keyPair, claims map[string]any) string {
 }
 
 // A JWKS server that hangs, lies or grows; one that rotates its key.
+// Contract, Authorization 3: `private_key_jwt`: `jwksUri`, fetched with limits, cached, again on an unknown
+// `kid`; a private address only with `auth.allow_private_networks`.
 func TestJWKSURI(t *testing.T) {
 	t.Parallel()
 	first, second := newKeyPair(t, "k1"), newKeyPair(t, "k2")
@@ -286,6 +290,11 @@ func TestJWKSURI(t *testing.T) {
 }
 
 // client_secret_basic and client_secret_post; what client_credentials gives.
+// Contract, Authorization 3: `client_credentials`: `system/…`, `admin`; no refresh token; 401 with
+// `WWW-Authenticate` where Basic was tried.
+// Contract, Authorization 2: client: `clientSecret` answered once, made or chosen; `accessTokenLifetime`; a
+// registered scope covers narrower ones.
+// Contract, Authorization 4: well formed but not allowed is left out of the grant.
 func TestClientCredentials(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -368,6 +377,8 @@ func TestClientCredentials(t *testing.T) {
 
 // Introspection: own tokens; any with mayIntrospect or an admin token; inactive
 // alone for anything else.
+// Contract, Authorization 3: `/auth/introspect`: own tokens, any with `mayIntrospect`, an admin token;
+// `{"active":false}` alone.
 func TestIntrospect(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -408,6 +419,7 @@ func TestIntrospect(t *testing.T) {
 }
 
 // golang.org/x/oauth2 and coreos/go-oidc, driven end to end.
+// Contract, Authorization 3: discovery, token, userinfo, by clients of others.
 func TestRealClients(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -13,6 +13,8 @@ import (
 
 // A public app signs a clinician in, who picks a patient: docs/contract.md,
 // Authorization, Endpoints.
+// Contract, Authorization 3: token answer (`access_token`, numeric `expires_in`, `scope`, `id_token`,
+// `patient`; no-store), access token (JWT `at+jwt`, its claims, no personal data), `/auth/userinfo`.
 func TestCodeFlow(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -64,6 +66,8 @@ func TestCodeFlow(t *testing.T) {
 
 // The page comes after the checks; without client and redirect_uri nothing is
 // redirected.
+// Contract, Authorization 3: `GET|POST /auth/authorize`: client and redirect_uri, exact string, loopback
+// redirects may differ in port, else an HTML 400.
 func TestAuthorizeRefusesWithoutRedirect(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -109,6 +113,9 @@ func TestAuthorizeRefusesWithoutRedirect(t *testing.T) {
 
 // Each parameter missing, doubled, altered: told by redirect with error,
 // error_description, state and iss, before anybody sees a page.
+// Contract, Authorization 3: `GET|POST /auth/authorize`: everything is checked before the login page, by
+// redirect: response_type, state, PKCE, `aud`, scopes, launch; `request` and `request_uri` are refused.
+// Contract, Authorization 4: grammar: malformed is `invalid_scope`; nothing left is `invalid_scope`.
 func TestAuthorizeRefusesByRedirect(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -202,6 +209,7 @@ func TestAuthorizeRefusesByRedirect(t *testing.T) {
 }
 
 // Codes: one minute, one use; the parameters of the exchange.
+// Contract, Authorization 3: codes: URL-safe, one minute, one use; errors by RFC 6749 section 5.2.
 func TestExchangeRefuses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -247,6 +255,7 @@ func TestExchangeRefuses(t *testing.T) {
 }
 
 // A second use of a code revokes what the first gave, on the other server too.
+// Contract, Authorization 3: codes: a second use revokes what the first gave.
 func TestCodeReplay(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -280,6 +289,7 @@ func eventually(t testing.TB, limit time.Duration, done func() bool) {
 }
 
 // Fifty at a time, on two servers: exactly one wins.
+// Contract, Authorization 3: codes, one use; refresh rotates: on two servers, 50 at a time.
 func TestOnceAtATime(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -315,6 +325,8 @@ func TestOnceAtATime(t *testing.T) {
 }
 
 // Refresh rotates, with ten seconds of grace; scope and client.
+// Contract, Authorization 3: refresh rotates; a reuse within 10 s; a wider scope; a public client may leave
+// out `client_id`; `refresh_token` only for `offline_access` or `online_access`.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -373,6 +385,8 @@ func TestRefresh(t *testing.T) {
 
 // Tokens end: by time, revocation, logout, and when user or client are disabled or
 // the password changes; on the other server within a second.
+// Contract, Authorization 3: revoking (RFC 7009; logout; user or client disabled; password changed) works at
+// once on the server that did it, soon on the others; `/auth/logout` POST.
 func TestTokensEnd(t *testing.T) {
 	t.Parallel()
 	s := start(t)

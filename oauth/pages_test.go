@@ -13,6 +13,8 @@ import (
 )
 
 // Cookies, tokens of forms, headers of pages.
+// Contract, Authorization 3: forms: hidden `session_id`, `csrf_token`, `action`; one checkbox each, unticked
+// is not granted; `oauth_session`; strict CSP with `form-action`, `frame-ancestors`, no-store.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -103,6 +105,8 @@ func TestForms(t *testing.T) {
 }
 
 // Five failures lock the name from that address; unknown names alike; the lock ends.
+// Contract, Authorization 2: user: five failures lock that name from that address for five minutes; unknown
+// names alike.
 func TestLockout(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -130,6 +134,9 @@ func TestLockout(t *testing.T) {
 }
 
 // A remembered consent skips the page, never the picker; prompt, max_age, login_hint.
+// Contract, Authorization 3: a remembered consent skips the consent page, never the picker; `prompt`,
+// `max_age`, `login_hint`.
+// Contract, Authorization 2: client: `trusted` has no consent screen.
 func TestConsentAndPrompt(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -184,6 +191,8 @@ func TestConsentAndPrompt(t *testing.T) {
 }
 
 // The pickers search, and show only what the user may see.
+// Contract, Authorization 3: the patient picker searches (`action=search`, `q`, `birthdate`) and shows only
+// what the user may see; a Patient gets that one; then the encounter picker.
 func TestPickers(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -228,6 +237,8 @@ func TestPickers(t *testing.T) {
 }
 
 // POST /auth/launch: single use, five minutes, bound to client and user.
+// Contract, Authorization 3: `POST /auth/launch`: its fields, 201, single use, five minutes, bound to client
+// and user.
 func TestLaunch(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -290,6 +301,9 @@ func TestLaunch(t *testing.T) {
 
 // /admin/clients and /admin/users: create, show, update, disable, delete; only with
 // an admin token.
+// Contract, Authorization 2: `/admin/clients`, `/admin/users`: list, create, show, `PUT`, `PATCH`, delete,
+// `…/secret`, `…/password`; lifetimes; client and user fields that are refused; API keys end by revocation
+// and time.
 func TestManage(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -388,6 +402,8 @@ func TestManage(t *testing.T) {
 
 // Keys: RS256 for ID tokens, the configured one for access tokens; the next is
 // published before it signs, the last after; every server agrees.
+// Contract, Authorization 2: signing keys: algorithm, rotation, published before and after; all servers
+// agree.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *oauth.Options) { o.Config.Signing.EncryptionKey = "a passphrase" })
@@ -443,6 +459,7 @@ func TestKeyRotation(t *testing.T) {
 
 // Keys that were made in the clear are sealed at the next start with an encryption
 // key, and sign on; a server that runs without it keeps those that it has read.
+// Contract, Authorization 2: signing keys: encrypted when `auth.signing.encryption_key` is set.
 func TestKeysAreSealedLater(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -478,6 +495,8 @@ func TestKeysAreSealedLater(t *testing.T) {
 }
 
 // Discovery lists exactly what is on; issuers that are refused at start.
+// Contract, Authorization 3: discovery; capabilities listed are exactly those that are on; an http issuer off
+// loopback is refused at start unless `auth.allow_http`.
 func TestDiscoveryAndIssuer(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *oauth.Options) {
@@ -522,6 +541,8 @@ func TestDiscoveryAndIssuer(t *testing.T) {
 
 // Sign-in with another OpenID provider, and tokens of a trusted issuer: both are
 // played by a second server.
+// Contract, Authorization 5: `auth.federation.providers[]`: "Sign in with …", code, PKCE, nonce,
+// `auto_provision`; `trusted_issuers[]`: verified by JWKS, `aud` checked, scopes mapped.
 func TestFederation(t *testing.T) {
 	t.Parallel()
 	theirs := start(t)
@@ -578,6 +599,7 @@ func TestFederation(t *testing.T) {
 }
 
 // Dynamic registration, where it is on.
+// Contract, Authorization 2: dynamic registration (RFC 7591) at `/auth/register`.
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *oauth.Options) { o.Config.Smart.DynamicRegistrationEnabled = true })
@@ -602,6 +624,8 @@ func TestRegister(t *testing.T) {
 }
 
 // auth.bootstrap makes what is absent and leaves alone what is present.
+// Contract, Authorization 2: `auth.bootstrap.clients[]` and `.users[]`: made when absent, left alone when
+// present.
 func TestBootstrap(t *testing.T) {
 	t.Parallel()
 	boot := func(name string) func(o *oauth.Options) {

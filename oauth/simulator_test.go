@@ -15,6 +15,7 @@ import (
 // The launch simulator in a real browser, by keyboard alone: app, patient and encounter
 // are chosen, launched from the EHR and standalone; what the app was given is shown.
 // Contract: docs/contract.md, Authorization, Shape (kiln serve --demo).
+// Contract, Authorization 1: `kiln serve --demo`: a launch simulator at `/launch`.
 func TestLaunchSimulatorInABrowser(t *testing.T) {
 	t.Parallel()
 	c := openChromium(t)

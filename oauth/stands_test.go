@@ -11,6 +11,7 @@ import (
 
 // Notifications, Access: what is kept for an owner ends with the token, the user, the
 // client or the API key that it was written with; not with the token's hour.
+// Contract, Authorization 3: revoking: what was given to a revoked owner ends.
 func TestStands(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -52,6 +52,7 @@ func certificate(t *testing.T, dir string, serial int64) (certFile, keyFile stri
 }
 
 // Operations, TLS: the files are reloaded when they change; TLS 1.2 and newer.
+// Contract, Operations: TLS: `server.tls.cert_file`, `key_file`, reloaded when they change; TLS 1.2+.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -103,6 +104,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// Contract, Operations: TLS: optional client CA.
 func TestTLSClientCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -139,6 +141,7 @@ func TestTLSClientCA(t *testing.T) {
 	}
 }
 
+// Contract, Operations: TLS: what of `server.tls` is refused.
 func TestTLSConfig(t *testing.T) {
 	for name, c := range map[string]TLSConfig{
 		"a certificate alone":      {CertFile: "x"},
@@ -153,6 +156,8 @@ func TestTLSConfig(t *testing.T) {
 }
 
 // Operations: request headers are at most 64 kB, connections are bounded.
+// Contract, Operations: request headers within 10 s and 64 kB, idle connections end after 120 s, connections
+// are bounded.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	plain, err := net.Listen("tcp", "127.0.0.1:0")

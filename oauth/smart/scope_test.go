@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// Contract, Authorization 4: grammar: v2 with `?search`, v1 `.read` = `rs`, `.write` = `cud`, `.*` = `cruds`,
+// `*.*`.
 func TestParseScope(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
@@ -32,6 +34,7 @@ func TestParseScope(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 4: grammar: what is malformed.
 func TestParseScopeMalformed(t *testing.T) {
 	for _, text := range []string{
 		"", "patient", "patient/", "patient/Observation", "patient/Observation.", "patient/.rs", "/Observation.rs",
@@ -74,6 +77,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 2: a registered scope covers narrower ones.
 func TestCovers(t *testing.T) {
 	for _, tt := range []struct {
 		name, wider, narrower string

@@ -7,6 +7,7 @@ import (
 	"kiln/server/outcome"
 )
 
+// Contract, Authorization 1: `auth.enabled` false: loopback only.
 func TestCheckListen(t *testing.T) {
 	for _, tt := range []struct {
 		name, address string

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"kiln/oauth/smart"
@@ -23,6 +24,9 @@ type Principal struct {
 	Origins   []string  // origins whose pages may read answers to the token; none: those of the server
 	Expires   time.Time // zero: never (API key)
 	open      bool
+	// rights are those of earlier requests of the principal, where those of this one
+	// are the same.
+	rights atomic.Pointer[rememberedRights]
 }
 
 // Open is the principal of a server without authorization. It may do everything.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -28,7 +29,8 @@ type Decider struct {
 }
 
 // Rights is what one principal may do: the one predicate that every path asks. It is
-// made for one request and safe for concurrent use.
+// made for one request, or for all of a principal's that have the same, and safe for
+// concurrent use.
 //
 //	May      an interaction on a resource type, at all
 //	Narrow   a query, with its chains, _has and includes
@@ -41,6 +43,7 @@ type Rights struct {
 
 	mu       sync.Mutex
 	known    map[question]answer
+	most     int      // of known, 0 for any number
 	patients []string // those of a RelatedPerson, once asked for
 	asked    bool
 	policies *Policies
@@ -108,10 +111,45 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 		return nil, errors.New("access: a principal, and nobody to decide what it may do")
 	}
 	r.once.Do(func() {
-		r.rights = d.For(ctx, r.principal)
-		r.rights.address = r.address
+		if r.rights = d.remembered(ctx, r.principal); r.rights == nil {
+			r.rights = d.For(ctx, r.principal)
+			r.rights.address = r.address
+		}
 	})
 	return r.rights, nil
+}
+
+// rememberedRights are rights that hold for every request of a principal while the search
+// parameters stay as they are.
+type rememberedRights struct {
+	*Rights
+	registry *search.Registry
+}
+
+// maxRemembered bounds the answers that are remembered of one principal.
+const maxRemembered = 64
+
+// remembered returns the rights of a principal's earlier requests, nil where a request has
+// rights of its own: under policies, by the search of a granular scope, for a
+// RelatedPerson, whose patients change.
+func (d *Decider) remembered(ctx context.Context, p *Principal) *Rights {
+	if d.Policies != nil {
+		policies, err := d.Policies(ctx)
+		if err != nil || len(policies.List) > 0 || policies.DefaultDeny != nil && policies.DefaultDeny() {
+			return nil
+		}
+	}
+	registry := d.Registry()
+	if known := p.rights.Load(); known != nil && known.registry == registry && known.d == d {
+		return known.Rights
+	}
+	if strings.HasPrefix(p.FHIRUser, "RelatedPerson/") || slices.ContainsFunc(p.Scopes.Resource, func(s smart.Scope) bool { return s.Search != "" }) {
+		return nil
+	}
+	r := d.For(context.Background(), p)
+	r.policies, r.most = &Policies{}, maxRemembered
+	p.rights.Store(&rememberedRights{r, registry})
+	return r
 }
 
 // Condition returns what must hold of a resource of type typ for every one of
@@ -157,7 +195,9 @@ func (r *Rights) answer(permission smart.Permissions, typ string) answer {
 	a, ok := r.known[q]
 	if !ok {
 		a = r.decide(permission, typ)
-		r.known[q] = a
+		if r.most == 0 || len(r.known) < r.most {
+			r.known[q] = a
+		}
 	}
 	return a
 }

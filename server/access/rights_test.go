@@ -58,6 +58,8 @@ func patient(id string) func(p *Principal) { return func(p *Principal) { p.Patie
 func user(ref string) func(p *Principal)   { return func(p *Principal) { p.FHIRUser = ref } }
 func nobody(*Principal)                    {}
 
+// Contract, Authorization 1: one predicate, a search condition; 4: patient/, user/, system/, granular scopes,
+// their union.
 func TestCondition(t *testing.T) {
 	const r, s, c, u = smart.Read, smart.Search, smart.Create, smart.Update
 	for _, tt := range []struct {
@@ -105,6 +107,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 5: lowest priority number first, first match decides; `dryRun`.
 func TestPolicyOrder(t *testing.T) {
 	const lab, mine = `"condition":"Observation?category=laboratory"`, `"condition":"Observation?subject=Patient/1"`
 	for _, tt := range []struct {
@@ -133,6 +136,8 @@ func TestPolicyOrder(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 5: token explain: which scope or policy allows or denies, the condition in FHIR's
+// words.
 func TestExplain(t *testing.T) {
 	d := decider(t, `{"name":"p","effect":"deny","condition":"Condition?code=x"}`)
 	app := principal(t, "patient/Observation.rs?category=laboratory patient/Practitioner.r", patient("1"))
@@ -228,5 +233,64 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 		if len(q.Clauses) > len(n.Clauses) || &q.Clauses == &n.Clauses {
 			t.Errorf("%s: the query that was given is changed", query)
 		}
+	}
+}
+
+// Contract, Authorization 6: what a token lets do is decided once for its requests, as far
+// as nothing else than the token decides it.
+func TestRightsAreRemembered(t *testing.T) {
+	rights := func(d *Decider, p *Principal) *Rights {
+		t.Helper()
+		r, err := d.Rights(With(context.Background(), p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, tt := range []struct {
+		name      string
+		d         *Decider
+		p         *Principal
+		wantKnown bool
+	}{
+		{"system", decider(t), principal(t, "system/*.rs", nobody), true},
+		{"patient", decider(t), principal(t, "patient/*.rs", patient("1")), true},
+		{"a patient as user", decider(t), principal(t, "user/*.rs", user("Patient/1")), true},
+		{"a related person, whose patients change", decider(t), principal(t, "user/*.rs", user("RelatedPerson/mother")), false},
+		{"a granular scope", decider(t), principal(t, "patient/Observation.rs?category=laboratory", patient("1")), false},
+		{"under policies", decider(t, `{"name":"a","effect":"deny","matcher":{"sourceIps":["10.0.0.0/8"]}}`), principal(t, "system/*.rs", nobody), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			first := rights(tt.d, tt.p)
+			if known := rights(tt.d, tt.p) == first; known != tt.wantKnown {
+				t.Errorf("the rights of the next request are the same: %v, want %v", known, tt.wantKnown)
+			}
+		})
+	}
+	p, d := principal(t, "system/*.rs", nobody), decider(t)
+	first := rights(d, p)
+	other := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
+	d.Registry = func() *search.Registry { return other }
+	if rights(d, p) == first {
+		t.Error("rights outlive the search parameters that they were decided with")
+	}
+	denied := false
+	d.Policies = func(context.Context) (*Policies, error) { return NewPolicies(nil, func() bool { return denied }), nil }
+	open := rights(d, p)
+	for _, denied = range []bool{false, true, false} {
+		if err := rights(d, p).May(smart.Read, "Patient"); (err != nil) != denied {
+			t.Errorf("default_deny is %v: %v", denied, err)
+		}
+	}
+	if rights(d, p) != open {
+		t.Error("the rights without policies are not taken up again")
+	}
+	for typ := range r4.Model.Resources {
+		if _, err := open.Condition(smart.Read, typ); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(open.known) > maxRemembered {
+		t.Errorf("%d answers are remembered", len(open.known))
 	}
 }

@@ -104,6 +104,7 @@ func guardedRequest(t testing.TB, h http.Handler, path, token string) func() {
 }
 
 // Authorization, Speed: what a request costs beside one without authorization.
+// Contract, Authorization 6: reads with a system and with a patient token, searches with a patient token.
 func BenchmarkAuthorized(b *testing.B) {
 	handlers := guardedHandlers(b)
 	for _, q := range guardedRequests {

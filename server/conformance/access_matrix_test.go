@@ -211,6 +211,8 @@ func storeRecords(t *testing.T, s *service) []*resource {
 
 // Every path by every kind of scope answers what the oracle says.
 // Contract: docs/contract.md, Authorization, Scopes.
+// Contract, Authorization 1: one authorization predicate: pages and totals are exact; 4: letters,
+// compartments, shared types, `_sort`.
 func TestAccessMatrix(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -356,6 +358,7 @@ func TestAccessMatrix(t *testing.T) {
 // A walk at random with the tokens of patient alpha finds no byte of bravo's record,
 // no difference between hidden and absent, and changes nothing of it. KILN_ACCESS_WALK
 // is the number of requests.
+// Contract, Authorization 4: what a condition hides is absent.
 func TestAccessRandomWalk(t *testing.T) {
 	t.Parallel()
 	steps := 600

@@ -107,6 +107,8 @@ func twoPatients(s *service) {
 }
 
 // Authorization, Scopes: patient/ reaches the compartment of the token's patient.
+// Contract, Authorization 4: **patient/**; what a condition hides is absent: read, search and totals,
+// includes, history, `$everything`, chains and `_has`.
 func TestAccessOfAPatient(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -273,6 +275,8 @@ func (s *service) same(h, n *answer, hiddenName, absentName string) {
 }
 
 // Authorization, Scopes: what a scope lacks is 403 and names the scope that would do.
+// Contract, Authorization 4: what a scope lacks is 403 `forbidden` with `WWW-Authenticate: Bearer
+// error="insufficient_scope"`.
 func TestAccessRefused(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -345,6 +349,9 @@ func TestAccessRefused(t *testing.T) {
 
 // Authorization, Scopes: a write must lie in the compartment before and after; a hidden
 // id answers like an absent one.
+// Contract, Authorization 4: a write lies in the compartment before and after; DELETE, PATCH, If-Match of a
+// hidden id; a PUT over a hidden id; criteria count visible matches; `Prefer: return=representation` without
+// `r`.
 func TestAccessOfWrites(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -459,6 +466,8 @@ func TestAccessOfWrites(t *testing.T) {
 }
 
 // Authorization, Scopes: user/, system/ and granular scopes, and their union.
+// Contract, Authorization 4: **user/**, **system/**, granular scopes; each version is decided by itself; in
+// bundles each entry.
 func TestAccessScopes(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)

@@ -26,6 +26,8 @@ func within(t testing.TB, what string, holds func() bool) {
 }
 
 // Operations: GET and PUT /admin/config, effective at once on all servers.
+// Contract, Operations: `GET /admin/config[/{category}]`, `PUT` and `DELETE /admin/config/{category}/{key}`:
+// entries, masked secrets, sources, unknown 404 with near ones, checked like the file.
 func TestAdminConfig(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -115,6 +117,8 @@ func TestAdminConfig(t *testing.T) {
 }
 
 // Operations: flags are real switches, one value with the setting of the same thing.
+// Contract, Operations: `GET`, `PUT` and `DELETE /admin/features/{flag}`: `enabled`, `percentage`, `clients`;
+// a flag and a setting of one thing are one value.
 func TestAdminFeatures(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -146,6 +150,8 @@ func TestAdminFeatures(t *testing.T) {
 }
 
 // Operations, Rate limits: shared by all servers of a database.
+// Contract, Operations: rate limits: headers on every limited answer, 429 `throttled` with `Retry-After`, by
+// address without authorization.
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -170,6 +176,8 @@ func TestRateLimit(t *testing.T) {
 	a.do("OPTIONS", "/Patient", "", "Origin", "https://x.test", "Access-Control-Request-Method", "GET").want(204)
 }
 
+// Contract, Operations: `GET /admin/cache/stats`, `POST /admin/cache/clear`, `GET /admin/db/stats`, `GET
+// /admin/servers`.
 func TestAdminState(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

@@ -38,6 +38,8 @@ func (s *service) events(query string, want int) *answer {
 
 // Operations, Audit: writes are recorded with themselves, reads with all, by the
 // BALP patterns.
+// Contract, Operations: audit: AuditEvent for each REST interaction by the BALP patterns, committed with the
+// write it tells of; can't be changed or deleted through REST.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) { c.Audit.Rest = "all" })
@@ -105,6 +107,7 @@ func TestAudit(t *testing.T) {
 	})
 }
 
+// Contract, Operations: audit: `audit.rest`: `off`, `writes`, `all`; none lost at a clean end.
 func TestAuditModes(t *testing.T) {
 	t.Parallel()
 	t.Run("writes", func(t *testing.T) {

@@ -219,6 +219,7 @@ func (a *answer) inputs(name string) []string {
 
 // Authorization, Endpoints: a Practitioner chooses a patient; the app reaches that
 // one's record until its tokens end.
+// Contract, Authorization 3: the patient picker, the token answer; 4: user/ and patient/.
 func TestAuthorizationOfAPractitioner(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)
@@ -293,6 +294,7 @@ func TestAuthorizationOfAPractitioner(t *testing.T) {
 }
 
 // Authorization, Endpoints: a user who is a patient is not asked which.
+// Contract, Authorization 3: a user whose fhirUser is a Patient gets that one without asking; 4: **user/**.
 func TestAuthorizationOfAPatientUser(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)
@@ -373,6 +375,7 @@ func lacks(a *answer, scope string) {
 }
 
 // Authorization, Endpoints: a launch from an EHR says which patient and encounter.
+// Contract, Authorization 3: `POST /auth/launch`.
 func TestAuthorizationOfALaunch(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)
@@ -398,6 +401,8 @@ func TestAuthorizationOfALaunch(t *testing.T) {
 }
 
 // Authorization, Shape: which paths want a token, and which an admin's.
+// Contract, Authorization 1: every path but `/metadata`, `/.well-known/*`, `/health*`, `/auth/*` needs a
+// token; 3: discovery also under `/fhir`; 4: the scope `admin` alone reads no patient's data.
 func TestAuthorizationOfPaths(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)
@@ -433,6 +438,8 @@ func TestAuthorizationOfPaths(t *testing.T) {
 
 // Authorization, Clients: a client's allowedOrigins count for its tokens on the token
 // endpoint, userinfo and FHIR paths.
+// Contract, Authorization 2: `allowedOrigins`; 3: CORS on token, userinfo and FHIR paths.
+// Contract, Operations: CORS: a client's `allowedOrigins` count for its tokens.
 func TestAuthorizationOfOrigins(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t, func(c *server.Config) {
@@ -456,6 +463,9 @@ func TestAuthorizationOfOrigins(t *testing.T) {
 
 // Administration, Configuration: the keys of auth that are not read at start alone take
 // effect on every server, without a restart.
+// Contract, Authorization 2: registration where it is on; 5: `auth.policy.default_deny`,
+// `auth.audit.log_access_decisions`.
+// Contract, Operations: flags: `auth.dynamic_registration`.
 func TestAuthorizationAtRunTime(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)

@@ -18,6 +18,8 @@ import (
 
 // Operations, Backup: consistent while others write; a restored database is the same
 // by its sums, and a server serves from it.
+// Contract, Operations: backup: consistent while others write; `kiln restore FILE --verify` counts and
+// samples against the manifest.
 func TestBackup(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"pg_dump", "pg_restore"} {

@@ -17,6 +17,8 @@ func (s *service) atRoot() *service {
 }
 
 // Authorization, Policies, federation, audit: policies take away from what scopes give.
+// Contract, Authorization 5: policies at `/admin/policies`: matcher, effect, condition with placeholders,
+// message, `dryRun`.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -173,6 +175,7 @@ func TestPolicies(t *testing.T) {
 }
 
 // What one server is told is in force on the others within a second.
+// Contract, Authorization 5: policies are those of every server of the database.
 func TestPoliciesOnTwoServers(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -191,6 +194,7 @@ func TestPoliciesOnTwoServers(t *testing.T) {
 }
 
 // auth.policy.default_deny: what no policy allows is denied.
+// Contract, Authorization 5: `auth.policy.default_deny`.
 func TestPolicyDefaultDeny(t *testing.T) {
 	t.Parallel()
 	s := authorized(t, func(c *server.Config) { c.Auth.Policy.DefaultDeny = true })
@@ -203,6 +207,7 @@ func TestPolicyDefaultDeny(t *testing.T) {
 }
 
 // auth.audit.log_access_decisions: an AuditEvent of each request that needs a token.
+// Contract, Authorization 5: `auth.audit.*`: AuditEvents, none lost when the server ends in order.
 func TestAuditOfDecisions(t *testing.T) {
 	t.Parallel()
 	s := authorized(t, func(c *server.Config) { c.Auth.Audit.LogAccessDecisions = true })

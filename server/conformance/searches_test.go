@@ -11,6 +11,7 @@ import (
 
 // Operations: GET /admin/searches and /admin/indexes/suggestions, from the searches
 // that were really run; never a suggestion that was not proved; applying one is a job.
+// Contract, Operations: `GET /admin/searches`, `GET /admin/indexes/suggestions`, `POST …/{id}/apply`.
 func TestSearchesAndSuggestions(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -97,6 +98,7 @@ func shapesOf(s *service, into **answer) *answer {
 }
 
 // Operations: GET /admin/jobs[/{id}] and DELETE.
+// Contract, Operations: `GET /admin/jobs[/{id}]`, `DELETE`.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

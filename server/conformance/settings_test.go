@@ -51,6 +51,8 @@ func otherValue(key string, now any) string {
 
 // Operations: every key that can change at run time is changed on one of two servers
 // and seen on the other within a second, and taken back; each flag likewise.
+// Contract, Operations: `PUT /admin/config`, `PUT /admin/features`: effective at once on every server; the
+// flags are real switches of real behaviour.
 func TestEveryKeyAndFlag(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -123,6 +125,7 @@ func TestEveryKeyAndFlag(t *testing.T) {
 
 // Operations: server.listen and what of database.* can be kept in the database holds
 // when the server starts again.
+// Contract, Operations: `PUT /admin/config`: `restart_required` keys take effect at the next start.
 func TestDatabaseSettingsAtStart(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

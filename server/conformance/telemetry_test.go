@@ -92,6 +92,7 @@ func traceparent(trace string) string { return "00-" + trace + "-b7ad6b716920333
 // Operations, Telemetry: traces with spans for request, search, statements, validation
 // and terminology; traceparent is taken in and sent on; metrics have exemplars; spans
 // have no values.
+// Contract, Operations: telemetry: spans, W3C traceparent taken in and sent on.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	c := collect(t)
@@ -134,6 +135,7 @@ func TestTraces(t *testing.T) {
 
 // Operations, Telemetry: traces and Server-Timing are off by default, and switched
 // while the server runs; a traceparent is sent on all the same.
+// Contract, Operations: telemetry: `Server-Timing` with `telemetry.server_timing`.
 func TestServerTiming(t *testing.T) {
 	t.Parallel()
 	s := start(t)

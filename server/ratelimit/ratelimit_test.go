@@ -87,6 +87,8 @@ func (names) Verify(_ context.Context, token string) (*access.Principal, error) 
 }
 
 // Operations, Rate limits: headers on every limited answer, 429 with Retry-After.
+// Contract, Operations: rate limits: `X-RateLimit-Limit`, `-Remaining`, `-Reset` on every limited answer; 429
+// `throttled` with `Retry-After`.
 func TestHeaders(t *testing.T) {
 	s := newServer(newLimiter(Limits{Requests: 3}, nil, time.Now), nil)
 	for i := range 5 {
@@ -115,6 +117,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// Contract, Operations: rate limits: each client and user, each address, the token endpoint by minute and
+// hour, `/auth`; `/health*` and `/metrics` never.
 func TestRules(t *testing.T) {
 	for _, tt := range []struct {
 		name, method, path, token string
@@ -144,6 +148,7 @@ func TestRules(t *testing.T) {
 }
 
 // The window slides: half a minute later, half of it is free again.
+// Contract, Operations: rate limits: a sliding window.
 func TestSliding(t *testing.T) {
 	l := newLimiter(Limits{}, nil, nil)
 	start := time.Unix(6000, 0)
@@ -176,6 +181,7 @@ func TestSliding(t *testing.T) {
 }
 
 // Two servers hold one rate together.
+// Contract, Operations: rate limits: shared by all servers of a database to within a second.
 func TestShared(t *testing.T) {
 	db := &shared{rates: map[[2]int64]int64{}}
 	now := func() time.Time { return time.Unix(6000, 0) }
@@ -199,6 +205,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
+// Contract, Operations: rate limits: bounds on concurrent searches, bundles and streams for each client.
 func TestConcurrent(t *testing.T) {
 	l := newLimiter(Limits{Bundles: 2}, nil, time.Now)
 	r := httptest.NewRequest("POST", "/", nil)
@@ -219,6 +226,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 // Operations: the cost on a read is at most a microsecond.
+// Contract, Operations: rate limits: the cost on a read is <= 1 us.
 func BenchmarkLimit(b *testing.B) {
 	l := newLimiter(Limits{Requests: 1 << 30}, nil, time.Now)
 	p := &access.Principal{ClientID: "app", Subject: "user"}

@@ -60,6 +60,7 @@ func newMux(v access.Verifier) *Mux {
 
 // Authorization, Shape: every path but health, discovery and the authorization
 // server needs a token, metrics and administration one of an administrator.
+// Contract, Operations: all of `/admin/*` needs an admin token.
 func TestGroups(t *testing.T) {
 	for _, tt := range []struct {
 		name, method, target, token string
@@ -106,6 +107,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// Contract, Operations: without authorization `/admin/*` is open on loopback.
 func TestAdministrationFromAfarWithoutAuthorization(t *testing.T) {
 	r := httptest.NewRequest("GET", "/admin/x", nil)
 	r.RemoteAddr = "192.0.2.1:1"
@@ -294,6 +296,7 @@ func mustPrefix(t *testing.T, text string) netip.Prefix {
 
 // A body that comes slower than 1 kB a second after some time is cut; one that comes
 // fast enough is not.
+// Contract, Operations: a body that comes slower than 1 kB/s after 30 s is cut.
 func TestSlowBody(t *testing.T) {
 	results := make(chan error, 2)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
