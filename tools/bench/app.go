@@ -15,10 +15,13 @@ import (
 // script, and a service on this machine that takes no time. Contract: Apps, section 7: a
 // script takes at most 150 us more than a read at the median and 3,000 a second on two
 // processors, a service 100 us.
-var appWorkload = apps("app", "plain reads of patients beside operations of Apps: a small script, and an HTTP service that takes no time", 0)
+var appWorkload = apps("app", "plain reads of patients beside operations of Apps: a small script, and an HTTP service that takes no time", 0, appOperation)
+
+// appScriptWorkload is the script of appWorkload alone.
+var appScriptWorkload = apps("app-script", "the small script of app alone", 0, func(*rand.Rand) (kind, path string) { return "script", "/$bench-script" })
 
 // appsWorkload is appWorkload among 1,000 active Apps: routing costs the same as with one.
-var appsWorkload = apps("apps", "as app, with 1,000 active Apps", 1000)
+var appsWorkload = apps("apps", "as app, with 1,000 active Apps", 1000, appOperation)
 
 // benchApp is an App with an operation for reading.
 func benchApp(id, name, handler string) []byte {
@@ -26,7 +29,7 @@ func benchApp(id, name, handler string) []byte {
 		id, id, name, handler)
 }
 
-func apps(name, about string, others int) Workload {
+func apps(name, about string, others int, operation func(*rand.Rand) (kind, path string)) Workload {
 	return Workload{
 		Name: name, About: about,
 		Prepare: func(ctx context.Context, b *Bench) (Task, error) {
@@ -71,7 +74,7 @@ func apps(name, about string, others int) Workload {
 				}
 			}
 			return Task{Op: func(_ context.Context, w *Worker) error {
-				kind, path := appOperation(w.Rand)
+				kind, path := operation(w.Rand)
 				if w.Do(kind, Request{Method: "GET", Path: "Patient/" + pick(w.Rand, s.Patients) + path}) {
 					w.Moved(1)
 				}

@@ -10,6 +10,8 @@
 //	bench access --kiln bin/kiln                          reads, searches and tokens with authorization, beside those without
 //	bench scale --size 2000000                            the design's rows among 0.2 and among 2 million resources
 //	bench operations --kiln bin/kiln                      what rate limits and audit cost
+//	bench notifications --kiln bin/kiln                   subscriptions, webhooks, WebSockets, event streams
+//	bench apps --kiln bin/kiln --corpus DIR               operations of Apps beside reads
 //	bench soak --for 10m --url http://localhost:8080/fhir a mixed load at a part of its peak
 //	bench smoke --kiln bin/kiln                           every workload once, no thresholds
 //

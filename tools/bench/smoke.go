@@ -50,6 +50,13 @@ func smokeCommand(s *settings) *cobra.Command {
 				return err
 			}
 			results = append(results, operated...)
+			if t.kiln != nil {
+				_, notified, err := t.notifications(c.Context(), s, smokeNotifications)
+				if err != nil {
+					return err
+				}
+				results = append(results, notified...)
+			}
 			if t.db != nil {
 				f, done, err := t.openFloor(c.Context(), t.bench.Corpus)
 				if err != nil {

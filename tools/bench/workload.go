@@ -58,6 +58,7 @@ var workloads = []Workload{
 	liveWorkload,
 	behindWorkload,
 	appWorkload,
+	appScriptWorkload,
 	appsWorkload,
 }
 
