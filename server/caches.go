@@ -1,17 +1,16 @@
 package server
 
 import (
-	"kiln/oauth"
 	"kiln/server/admin"
-	"kiln/server/search/strategy"
+	"kiln/server/telemetry"
 )
 
 // caches are what this server remembers only to be faster.
 func (s *Server) caches() []admin.Cache {
 	searcher := s.Store.Searcher()
 	return []admin.Cache{
-		{Name: "query", Clear: searcher.ForgetQueries, Statistics: func() admin.CacheStatistics { return searchCache(searcher.Queries()) }},
-		{Name: "total", Clear: searcher.ForgetTotals, Statistics: func() admin.CacheStatistics { return searchCache(searcher.Totals()) }},
+		{Name: "query", Clear: searcher.ForgetQueries, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.Queries()) }},
+		{Name: "total", Clear: searcher.ForgetTotals, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.Totals()) }},
 		{Name: "token", Clear: func() {
 			if t, ok := s.authorizationServer.(tokenCache); ok {
 				t.ClearCache()
@@ -21,12 +20,10 @@ func (s *Server) caches() []admin.Cache {
 			if !ok { // authorization is off: there are no tokens
 				return admin.CacheStatistics{}
 			}
-			c := t.CacheState()
-			return admin.CacheStatistics{Hits: c.Hits, Misses: c.Misses, Size: c.Size, Capacity: c.Capacity, Bytes: c.Bytes, Evictions: c.Evictions}
+			return cacheStatistics(t.CacheState())
 		}},
 		{Name: "terminology", Clear: s.Terminology.ClearCaches, Statistics: func() admin.CacheStatistics {
-			c := s.Terminology.CacheState()
-			return admin.CacheStatistics{Hits: c.Hits, Misses: c.Misses, Size: c.Size, Capacity: c.Capacity, Bytes: c.Bytes, Evictions: c.Evictions}
+			return cacheStatistics(s.Terminology.CacheState())
 		}},
 		{Name: "definitions", Clear: s.profiles.forget, Statistics: s.profiles.statistics},
 	}
@@ -34,10 +31,11 @@ func (s *Server) caches() []admin.Cache {
 
 // tokenCache is an authorization server that remembers verified tokens.
 type tokenCache interface {
-	CacheState() oauth.CacheState
+	CacheState() telemetry.CacheState
 	ClearCache()
 }
 
-func searchCache(c strategy.CacheState) admin.CacheStatistics {
+// cacheStatistics is the state of a cache as administrators see it.
+func cacheStatistics(c telemetry.CacheState) admin.CacheStatistics {
 	return admin.CacheStatistics{Hits: c.Hits, Misses: c.Misses, Size: c.Size, Capacity: c.Capacity, Bytes: c.Bytes, Evictions: c.Evictions}
 }

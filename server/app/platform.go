@@ -485,9 +485,4 @@ func (e *entry) rights() []access.Interaction {
 }
 
 // clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
+func clip(s string) string { return outcome.Clip(s) }

@@ -60,7 +60,7 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 	case "":
 		return Response{}, outcome.New(outcome.CodeRequired, "the Bundle has no type; expected batch or transaction").At("Bundle.type")
 	}
-	return Response{}, outcome.Invalid("the base URL takes a Bundle of type batch or transaction, not %s; to store a Bundle, POST it to /Bundle", clip(b.Type_.Text)).
+	return Response{}, outcome.Invalid("the base URL takes a Bundle of type batch or transaction, not %s; to store a Bundle, POST it to /Bundle", outcome.Clip(b.Type_.Text)).
 		At("Bundle.type")
 }
 
@@ -205,10 +205,10 @@ func (s *Service) job(i int, e *r4.BundleEntry, base string) (*job, error) {
 	case "":
 		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no method").At(entryPath(i) + ".request.method")
 	default:
-		return nil, outcome.Invalid("method %q is not one of GET, HEAD, POST, PUT, PATCH, DELETE", clip(j.method)).At(entryPath(i) + ".request.method")
+		return nil, outcome.Invalid("method %q is not one of GET, HEAD, POST, PUT, PATCH, DELETE", outcome.Clip(j.method)).At(entryPath(i) + ".request.method")
 	}
 	if !plain {
-		return nil, outcome.Invalid("%s %s is not an interaction", j.method, clip(e.Request.URL.Text)).At(entryPath(i) + ".request.url")
+		return nil, outcome.Invalid("%s %s is not an interaction", j.method, outcome.Clip(e.Request.URL.Text)).At(entryPath(i) + ".request.url")
 	}
 	if j.method != "DELETE" && e.Resource == nil {
 		return nil, outcome.New(outcome.CodeRequired, "%s needs a resource", j.method).At(entryPath(i) + ".resource")
@@ -277,7 +277,7 @@ func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) 
 		}
 		return s.Operation(ctx, op)
 	case t.search && j.method != "POST":
-		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", clip(q.URL.Text))
+		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", outcome.Clip(q.URL.Text))
 	case t.version != "":
 		r, err := s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
 		return s.cut(r, err, values)

@@ -54,7 +54,7 @@ func (s *Service) Capabilities(ctx context.Context, p CapabilitiesParams) (Respo
 		v.ResourceType = "TerminologyCapabilities"
 		v.Body, err = json.Marshal(s.terminologyCapabilities(base))
 	default:
-		err = outcome.Invalid("mode is %q: expected full, normative or terminology", clip(mode))
+		err = outcome.Invalid("mode is %q: expected full, normative or terminology", outcome.Clip(mode))
 	}
 	if err != nil {
 		return Response{}, err

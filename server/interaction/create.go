@@ -83,7 +83,7 @@ func NoCreateQuery(query string) error {
 		switch name {
 		case "_format", "_pretty":
 		default:
-			return outcome.Invalid("a create has no parameter %q; the search of a conditional create stands in If-None-Exist, a search by POST goes to _search", clip(name))
+			return outcome.Invalid("a create has no parameter %q; the search of a conditional create stands in If-None-Exist, a search by POST goes to _search", outcome.Clip(name))
 		}
 	}
 	return nil

@@ -44,7 +44,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 		return Response{}, err
 	}
 	if p.ID != "" && !fhir.ValidID(p.ID) {
-		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	q := store.HistoryQuery{ResourceType: p.ResourceType, ID: p.ID}
 	if q.Count, err = s.pageSize(p.Values); err != nil {
@@ -68,7 +68,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 		case "_format", "_pretty":
 			continue
 		default:
-			return Response{}, outcome.Invalid("history has no parameter %q; it has _since, _at, _count, _total, _format and _pretty", clip(name))
+			return Response{}, outcome.Invalid("history has no parameter %q; it has _since, _at, _count, _total, _format and _pretty", outcome.Clip(name))
 		}
 		if err != nil {
 			return Response{}, err
@@ -147,7 +147,7 @@ func (s *Service) pageSize(values url.Values) (int, error) {
 	if text := values.Get("_count"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil {
-			return 0, outcome.Invalid("_count is %q: expected a number of resources, 0 or more", clip(text))
+			return 0, outcome.Invalid("_count is %q: expected a number of resources, 0 or more", outcome.Clip(text))
 		}
 		size = int(n)
 	}
@@ -174,7 +174,7 @@ func ParseDate(name, text string) (low, high int64, err error) {
 	}
 	low, high, err = fhir.ParseDate(text)
 	if err != nil {
-		return 0, 0, outcome.Invalid("%s is %q: expected an instant such as 2024-05-06T07:08:09Z", name, clip(text))
+		return 0, 0, outcome.Invalid("%s is %q: expected an instant such as 2024-05-06T07:08:09Z", name, outcome.Clip(text))
 	}
 	return low, high, nil
 }

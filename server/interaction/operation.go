@@ -71,7 +71,7 @@ func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, e
 	}
 	o := s.operations()
 	if o == nil {
-		return Response{}, outcome.NotSupported("there is no operation %s", clip(p.Name))
+		return Response{}, outcome.NotSupported("there is no operation %s", outcome.Clip(p.Name))
 	}
 	if p.From == nil {
 		p.From = s.Store
@@ -164,7 +164,7 @@ func (s *Service) Modify(ctx context.Context, typ, id string, change func(r fhir
 		return fhir.Version{}, err
 	}
 	if !fhir.ValidID(id) {
-		return fhir.Version{}, outcome.NotFound(typ, clip(id))
+		return fhir.Version{}, outcome.NotFound(typ, outcome.Clip(id))
 	}
 	if err := s.may(ctx, access.Read, typ, id); err != nil { // the answer is what it reads
 		return fhir.Version{}, err

@@ -55,7 +55,7 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 		return s.patchByCriteria(ctx, p, w)
 	}
 	if !fhir.ValidID(p.ID) {
-		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	if err := s.Store.Write(ctx, w); err != nil {
 		return Response{}, err
@@ -127,7 +127,7 @@ func (s *Service) applier(contentType string, content []byte) (func(resource []b
 	case "application/fhir+json", "application/json":
 		return func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) }, nil
 	}
-	return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", clip(contentType), patch.JSONType).
+	return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType).
 		WithStatus(http.StatusUnsupportedMediaType)
 }
 

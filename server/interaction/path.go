@@ -29,7 +29,7 @@ func (s *Service) parseTarget(text, base string) (target, error) {
 	t.query, t.hasQuery = query, hasQuery
 	path = s.relative(base, path)
 	if strings.Contains(path, "://") {
-		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", clip(text))
+		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", outcome.Clip(text))
 	}
 	path = strings.Trim(path, "/")
 	var parts []string
@@ -39,7 +39,7 @@ func (s *Service) parseTarget(text, base string) (target, error) {
 	for i, p := range parts {
 		var err error
 		if parts[i], err = url.PathUnescape(p); err != nil {
-			return t, outcome.Invalid("request.url %q is not a URL", clip(text))
+			return t, outcome.Invalid("request.url %q is not a URL", outcome.Clip(text))
 		}
 	}
 	if len(parts) > 0 && parts[0] != "_history" && !strings.HasPrefix(parts[0], "$") && parts[0] != "metadata" {
@@ -73,5 +73,5 @@ func (s *Service) parseTarget(text, base string) (target, error) {
 		t.compartment = parts[0]
 		return t, nil
 	}
-	return t, outcome.NotSupported("request.url %q names no interaction of this server", clip(text))
+	return t, outcome.NotSupported("request.url %q names no interaction of this server", outcome.Clip(text))
 }

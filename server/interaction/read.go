@@ -45,7 +45,7 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 	}
 	if !fhir.ValidID(p.ID) {
 		// What is not an id names nothing that ever existed.
-		return Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	v, err := from.Read(ctx, p.ResourceType, p.ID)
 	if err != nil {

@@ -120,7 +120,7 @@ func ParseETag(tag string) (versionID int, err error) {
 		if quoted && !strings.ContainsFunc(t, func(c rune) bool { return c <= ' ' || c == '"' || c == 0x7f }) {
 			return NoVersion, nil
 		}
-		return 0, outcome.Invalid(`%q is not the ETag of a version: expected W/"1", W/"2", …`, clip(tag))
+		return 0, outcome.Invalid(`%q is not the ETag of a version: expected W/"1", W/"2", …`, outcome.Clip(tag))
 	}
 	return int(v), nil
 }
@@ -159,12 +159,4 @@ func made(w fhir.Version, created bool) Response {
 // existing is the answer to a conditional create that found v.
 func existing(v fhir.Version) Response {
 	return Response{Status: http.StatusOK, Version: v, Written: true, Existing: true}
-}
-
-// clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
 }

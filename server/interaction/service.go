@@ -122,7 +122,7 @@ type Facts struct {
 // UnknownType is the error of a resource type that there is not, not-supported, 404;
 // it names the nearest.
 func (s *Service) UnknownType(typ string) error {
-	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", clip(typ), s.Parameters.Current().NearestType(typ))
+	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", outcome.Clip(typ), s.Parameters.Current().NearestType(typ))
 }
 
 // decode reads a body of the given resource type that is to be stored. Where its JSON
@@ -177,7 +177,7 @@ func (s *Service) recycle(w *store.Write) {
 // Spec: https://hl7.org/fhir/R4/datatypes.html#id.
 func checkID(id string) error {
 	if !fhir.ValidID(id) {
-		return outcome.Invalid("%q is not an id: expected 1 to 64 letters, digits, - and .", clip(id))
+		return outcome.Invalid("%q is not an id: expected 1 to 64 letters, digits, - and .", outcome.Clip(id))
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func checkBodyID(r fhir.Resource, id string) error {
 	case "":
 		return outcome.Invalid("the body has no id; expected %q, the id of the URL", id).At(r.Type().Name + ".id")
 	default:
-		return outcome.Invalid("the body has the id %q, the URL names %q", clip(got), id).At(r.Type().Name + ".id")
+		return outcome.Invalid("the body has the id %q, the URL names %q", outcome.Clip(got), id).At(r.Type().Name + ".id")
 	}
 }
 
@@ -200,12 +200,12 @@ func checkBodyID(r fhir.Resource, id string) error {
 func ParseQuery(query string) (url.Values, error) {
 	v, err := url.ParseQuery(strings.ReplaceAll(query, ";", "%3B"))
 	if err != nil {
-		return nil, outcome.Invalid("the query string %q cannot be read: %v", clip(query), err)
+		return nil, outcome.Invalid("the query string %q cannot be read: %v", outcome.Clip(query), err)
 	}
 	for name, values := range v {
 		for _, value := range append(values, name) {
 			if strings.IndexByte(value, 0) >= 0 || !utf8.ValidString(value) {
-				return nil, outcome.Invalid("parameter %q holds a NUL or bytes that are not UTF-8", clip(strings.ToValidUTF8(name, "�")))
+				return nil, outcome.Invalid("parameter %q holds a NUL or bytes that are not UTF-8", outcome.Clip(strings.ToValidUTF8(name, "�")))
 			}
 		}
 	}

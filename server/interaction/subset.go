@@ -32,7 +32,7 @@ func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 	case search.SummaryCount:
 		return r, outcome.Invalid("_summary=count counts the matches of a search; this is a read")
 	default:
-		return r, outcome.Invalid("_summary is %q: expected true, text, data or false", clip(string(summary)))
+		return r, outcome.Invalid("_summary is %q: expected true, text, data or false", outcome.Clip(string(summary)))
 	}
 	if summary != search.SummaryNone && len(elements) > 0 {
 		return r, outcome.Invalid("_summary and _elements cannot be combined")

@@ -63,7 +63,7 @@ func (s *Service) canonicalOf(ctx context.Context, id string) (string, error) {
 // is about: the stored one, or else the one of the packages.
 func (s *Service) StoredOrBuiltIn(ctx context.Context, typ, id string) ([]byte, error) {
 	if !fhir.ValidID(id) {
-		return nil, outcome.NotFound(typ, clip(id))
+		return nil, outcome.NotFound(typ, outcome.Clip(id))
 	}
 	v, err := s.Store.Read(ctx, typ, id)
 	if err == nil {

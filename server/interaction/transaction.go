@@ -105,10 +105,10 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, e
 		}
 		if url := e.FullURL.Text; url != "" && e.Resource != nil {
 			if other, twice := named[url]; twice {
-				return nil, outcome.Invalid("entries %d and %d have the same fullUrl %s", other, i, clip(url)).At(entryPath(i) + ".fullUrl")
+				return nil, outcome.Invalid("entries %d and %d have the same fullUrl %s", other, i, outcome.Clip(url)).At(entryPath(i) + ".fullUrl")
 			}
 			if strings.Contains(url, "/_history/") {
-				return nil, outcome.Invalid("constraint bdl-8: fullUrl %s is that of a version", clip(url)).At(entryPath(i) + ".fullUrl")
+				return nil, outcome.Invalid("constraint bdl-8: fullUrl %s is that of a version", outcome.Clip(url)).At(entryPath(i) + ".fullUrl")
 			}
 			named[url] = i
 		}
@@ -291,7 +291,7 @@ func (t *plan) referent(ctx context.Context, from searcher, text string, c *cond
 		return "", err
 	}
 	if match == nil {
-		return "", outcome.Precondition(outcome.CodeNotFound, "the conditional reference %s matches no resource", clip(text))
+		return "", outcome.Precondition(outcome.CodeNotFound, "the conditional reference %s matches no resource", outcome.Clip(text))
 	}
 	return match.ResourceType + "/" + match.ID, nil
 }
@@ -348,7 +348,7 @@ func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) erro
 	for text, c := range t.late {
 		target, err := t.referent(ctx, tx, text, c)
 		if err == nil && target != t.linker.conditional[text] {
-			err = outcome.Precondition(outcome.CodeMultiple, "the conditional reference %s matches what the transaction changes", clip(text))
+			err = outcome.Precondition(outcome.CodeMultiple, "the conditional reference %s matches what the transaction changes", outcome.Clip(text))
 		}
 		if err != nil {
 			return err

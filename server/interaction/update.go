@@ -168,7 +168,7 @@ func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition,
 	own := r.Header().ID.Text
 	switch {
 	case match != nil && own != "" && own != match.ID:
-		return outcome.Invalid("the body has the id %q, the search of the conditional update matches %s/%s", clip(own), match.ResourceType, match.ID).
+		return outcome.Invalid("the body has the id %q, the search of the conditional update matches %s/%s", outcome.Clip(own), match.ResourceType, match.ID).
 			At(w.ResourceType + ".id")
 	case match != nil:
 		w.ID = match.ID

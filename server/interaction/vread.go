@@ -34,7 +34,7 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 	}
 	n, err := strconv.ParseUint(p.VersionID, 10, 31)
 	if err != nil || n == 0 || p.VersionID[0] == '0' || !fhir.ValidID(p.ID) {
-		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, clip(p.ID), clip(p.VersionID))
+		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, outcome.Clip(p.ID), outcome.Clip(p.VersionID))
 	}
 	v, err := from.VRead(ctx, p.ResourceType, p.ID, int(n))
 	if err != nil {

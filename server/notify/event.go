@@ -295,9 +295,4 @@ func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
 }
 
 // clip bounds what an error repeats of its input.
-func clip(text string) string {
-	if len(text) > 100 {
-		return text[:100] + "…"
-	}
-	return text
-}
+func clip(text string) string { return outcome.Clip(text) }

@@ -46,7 +46,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		return interaction.Response{}, err
 	}
 	if !fhir.ValidID(p.ID) {
-		return interaction.Response{}, outcome.NotFound(p.ResourceType, clip(p.ID))
+		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	given := in.Values()
 	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
@@ -83,7 +83,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 			asked = strings.Split(strings.Join(v, ","), ",")
 			for _, t := range asked {
 				if s.Model.Resources[t] == nil {
-					return interaction.Response{}, outcome.Invalid("_type names %q, which is no resource type", clip(t))
+					return interaction.Response{}, outcome.Invalid("_type names %q, which is no resource type", outcome.Clip(t))
 				}
 			}
 		case "start", "end":
@@ -101,7 +101,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		case "_format", "_pretty":
 			continue
 		default:
-			return interaction.Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", clip(name)).
+			return interaction.Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", outcome.Clip(name)).
 				WithStatus(http.StatusBadRequest)
 		}
 		if name != "_offset" && name != "_cursor" {

@@ -108,9 +108,9 @@ func (e *entry) input(operation, name string) (fhir.OperationParameter, error) {
 	}
 	slices.Sort(names)
 	if len(names) == 0 {
-		return fhir.OperationParameter{}, outcome.Invalid("%s has no parameter %q here; it has none", operation, clip(name))
+		return fhir.OperationParameter{}, outcome.Invalid("%s has no parameter %q here; it has none", operation, outcome.Clip(name))
 	}
-	return fhir.OperationParameter{}, outcome.Invalid("%s has no parameter %q here; it has %s", operation, clip(name), strings.Join(names, ", "))
+	return fhir.OperationParameter{}, outcome.Invalid("%s has no parameter %q here; it has %s", operation, outcome.Clip(name), strings.Join(names, ", "))
 }
 
 // textInput is an input of a query string.
@@ -151,7 +151,7 @@ func (in *Inputs) check(shape fhir.OperationParameter, p parameters.Parameter) e
 		if found == "" {
 			found = "a " + p.Type
 		}
-		return outcome.Invalid("%s: parameter %s is %q: expected %s", in.operation, p.Name, clip(found), expected)
+		return outcome.Invalid("%s: parameter %s is %q: expected %s", in.operation, p.Name, outcome.Clip(found), expected)
 	}
 	text := p.Text()
 	switch shape.Type {
@@ -289,7 +289,7 @@ func (in *Inputs) codings(systemName string) ([]terminology.Coding, error) {
 			ways++
 			system, code, ok := strings.Cut(text, "|")
 			if !ok {
-				return nil, outcome.Invalid("%s: parameter %s is %q: expected system|code", in.operation, name, clip(text))
+				return nil, outcome.Invalid("%s: parameter %s is %q: expected system|code", in.operation, name, outcome.Clip(text))
 			}
 			out = append(out, terminology.Coding{System: system, Code: code})
 		}

@@ -220,9 +220,9 @@ func (s *Set) unknown(p Request) error {
 		near = append(near, "$"+o.Name)
 	}
 	if len(near) == 0 {
-		return outcome.NotSupported("there is no operation %s %s", clip(p.Name), where)
+		return outcome.NotSupported("there is no operation %s %s", outcome.Clip(p.Name), where)
 	}
-	return outcome.NotSupported("there is no operation %s %s; %s", clip(p.Name), where, "there are "+strings.Join(near, ", "))
+	return outcome.NotSupported("there is no operation %s %s; %s", outcome.Clip(p.Name), where, "there are "+strings.Join(near, ", "))
 }
 
 // parametersResponse answers with a Parameters resource.
@@ -237,12 +237,4 @@ func answer(body []byte, err error) (interaction.Response, error) {
 		return interaction.Response{}, err
 	}
 	return interaction.Response{Status: http.StatusOK, Body: body}, nil
-}
-
-// clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
 }

@@ -137,7 +137,7 @@ func (s *Set) installedVersion(ctx context.Context, name, version string) (strin
 		if len(names) == 0 {
 			names = []string{"none"}
 		}
-		return "", outcome.New(outcome.CodeNotFound, "the package %s is not installed; installed: %s", clip(name), strings.Join(names, ", "))
+		return "", outcome.New(outcome.CodeNotFound, "the package %s is not installed; installed: %s", outcome.Clip(name), strings.Join(names, ", "))
 	}
-	return "", outcome.Invalid("of %s several versions are installed, %s: name one", clip(name), strings.Join(versions, ", "))
+	return "", outcome.Invalid("of %s several versions are installed, %s: name one", outcome.Clip(name), strings.Join(versions, ", "))
 }

@@ -102,7 +102,7 @@ func (s *Set) reindex(ctx context.Context, in *Inputs) (interaction.Response, er
 	types, codes := in.Texts("type"), in.Texts("parameter")
 	for _, typ := range types {
 		if s.Model.Resources[typ] == nil {
-			return interaction.Response{}, outcome.Invalid("parameter type: there is no resource type %q in FHIR R4", clip(typ))
+			return interaction.Response{}, outcome.Invalid("parameter type: there is no resource type %q in FHIR R4", outcome.Clip(typ))
 		}
 	}
 	if len(types) == 0 {
@@ -148,7 +148,7 @@ func (s *Set) withParameters(types, codes []string) ([]string, error) {
 	})
 	for i, ok := range found {
 		if !ok {
-			return nil, outcome.Invalid("parameter parameter: none of the types has a search parameter %q", clip(codes[i]))
+			return nil, outcome.Invalid("parameter parameter: none of the types has a search parameter %q", outcome.Clip(codes[i]))
 		}
 	}
 	return out, nil

@@ -48,7 +48,7 @@ func (s *Set) runSubsumes(ctx context.Context, p Request, in *Inputs) (interacti
 			q.System = c.System.Text
 		}
 		if c.System.Text != q.System {
-			return interaction.Response{}, outcome.Invalid("$subsumes compares codes of one system; %s is of %q, not %q", way.name, clip(c.System.Text), clip(q.System))
+			return interaction.Response{}, outcome.Invalid("$subsumes compares codes of one system; %s is of %q, not %q", way.name, outcome.Clip(c.System.Text), outcome.Clip(q.System))
 		}
 		*way.code = c.Code.Text
 	}

@@ -85,7 +85,7 @@ func (s *Set) validateInCodeSystem(ctx context.Context, p Request, in *Inputs) (
 			c.Version = version
 		}
 		if url != "" && c.System != url {
-			return interaction.Response{}, outcome.Invalid("$validate-code: the coding is of system %s, the code system asked is %s", clip(c.System), clip(url))
+			return interaction.Response{}, outcome.Invalid("$validate-code: the coding is of system %s, the code system asked is %s", outcome.Clip(c.System), outcome.Clip(url))
 		}
 	}
 	return s.validated(ctx, v)

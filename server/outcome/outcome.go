@@ -219,6 +219,17 @@ func Unavailable(format string, args ...any) *Error {
 	return New(CodeException, format, args...).WithStatus(http.StatusServiceUnavailable)
 }
 
+// maxClipped is how many bytes of a client's text an error shows.
+const maxClipped = 100
+
+// Clip is a text of a client as an error shows it: its beginning, as valid UTF-8.
+func Clip(s string) string {
+	if len(s) > maxClipped {
+		return strings.ToValidUTF8(s[:maxClipped], "") + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
 // From returns err as an *Error, and whether it was one.
 func From(err error) (*Error, bool) {
 	var e *Error

@@ -161,7 +161,7 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
 	case h.Service.Model.Resources[first] != nil:
-		c.fail(r, outcome.NotSupported("%s is not a path of this server", clip(r.URL.Path)))
+		c.fail(r, outcome.NotSupported("%s is not a path of this server", outcome.Clip(r.URL.Path)))
 	default:
 		c.fail(r, h.Service.UnknownType(first))
 	}
@@ -207,13 +207,5 @@ func reserved(segment string) bool {
 func (c *call) methodNotAllowed(r *http.Request, allowed ...string) {
 	list := strings.Join(allowed, ", ")
 	c.Header().Set("Allow", list)
-	c.fail(r, outcome.NotSupported("%s is not allowed here; allowed: %s", clip(r.Method), list).WithStatus(http.StatusMethodNotAllowed))
-}
-
-// clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
+	c.fail(r, outcome.NotSupported("%s is not allowed here; allowed: %s", outcome.Clip(r.Method), list).WithStatus(http.StatusMethodNotAllowed))
 }

@@ -32,7 +32,7 @@ func format(r *http.Request, formatParam string) (string, error) {
 			return out, nil
 		}
 	}
-	return fhirJSON, notAcceptable("_format=" + clip(formatParam))
+	return fhirJSON, notAcceptable("_format=" + outcome.Clip(formatParam))
 }
 
 // accept picks the content type that the client likes best.
@@ -69,7 +69,7 @@ func accept(headers []string) (string, error) {
 		}
 	}
 	if best == "" {
-		return fhirJSON, notAcceptable("Accept: " + clip(strings.Join(headers, ", ")))
+		return fhirJSON, notAcceptable("Accept: " + outcome.Clip(strings.Join(headers, ", ")))
 	}
 	return best, nil
 }

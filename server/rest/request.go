@@ -25,7 +25,7 @@ func (c *call) bodyOf(r *http.Request, types []string) ([]byte, error) {
 	text := r.Header.Get("Content-Type")
 	typ, _, err := mime.ParseMediaType(text)
 	if err != nil || !slices.Contains(types, typ) {
-		return nil, outcome.NotSupported("Content-Type %q is not served here; %s is", clip(text), strings.Join(types, ", ")).
+		return nil, outcome.NotSupported("Content-Type %q is not served here; %s is", outcome.Clip(text), strings.Join(types, ", ")).
 			WithStatus(http.StatusUnsupportedMediaType)
 	}
 	return c.body(r)
@@ -47,16 +47,16 @@ func checkJSON(r *http.Request) error {
 		return unsupportedType(text)
 	}
 	if charset := params["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return outcome.NotSupported("charset %q is not served; FHIR is UTF-8", clip(charset)).WithStatus(http.StatusUnsupportedMediaType)
+		return outcome.NotSupported("charset %q is not served; FHIR is UTF-8", outcome.Clip(charset)).WithStatus(http.StatusUnsupportedMediaType)
 	}
 	if v := params["fhirversion"]; v != "" && v != "4.0" && v != "4.0.1" {
-		return outcome.NotSupported("FHIR version %q is not served; 4.0 is", clip(v)).WithStatus(http.StatusUnsupportedMediaType)
+		return outcome.NotSupported("FHIR version %q is not served; 4.0 is", outcome.Clip(v)).WithStatus(http.StatusUnsupportedMediaType)
 	}
 	return nil
 }
 
 func unsupportedType(text string) error {
-	return outcome.NotSupported("Content-Type %q is not served; application/fhir+json and application/json are", clip(text)).
+	return outcome.NotSupported("Content-Type %q is not served; application/fhir+json and application/json are", outcome.Clip(text)).
 		WithStatus(http.StatusUnsupportedMediaType)
 }
 
@@ -77,7 +77,7 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 		return nil, err
 	}
 	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && typ != "application/x-www-form-urlencoded" {
-		return nil, outcome.NotSupported("Content-Type %q is not served by _search; application/x-www-form-urlencoded is", clip(typ)).
+		return nil, outcome.NotSupported("Content-Type %q is not served by _search; application/x-www-form-urlencoded is", outcome.Clip(typ)).
 			WithStatus(http.StatusUnsupportedMediaType)
 	}
 	body, err := c.body(r)

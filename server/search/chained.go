@@ -23,7 +23,7 @@ func (p *parser) chained(param *fhir.Parameter, c match.Clause, modifier, rest s
 // that in words.
 func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest string, read func(target string) (match.Clause, error)) (match.Clause, error) {
 	if param.Type != fhir.SearchReference {
-		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", clip(c.Name), param.Code, param.Type)
+		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", outcome.Clip(c.Name), param.Code, param.Type)
 	}
 	targets := p.reg.Targets(param)
 	if modifier != "" {
@@ -31,7 +31,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 			return c, badModifier(c.Name, modifier, "reference", "missing", "identifier", "[a resource type]")
 		}
 		if len(param.Targets) > 0 && !slices.Contains(param.Targets, modifier) {
-			return c, outcome.Invalid("parameter %s: %s refers to %s, not to %s", clip(c.Name), param.Code, strings.Join(param.Targets, ", "), modifier)
+			return c, outcome.Invalid("parameter %s: %s refers to %s, not to %s", outcome.Clip(c.Name), param.Code, strings.Join(param.Targets, ", "), modifier)
 		}
 		targets = []string{modifier}
 	}
@@ -39,7 +39,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	for _, target := range targets {
 		if p.chains++; p.chains > maxChains {
 			return c, outcome.New(outcome.CodeTooCostly, "parameter %s: its hops lead to more than %d resource types; name the type of a hop (%s:Patient.…)",
-				clip(c.Name), maxChains, param.Code)
+				outcome.Clip(c.Name), maxChains, param.Code)
 		}
 		used, ordered := p.values, p.ordered
 		sub, err := read(target)
@@ -62,7 +62,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	if c.Any == nil {
 		var unknown unknownParameter
 		if errors.As(failure, &unknown) && len(targets) > 1 {
-			return c, outcome.Invalid("parameter %s: no type that %s may refer to has a parameter %q", clip(c.Name), param.Code, clip(rest))
+			return c, outcome.Invalid("parameter %s: no type that %s may refer to has a parameter %q", outcome.Clip(c.Name), param.Code, outcome.Clip(rest))
 		}
 		if errors.As(failure, &unknown) {
 			return c, unknown.outcome
@@ -137,7 +137,7 @@ func (p *parser) has(types []string, name, value string, depth int) (match.Claus
 	c := match.Clause{Name: name, Value: value}
 	parts := strings.SplitN(name, ":", 4)
 	if len(parts) < 4 || parts[3] == "" {
-		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", clip(name))
+		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", outcome.Clip(name))
 	}
 	return p.from(types, c, parts[1], parts[2], func() (match.Clause, error) {
 		return p.clause([]string{parts[1]}, parts[3], value, depth+1)
@@ -155,10 +155,10 @@ func (p *parser) from(types []string, c match.Clause, source, reference string, 
 		return c, known(err)
 	}
 	if param.Type != fhir.SearchReference {
-		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", clip(c.Name), param.Code, source, param.Type)
+		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", outcome.Clip(c.Name), param.Code, source, param.Type)
 	}
 	if len(param.Targets) > 0 && len(types) > 0 && !slices.ContainsFunc(types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
-		return c, outcome.Invalid("parameter %s: %s of %s refers to %s, not to %s", clip(c.Name), param.Code, source,
+		return c, outcome.Invalid("parameter %s: %s of %s refers to %s, not to %s", outcome.Clip(c.Name), param.Code, source,
 			strings.Join(param.Targets, ", "), strings.Join(types, ", "))
 	}
 	sub, err := read()

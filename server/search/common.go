@@ -79,7 +79,7 @@ func (p *parser) updated(c match.Clause, modifier string) (match.Clause, error) 
 // Spec: https://hl7.org/fhir/R4/search.html#list.
 func (p *parser) list(types []string, c match.Clause, modifier string) (match.Clause, error) {
 	if modifier != "" {
-		return c, outcome.Invalid("parameter %s: _list takes no modifier", clip(c.Name))
+		return c, outcome.Invalid("parameter %s: _list takes no modifier", outcome.Clip(c.Name))
 	}
 	param, ok := p.reg.Lookup("List", "item")
 	if !ok {

@@ -119,7 +119,7 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 		case fhir.SearchURI:
 			vs = []fhir.Value{fhir.ValueURI(unescape(values[i]))}
 		default:
-			err = outcome.Invalid("parameter %s: a component of type %s is not supported", clip(name), part.Type)
+			err = outcome.Invalid("parameter %s: a component of type %s is not supported", outcome.Clip(name), part.Type)
 		}
 		if err != nil {
 			return nil, err

@@ -129,14 +129,14 @@ func (c *Compiler) Compile(d Definition) (*Custom, error) {
 		}
 	}
 	if why := reserved(d.Code); why != "" {
-		return nil, outcome.Invalid("%q cannot be the code of a search parameter: %s", clip(d.Code), why).At("SearchParameter.code")
+		return nil, outcome.Invalid("%q cannot be the code of a search parameter: %s", outcome.Clip(d.Code), why).At("SearchParameter.code")
 	}
 	switch d.Type {
 	case fhir.SearchNumber, fhir.SearchDate, fhir.SearchString, fhir.SearchToken, fhir.SearchReference,
 		fhir.SearchComposite, fhir.SearchQuantity, fhir.SearchURI, fhir.SearchSpecial:
 	default:
 		return nil, outcome.Invalid("%q is no type of search parameter: expected number, date, string, token, reference, composite, quantity, uri or special",
-			clip(string(d.Type))).At("SearchParameter.type")
+			outcome.Clip(string(d.Type))).At("SearchParameter.type")
 	}
 	types, err := c.types(d.Base, "SearchParameter.base")
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *Compiler) types(names []string, path string) ([]string, error) {
 		case c.Base.Has(name):
 			out = append(out, name)
 		default:
-			return nil, outcome.Invalid("%q is no resource type of FHIR R4%s", clip(name), outcome.DidYouMean(name, c.Base.names)).
+			return nil, outcome.Invalid("%q is no resource type of FHIR R4%s", outcome.Clip(name), outcome.DidYouMean(name, c.Base.names)).
 				At(fmt.Sprintf("%s[%d]", path, i))
 		}
 	}
@@ -271,7 +271,7 @@ func (c *Compiler) branch(out *Custom, p *fhir.Parameter, source string, n fhirp
 		return c.composite(out, p, e, n, typ, path)
 	}
 	if err := converts(program, p.Type); err != nil {
-		return outcome.Invalid("%s of %s: %v", clip(n.String()), typ, err).At("SearchParameter.expression")
+		return outcome.Invalid("%s of %s: %v", outcome.Clip(n.String()), typ, err).At("SearchParameter.expression")
 	}
 	f, _ := terminal(model, input, n)
 	if p.Type == fhir.SearchToken && f != nil {
@@ -367,7 +367,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 		at := fmt.Sprintf("SearchParameter.component[%d]", i)
 		code, partType, ok := c.defined(comp.Definition, typ)
 		if !ok {
-			return outcome.Invalid("component %d is defined by %q, which is no search parameter of %s", i+1, clip(comp.Definition), typ).
+			return outcome.Invalid("component %d is defined by %q, which is no search parameter of %s", i+1, outcome.Clip(comp.Definition), typ).
 				At(at + ".definition").Because(ErrComponent)
 		}
 		if partType == fhir.SearchComposite || partType == fhir.SearchSpecial {
@@ -403,7 +403,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 				return expressionError(err, at+".expression")
 			}
 			if err := converts(program, partType); err != nil {
-				return outcome.Invalid("%s: %v", clip(comp.Expression), err).At(at + ".expression")
+				return outcome.Invalid("%s: %v", outcome.Clip(comp.Expression), err).At(at + ".expression")
 			}
 			x := &extractor{url: p.URL, typ: partType, program: program}
 			if f, _ := terminal(model, element, expr.Root); f != nil && partType == fhir.SearchToken {

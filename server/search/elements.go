@@ -44,7 +44,7 @@ func (r *Registry) Elements(types, values []string) ([]string, error) {
 				if owner == "" {
 					owner = "FHIR"
 				}
-				return nil, outcome.Invalid("parameter _elements: %s has no element %q%s", owner, clip(name), outcome.DidYouMean(name, names))
+				return nil, outcome.Invalid("parameter _elements: %s has no element %q%s", owner, outcome.Clip(name), outcome.DidYouMean(name, names))
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // parameters. Spec: https://hl7.org/fhir/R4/search_filter.html.
 func (p *parser) filter(types []string, c match.Clause, modifier string, depth int) (match.Clause, error) {
 	if modifier != "" {
-		return c, outcome.Invalid("parameter %s: _filter takes no modifier", clip(c.Name))
+		return c, outcome.Invalid("parameter %s: _filter takes no modifier", outcome.Clip(c.Name))
 	}
 	n, mistake := parseFilter(c.Value)
 	if mistake != nil {
@@ -68,7 +68,7 @@ func inFilter(n *filterComparison, err error) error {
 	if !errors.As(err, &e) || len(e.Issues) == 0 || strings.HasPrefix(e.Issues[0].Diagnostics, "_filter: ") {
 		return err
 	}
-	e.Issues[0].Diagnostics = fmt.Sprintf("_filter: %s: %s", clip(n.text), e.Issues[0].Diagnostics)
+	e.Issues[0].Diagnostics = fmt.Sprintf("_filter: %s: %s", outcome.Clip(n.text), e.Issues[0].Diagnostics)
 	return err
 }
 
@@ -124,7 +124,7 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 	code, modifier, modified := strings.Cut(step.name, ":")
 	if len(rest) == 0 {
 		if modified {
-			return c, outcome.Invalid("%q is no name of a parameter: the operator says what a modifier does in other parameters", clip(step.name))
+			return c, outcome.Invalid("%q is no name of a parameter: the operator says what a modifier does in other parameters", outcome.Clip(step.name))
 		}
 		return p.compare(types, c, code, n.op, depth)
 	}
@@ -156,7 +156,7 @@ var filterOperatorsOf = map[fhir.SearchType][]string{
 
 func checkOperator(code, op string, t fhir.SearchType, allowed []string) error {
 	if !slices.Contains(allowed, op) {
-		return outcome.Invalid("operator %s does not apply to %s, which is of type %s and takes %s", op, clip(code), t, strings.Join(allowed, ", "))
+		return outcome.Invalid("operator %s does not apply to %s, which is of type %s and takes %s", op, outcome.Clip(code), t, strings.Join(allowed, ", "))
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (p *parser) compare(types []string, c match.Clause, code, op string, depth 
 // another one is.
 func (p *parser) unequal(param *fhir.Parameter, c match.Clause, code string) (match.Clause, error) {
 	if !param.Single || len(param.Keys) != 1 {
-		return c, outcome.NotSupported("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", clip(code), clip(code)).WithStatus(400)
+		return c, outcome.NotSupported("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", outcome.Clip(code), outcome.Clip(code)).WithStatus(400)
 	}
 	equal, err := p.compared(param, code, "eq", c.Value)
 	return both(match.Clause{Any: present(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err

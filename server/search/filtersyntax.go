@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"kiln/server/outcome"
 )
 
 // The syntax of `_filter`:
@@ -100,7 +102,7 @@ func parseFilter(text string) (filterNode, *filterError) {
 func (r *filterReader) fail(expected string) *filterError {
 	came := "the end"
 	if rest := r.text[r.at:]; rest != "" {
-		came = fmt.Sprintf("%q", clip(r.wordAt(r.at)))
+		came = fmt.Sprintf("%q", outcome.Clip(r.wordAt(r.at)))
 		if came == `""` {
 			c, _ := utf8.DecodeRuneInString(rest)
 			came = fmt.Sprintf("%q", string(c))

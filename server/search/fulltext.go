@@ -15,10 +15,10 @@ import (
 // Spec: https://hl7.org/fhir/R4/search.html#content.
 func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (match.Clause, error) {
 	if modifier != "" {
-		return c, outcome.Invalid("parameter %s: %s takes no modifier", clip(c.Name), code)
+		return c, outcome.Invalid("parameter %s: %s takes no modifier", outcome.Clip(c.Name), code)
 	}
 	if code == "_content" && depth > 0 {
-		return c, outcome.NotSupported("parameter %s: _content reads whole resources, and is not supported at the end of a chain", clip(c.Name)).WithStatus(400)
+		return c, outcome.NotSupported("parameter %s: _content reads whole resources, and is not supported at the end of a chain", outcome.Clip(c.Name)).WithStatus(400)
 	}
 	values, err := p.split(fhir.SearchString, c)
 	if err != nil {

@@ -223,11 +223,11 @@ func (p *parser) known(types []string, name string) error {
 // is every type). depth counts hops.
 func (p *parser) clause(types []string, name, value string, depth int) (match.Clause, error) {
 	if depth > maxDepth {
-		return match.Clause{}, outcome.New(outcome.CodeTooCostly, "parameter %s: more than %d hops", clip(name), maxDepth)
+		return match.Clause{}, outcome.New(outcome.CodeTooCostly, "parameter %s: more than %d hops", outcome.Clip(name), maxDepth)
 	}
 	c := match.Clause{Name: name, Value: value}
 	if value == "" {
-		return c, outcome.Invalid("parameter %s has no value", clip(name))
+		return c, outcome.Invalid("parameter %s has no value", outcome.Clip(name))
 	}
 	if name != "_filter" && badEscape(value) { // a filter has strings of its own
 		return c, badValue(name, value, "a backslash stands before , | $ or another backslash only")
@@ -238,7 +238,7 @@ func (p *parser) clause(types []string, name, value string, depth int) (match.Cl
 	head, rest, chained := strings.Cut(name, ".")
 	code, modifier, modified := strings.Cut(head, ":")
 	if modified && modifier == "" {
-		return c, outcome.Invalid("parameter %s: there is no modifier after the colon", clip(name))
+		return c, outcome.Invalid("parameter %s: there is no modifier after the colon", outcome.Clip(name))
 	}
 	if !chained {
 		switch code {
@@ -310,10 +310,10 @@ func (p *parser) plain(param *fhir.Parameter, c match.Clause, modifier string) (
 func (p *parser) bounded(c match.Clause, values, terms int) error {
 	if terms > maxTerms {
 		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values, each about every type that it may be of, are too many; name the types (Type/id, _type) or fewer values",
-			clip(c.Name), values)
+			outcome.Clip(c.Name), values)
 	}
 	if len(c.Any) > maxOrdered && values > maxOrdered {
-		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted where each is looked up by itself", clip(c.Name), values, maxOrdered)
+		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted where each is looked up by itself", outcome.Clip(c.Name), values, maxOrdered)
 	}
 	return nil
 }
@@ -323,16 +323,16 @@ func (p *parser) split(t fhir.SearchType, c match.Clause) ([]string, error) {
 	values := split(c.Value, ',', 0)
 	p.values += len(values)
 	if p.values > maxValues {
-		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: at most %d values are accepted in one search", clip(c.Name), maxValues)
+		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: at most %d values are accepted in one search", outcome.Clip(c.Name), maxValues)
 	}
 	if isOrdered(t) || t == fhir.SearchComposite {
 		if len(values) > maxOrdered {
 			return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: %d values came, at most %d are accepted for a parameter of type %s",
-				clip(c.Name), len(values), maxOrdered, t)
+				outcome.Clip(c.Name), len(values), maxOrdered, t)
 		}
 		if p.ordered += len(values); p.ordered > maxComparison {
 			return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: with it the search has %d dates, numbers, quantities and strings; at most %d are accepted",
-				clip(c.Name), p.ordered, maxComparison)
+				outcome.Clip(c.Name), p.ordered, maxComparison)
 		}
 	}
 	return values, nil
@@ -360,17 +360,17 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 	case fhir.SearchSpecial:
 		return p.near(param, name, modifier, v) // the only one that unsupported lets pass
 	}
-	return nil, outcome.Invalid("parameter %s: parameters of type %s are not supported", clip(name), param.Type)
+	return nil, outcome.Invalid("parameter %s: parameters of type %s are not supported", outcome.Clip(name), param.Type)
 }
 
 // lookup finds parameter code for resources of any of types: of several, with the
 // keys of all.
 func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
 	if why, ok := refusedNames[code]; ok {
-		return nil, outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
+		return nil, outcome.NotSupported("parameter %s is not supported: %s", outcome.Clip(name), why).WithStatus(400)
 	}
 	if code == "_text" || code == "_content" { // p.clause has read it where it is a parameter
-		return nil, outcome.NotSupported("parameter %s: %s has no values of its own, it is a parameter only", clip(name), code).WithStatus(400)
+		return nil, outcome.NotSupported("parameter %s: %s has no values of its own, it is a parameter only", outcome.Clip(name), code).WithStatus(400)
 	}
 	if len(types) == 1 {
 		param, ok := p.reg.Lookup(types[0], code)
@@ -397,7 +397,7 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 			continue
 		}
 		if param.Type != all.Type {
-			return nil, outcome.Invalid("parameter %s: it is of type %s for %s and of type %s for %s", clip(name), all.Type, all.Base, param.Type, t)
+			return nil, outcome.Invalid("parameter %s: it is of type %s for %s and of type %s for %s", outcome.Clip(name), all.Type, all.Base, param.Type, t)
 		}
 		all.Keys = append(all.Keys, param.Keys...)
 		all.Composites = append(slices.Clone(all.Composites), param.Composites...)
@@ -417,7 +417,7 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 
 func (p *parser) usable(param *fhir.Parameter, name string) error {
 	if why := unsupported(param); why != "" {
-		return outcome.NotSupported("parameter %s is not supported: %s", clip(name), why).WithStatus(400)
+		return outcome.NotSupported("parameter %s is not supported: %s", outcome.Clip(name), why).WithStatus(400)
 	}
 	p.notice(param)
 	return nil
@@ -429,7 +429,7 @@ func (p *parser) unknown(typ, name, code string) error {
 		where = "every type searched"
 	}
 	names := slices.Concat(p.reg.codes(typ), resultNames)
-	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", clip(name), where, outcome.DidYouMean(code, names)).WithStatus(400)}
+	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", outcome.Clip(name), where, outcome.DidYouMean(code, names)).WithStatus(400)}
 }
 
 // missing reads `:missing`: true, no entry; false, some entry.

@@ -34,7 +34,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 			return nil, badModifier(name, modifier, "reference", "missing", "identifier", "above", "below", "[a resource type]")
 		}
 		if len(targets) > 0 && !slices.Contains(targets, modifier) {
-			return nil, outcome.Invalid("parameter %s: it refers to %s, not to %s", clip(name), strings.Join(targets, ", "), modifier)
+			return nil, outcome.Invalid("parameter %s: it refers to %s, not to %s", outcome.Clip(name), strings.Join(targets, ", "), modifier)
 		}
 		targets = []string{modifier}
 	}

@@ -224,7 +224,7 @@ func isOrdered(t fhir.SearchType) bool {
 
 // typeError says that typ is no resource type and names the nearest one.
 func (r *Registry) typeError(typ string) *outcome.Error {
-	return outcome.NotSupported("resource type %q is not known%s", clip(typ), r.NearestType(typ)).WithStatus(400)
+	return outcome.NotSupported("resource type %q is not known%s", outcome.Clip(typ), r.NearestType(typ)).WithStatus(400)
 }
 
 // NearestType is `, did you mean "Patient"?` for what was meant by typ, or "".
@@ -241,12 +241,4 @@ func (r *Registry) codes(typ string) []string {
 		}
 	}
 	return list
-}
-
-// clip shortens what a client sent for a message.
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
 }

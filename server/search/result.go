@@ -13,7 +13,7 @@ import (
 // Spec: https://hl7.org/fhir/R4/search.html#return.
 func (p *parser) result(q *Query, name, code, modifier string, values []string) error {
 	if modifier != "" && code != "_include" && code != "_revinclude" {
-		return outcome.Invalid("parameter %s: %s takes no modifier", clip(name), code)
+		return outcome.Invalid("parameter %s: %s takes no modifier", outcome.Clip(name), code)
 	}
 	last := values[len(values)-1]
 	if code != "_include" && code != "_revinclude" && code != "_elements" && len(values) > 1 {
@@ -48,7 +48,7 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 		}
 	case "_include", "_revinclude":
 		if modifier != "" && modifier != "iterate" && modifier != "recurse" {
-			return outcome.Invalid("parameter %s: modifier %q is not known, expected :iterate", clip(name), clip(modifier))
+			return outcome.Invalid("parameter %s: modifier %q is not known, expected :iterate", outcome.Clip(name), outcome.Clip(modifier))
 		}
 		for _, v := range values {
 			in, err := p.include(q, name, v, code == "_revinclude", modifier != "")
@@ -124,7 +124,7 @@ func (p *parser) sort(q *Query, value string) error {
 				return known(err)
 			}
 			if !isOrdered(param.Type) && !isText(param.Type) {
-				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order; parameters of every other type do, and _id and _lastUpdated", clip(code), param.Type)
+				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order; parameters of every other type do, and _id and _lastUpdated", outcome.Clip(code), param.Type)
 			}
 			s.Type, s.Keys, s.Single = param.Type, param.Keys, param.Single && len(param.Keys) == 1
 			s.Targets = narrowedTo(param)
@@ -181,7 +181,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 				names = append(names, o.Code)
 			}
 		}
-		return in, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(clip(in.Param))+outcome.DidYouMean(in.Param, names))
+		return in, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(outcome.Clip(in.Param))+outcome.DidYouMean(in.Param, names))
 	}
 	if in.Target != "" && len(param.Targets) > 0 && !slices.Contains(param.Targets, in.Target) {
 		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", "))

@@ -78,7 +78,7 @@ func badEscape(s string) bool {
 
 // badValue refuses a value: which parameter, what was expected, what came.
 func badValue(name, came, expected string) *outcome.Error {
-	return outcome.Invalid("parameter %s: %q is not accepted: %s", clip(name), clip(came), expected)
+	return outcome.Invalid("parameter %s: %q is not accepted: %s", outcome.Clip(name), outcome.Clip(came), expected)
 }
 
 // badModifier refuses a modifier.
@@ -87,5 +87,5 @@ func badModifier(name, modifier string, typ string, allowed ...string) *outcome.
 		allowed[i] = ":" + allowed[i]
 	}
 	return outcome.Invalid("parameter %s: modifier %q does not apply to a parameter of type %s, which takes %s",
-		clip(name), ":"+clip(modifier), typ, strings.Join(allowed, ", "))
+		outcome.Clip(name), ":"+outcome.Clip(modifier), typ, strings.Join(allowed, ", "))
 }

@@ -402,9 +402,4 @@ func share(flag, client string) int32 {
 }
 
 // clip bounds what an error repeats of its input.
-func clip(text string) string {
-	if text = strings.ToValidUTF8(text, "�"); len(text) > 100 {
-		return text[:100] + "…"
-	}
-	return text
-}
+func clip(text string) string { return outcome.Clip(text) }

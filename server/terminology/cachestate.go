@@ -1,17 +1,11 @@
 package terminology
 
-// CacheState is what the caches of parsed resources, expansions and sets hold
-// together, and how often they had what was looked for.
-type CacheState struct {
-	Hits, Misses, Evictions uint64
-	Size                    int    // entries
-	Bytes, Capacity         uint64 // roughly
-}
+import "kiln/server/telemetry"
 
 // CacheState returns the state of this server's caches.
-func (s *Service) CacheState() CacheState {
+func (s *Service) CacheState() telemetry.CacheState {
 	parsed, expansions, sets := s.parsed.Stats(), s.expansions.Stats(), s.sets.Stats()
-	return CacheState{
+	return telemetry.CacheState{
 		Hits:      parsed.Hits + expansions.Hits + sets.Hits,
 		Misses:    parsed.Misses + expansions.Misses + sets.Misses,
 		Evictions: parsed.Evictions + expansions.Evictions + sets.Evictions,

@@ -154,7 +154,7 @@ func (e *evaluation) ask(ctx context.Context, q question) (*expansion, error) {
 }
 
 func notFoundValueSet(c canonical) *outcome.Error {
-	return outcome.New(outcome.CodeNotFound, "ValueSet %s not found", clip(c.String()))
+	return outcome.New(outcome.CodeNotFound, "ValueSet %s not found", outcome.Clip(c.String()))
 }
 
 func circular(path []string) error {
@@ -339,7 +339,7 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 	}
 	inner := vs.contained[url]
 	if inner == nil {
-		return nil, outcome.New(outcome.CodeNotFound, "ValueSet %s has no contained value set %s", vs.URL, clip(url)).WithStatus(422)
+		return nil, outcome.New(outcome.CodeNotFound, "ValueSet %s has no contained value set %s", vs.URL, outcome.Clip(url)).WithStatus(422)
 	}
 	name := vs.URL + url
 	if slices.Contains(e.path, name) {

@@ -268,7 +268,7 @@ func (e *entry) has(word string) bool {
 func ParseCount(name, text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, outcome.Invalid("%s is %q: expected a whole number from 0", name, clip(text))
+		return 0, outcome.Invalid("%s is %q: expected a whole number from 0", name, outcome.Clip(text))
 	}
 	return n, nil
 }

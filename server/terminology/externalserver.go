@@ -430,7 +430,7 @@ func refusal(path string, status int, body []byte) error {
 	if why == "" {
 		why = fmt.Sprintf("%d %s", status, http.StatusText(status))
 	}
-	return outcome.New(code, "the terminology server refuses %s: %s", path, clip(why))
+	return outcome.New(code, "the terminology server refuses %s: %s", path, outcome.Clip(why))
 }
 
 type tooLarge struct{}

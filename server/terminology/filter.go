@@ -128,7 +128,7 @@ func (cs *codeSystem) uses(code string) bool {
 }
 
 func (cs *codeSystem) badFilter(f Filter, why string) error {
-	return outcome.Invalid("filter %s %s %s on CodeSystem %s: %s", clip(f.Property), clip(f.Op), clip(f.Value), cs.url, why).WithStatus(422)
+	return outcome.Invalid("filter %s %s %s on CodeSystem %s: %s", outcome.Clip(f.Property), outcome.Clip(f.Op), outcome.Clip(f.Value), cs.url, why).WithStatus(422)
 }
 
 func present(s string) []string {
@@ -136,12 +136,4 @@ func present(s string) []string {
 		return nil
 	}
 	return []string{s}
-}
-
-// clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
 }

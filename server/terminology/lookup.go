@@ -53,7 +53,7 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	case cs == nil && check == nil:
 		return nil, notFound(typeCodeSystem, at)
 	case cs == nil:
-		return nil, outcome.New(outcome.CodeNotFound, "CodeSystem %s has no code %q", p.System, clip(p.Code))
+		return nil, outcome.New(outcome.CodeNotFound, "CodeSystem %s has no code %q", p.System, outcome.Clip(p.Code))
 	}
 	return nil, noCode(cs, p.Code)
 }

@@ -201,7 +201,7 @@ func (sn *snapshot) codesOf(ctx context.Context, q search.Expansion) (*expansion
 	}
 	if q.System == snomed {
 		if strings.Trim(q.Code, "0123456789") != "" || len(q.Code) < 6 || len(q.Code) > 18 {
-			return nil, outcome.Invalid("%q is no SNOMED CT concept: expected 6 to 18 digits", clip(q.Code))
+			return nil, outcome.Invalid("%q is no SNOMED CT concept: expected 6 to 18 digits", outcome.Clip(q.Code))
 		}
 		operator := "<<"
 		if q.Modifier == "above" {

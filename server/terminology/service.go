@@ -441,5 +441,5 @@ func cutVersion(s string) (part, rest string) {
 }
 
 func notFound(typ string, c canonical) *outcome.Error {
-	return outcome.New(outcome.CodeNotFound, "%s %s is not known here", typ, clip(c.String()))
+	return outcome.New(outcome.CodeNotFound, "%s %s is not known here", typ, outcome.Clip(c.String()))
 }

@@ -67,7 +67,7 @@ func (s *Service) SubsumesOutcome(ctx context.Context, p SubsumesParams) (Subsum
 }
 
 func noCode(cs *codeSystem, code string) error {
-	return outcome.New(outcome.CodeNotFound, "CodeSystem %s has no code %q", cs.url, clip(code))
+	return outcome.New(outcome.CodeNotFound, "CodeSystem %s has no code %q", cs.url, outcome.Clip(code))
 }
 
 func (s *Service) askSubsumes(ctx context.Context, p SubsumesParams, at canonical) (Subsumption, error) {

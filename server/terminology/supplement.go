@@ -161,7 +161,7 @@ func (sn *snapshot) needed(ctx context.Context, vs *ValueSet) error {
 			return err
 		}
 		if s, ok := v.(*codeSystem); !ok || s.content != contentSupplement {
-			return outcome.New(outcome.CodeNotFound, "ValueSet %s is not to be used without the supplement %s, which is not known here", clip(vs.URL), clip(c.String())).WithStatus(422)
+			return outcome.New(outcome.CodeNotFound, "ValueSet %s is not to be used without the supplement %s, which is not known here", outcome.Clip(vs.URL), outcome.Clip(c.String())).WithStatus(422)
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ type checkFunc func(ctx context.Context, p *ValidateCodeParams, c Coding) (Valid
 // inCodeSystem checks a code against its code system.
 func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
 	if c.System == "" {
-		return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", clip(c.Code))}, nil
+		return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", outcome.Clip(c.Code))}, nil
 	}
 	at := canonical{c.System, c.Version}
 	cs, err := sn.codeSystem(ctx, at)
@@ -110,7 +110,7 @@ func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c C
 		}
 		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
 	}
-	return ValidateCodeResult{Message: fmt.Sprintf("code %q is not in CodeSystem %s", clip(c.Code), clip(c.System))}, nil
+	return ValidateCodeResult{Message: fmt.Sprintf("code %q is not in CodeSystem %s", outcome.Clip(c.Code), outcome.Clip(c.System))}, nil
 }
 
 // inValueSet returns the check of a code against the value set of p.
@@ -138,10 +138,10 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 	if err != nil {
 		return nil, err
 	}
-	name := "ValueSet " + clip(at.String())
+	name := "ValueSet " + outcome.Clip(at.String())
 	return func(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
 		if c.System == "" && !p.InferSystem {
-			return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", clip(c.Code))}, nil
+			return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", outcome.Clip(c.Code))}, nil
 		}
 
 		// 1. Among the codes that are known here.
@@ -194,10 +194,10 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 			}
 			return r, err
 		}
-		message := fmt.Sprintf("code %q of %s is not in %s", clip(c.Code), systemName(c.System), name)
+		message := fmt.Sprintf("code %q of %s is not in %s", outcome.Clip(c.Code), systemName(c.System), name)
 		if open {
 			message = fmt.Sprintf("whether code %q of %s is in %s is not known here: the value set takes codes from a code system that is not local",
-				clip(c.Code), systemName(c.System), name)
+				outcome.Clip(c.Code), systemName(c.System), name)
 		}
 		return ValidateCodeResult{Message: message}, nil
 	}, nil
@@ -223,8 +223,8 @@ func (sn *snapshot) inKept(ctx context.Context, p *ValidateCodeParams, vs *Value
 	if err != nil || y == nil && x.unclosed {
 		return ValidateCodeResult{}, false
 	}
-	name := "ValueSet " + clip(at.String())
-	r := ValidateCodeResult{Message: fmt.Sprintf("code %q of %s is not in %s", clip(c.Code), systemName(c.System), name)}
+	name := "ValueSet " + outcome.Clip(at.String())
+	r := ValidateCodeResult{Message: fmt.Sprintf("code %q of %s is not in %s", outcome.Clip(c.Code), systemName(c.System), name)}
 	if y != nil {
 		known := Coding{System: y.system, Version: y.version, Code: y.code, Display: y.displayIn(p.DisplayLanguage)}
 		r = p.judge(c, known, y.abstract, y.designation, name)
@@ -237,7 +237,7 @@ func systemName(system string) string {
 	if system == "" {
 		return "any system"
 	}
-	return clip(system)
+	return outcome.Clip(system)
 }
 
 // lookFor finds a code in an expansion, and its code system where that is local.
@@ -268,7 +268,7 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 	r := ValidateCodeResult{Result: true, Coding: known}
 	if abstract && !p.Abstract {
 		r.Result = false
-		r.Message = fmt.Sprintf("code %q is abstract in %s: it cannot be used", clip(c.Code), where)
+		r.Message = fmt.Sprintf("code %q is abstract in %s: it cannot be used", outcome.Clip(c.Code), where)
 		return r
 	}
 	if c.Display == "" || known.Display == "" && len(designation) == 0 {
@@ -279,7 +279,7 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 		return r
 	}
 	r.Result = false
-	r.Message = fmt.Sprintf("the display of code %q is %q, not %q", clip(c.Code), known.Display, clip(c.Display))
+	r.Message = fmt.Sprintf("the display of code %q is %q, not %q", outcome.Clip(c.Code), known.Display, outcome.Clip(c.Display))
 	return r
 }
 
@@ -303,7 +303,7 @@ func (sn *snapshot) askValidate(ctx context.Context, p *ValidateCodeParams, c Co
 	r := ValidateCodeResult{Result: parameters.Get(out, "result").True(), Message: parameters.Get(out, "message").Text(), Warning: warning,
 		Coding: Coding{System: c.System, Version: parameters.Get(out, "version").Text(), Code: c.Code, Display: parameters.Get(out, "display").Text()}}
 	if !r.Result && r.Message == "" {
-		r.Message = fmt.Sprintf("code %q of %s is not valid, says the terminology server", clip(c.Code), systemName(c.System))
+		r.Message = fmt.Sprintf("code %q of %s is not valid, says the terminology server", outcome.Clip(c.Code), systemName(c.System))
 	}
 	return r, nil
 }

@@ -109,9 +109,4 @@ func takeToken(r *http.Request) (token string, sent bool) {
 }
 
 // clip bounds what an error repeats of its input.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
+func clip(s string) string { return outcome.Clip(s) }

@@ -1,15 +1,10 @@
 package strategy
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// CacheState is what one kind of memory holds, and how often it had what was looked
-// for.
-type CacheState struct {
-	Hits, Misses, Evictions uint64
-	Size                    int // entries
-	Capacity                uint64
-	Bytes                   uint64 // roughly
-}
+	"kiln/server/telemetry"
+)
 
 // counter counts how often memory had what was looked for.
 type counter struct{ hits, misses, evictions atomic.Uint64 }
@@ -22,15 +17,15 @@ func (c *counter) looked(found bool) {
 	}
 }
 
-func (c *counter) state() CacheState {
-	return CacheState{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load()}
+func (c *counter) state() telemetry.CacheState {
+	return telemetry.CacheState{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load()}
 }
 
 // bytesOfTotal is about what one total, or one driver, takes.
 const bytesOfTotal = 160
 
 // Totals is the state of the totals that are remembered.
-func (s *Searcher) Totals() CacheState {
+func (s *Searcher) Totals() telemetry.CacheState {
 	m := &s.memory
 	c := m.totalsCount.state()
 	m.mu.Lock()
@@ -41,7 +36,7 @@ func (s *Searcher) Totals() CacheState {
 
 // Queries is the state of what else is remembered of queries: drivers that find too
 // much, orders, sets of matches and columns.
-func (s *Searcher) Queries() CacheState {
+func (s *Searcher) Queries() telemetry.CacheState {
 	m := &s.memory
 	c := m.queriesCount.state()
 	m.mu.Lock()
