@@ -94,14 +94,27 @@ func adminConfig() *cobra.Command {
 func adminFeatures() *cobra.Command {
 	c := &cobra.Command{Use: "features", Short: "Show and switch feature flags on all servers"}
 	flag := func(a []string) string { return "/admin/features/" + url.PathEscape(a[0]) }
+	var enable *cobra.Command
+	var percentage int
+	var clients []string
+	enable = ask("enable FLAG", "Switch a flag on, for everyone or for some clients", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+		body := map[string]any{"enabled": true}
+		if enable.Flags().Changed("percentage") {
+			body["percentage"] = percentage
+		}
+		if len(clients) > 0 {
+			body["clients"] = clients
+		}
+		return http.MethodPut, flag(a), body, nil
+	})
+	enable.Flags().IntVar(&percentage, "percentage", 100, "of the clients, by a hash of their id")
+	enable.Flags().StringSliceVar(&clients, "client", nil, "client that it is on for; may be repeated")
 	c.AddCommand(
 		get("list", "List the flags", "/admin/features"),
 		ask("get FLAG", "Show a flag", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 			return http.MethodGet, flag(a), nil, nil
 		}),
-		ask("enable FLAG", "Switch a flag on", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
-			return http.MethodPut, flag(a), map[string]any{"enabled": true}, nil
-		}),
+		enable,
 		ask("disable FLAG", "Switch a flag off", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 			return http.MethodPut, flag(a), map[string]any{"enabled": false}, nil
 		}),
