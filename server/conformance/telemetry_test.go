@@ -151,3 +151,27 @@ func TestServerTiming(t *testing.T) {
 	c.has(t, traceA, "GET capabilities")
 	s.do("PUT", s.root("/admin/config/telemetry/otlp_endpoint"), `"nonsense"`).issue(400, "invalid", "telemetry.otlp_endpoint")
 }
+
+// Contract, Operations: telemetry: W3C traceparent taken in, and sent on to webhooks and Apps.
+func TestTraceparentIsSentOn(t *testing.T) {
+	t.Parallel()
+	c := collect(t)
+	s := start(t, quick, func(cfg *server.Config) { cfg.Telemetry.OTLPEndpoint = c.URL })
+	hook, app := newReceiver(t), newReceiver(t)
+	s.subscribe(subscription("Patient?family=Traced", hook.url))
+	app.says(func(_ delivery, w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{}`))
+	})
+	s.put("/App/probe", `{"resourceType":"App","id":"probe","name":"probe","status":"active","operations":[
+		{"type":"execute","resourceType":"Patient","name":"probe","handler":{"type":"http","url":"`+app.url+`"}}]}`).want(201)
+	s.post("/Patient/$probe", `{"parameters":{}}`, "Traceparent", traceparent(traceA)).want(200)
+	if got := app.any().header.Get("Traceparent"); !strings.HasPrefix(got, "00-"+traceA+"-") {
+		t.Errorf("the App got traceparent %q", got)
+	}
+	s.post("/Patient", `{"resourceType":"Patient","name":[{"family":"Traced"}]}`, "Traceparent", traceparent(traceB)).want(201)
+	// The delivery is made later, of many writes: it is a trace of its own.
+	if got := hook.next().header.Get("Traceparent"); !regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]$`).MatchString(got) {
+		t.Errorf("the webhook got traceparent %q", got)
+	}
+}
