@@ -232,3 +232,28 @@ func TestAppSubscriptionsAreChecked(t *testing.T) {
 	off := start(t, func(c *server.Config) { c.Notifications.Enabled = false })
 	off.put("/App/a", eventApp("a", "Patient", `"create"`, "", hook)).issue(422, "invalid", "notifications.enabled")
 }
+
+// The contract, Apps section 5, and the specification, Events: vread events reach an App that asks for
+// them, where notifications.vread is on, and pass its filter like others.
+func TestAppEventsOfReads(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t)
+	s := start(t, func(c *server.Config) { c.Notifications.VRead = true })
+	s.put("/App/v", eventApp("v", "Patient", `"vread"`, `{"active":true}`, `{"type":"webhook","url":"`+r.url+`"}`)).want(201)
+	s.put("/Patient/no", `{"resourceType":"Patient","id":"no","active":false}`).want(201)
+	s.put("/Patient/yes", `{"resourceType":"Patient","id":"yes","active":true}`).want(201)
+	for _, id := range []string{"no", "yes", "yes"} {
+		s.get("/Patient/" + id + "/_history/1").want(200)
+	}
+	var ids []any
+	for range 2 {
+		d := r.next()
+		if d.json["event"] != "vread" || d.json["resourceId"] != "yes" || d.json["versionId"] != "1" || d.json["subscription"] != "App/v/0" {
+			t.Errorf("%s", d.body)
+		}
+		ids = append(ids, d.json["id"])
+	}
+	if ids[0] == ids[1] {
+		t.Error("two reads have one notification id")
+	}
+}

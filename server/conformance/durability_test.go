@@ -49,7 +49,7 @@ func serveAlone(url string) error {
 	cfg.Database.URL = url
 	cfg.Server.Listen = "127.0.0.1:0"
 	if seconds, err := strconv.Atoi(os.Getenv("CONFORMANCE_WEBHOOK_TIMEOUT")); err == nil {
-		cfg.Notifications.Webhook.TimeoutSeconds = seconds
+		cfg.Notifications.Webhook.TimeoutSeconds, cfg.Apps.WebhookTimeoutSeconds = seconds, seconds // the lease is a few times that
 	}
 	var address string
 	return server.Run(context.Background(), cfg, server.Options{

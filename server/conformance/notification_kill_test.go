@@ -22,8 +22,8 @@ import (
 )
 
 // Contract, Notifications 8 and 1: servers and PostgreSQL are killed with kill -9 at random in the
-// middle of notifications. Each is received at least once, duplicates bear one id, and a stream that
-// resumes tells of each event once. NOTIFICATION_KILLS is how many there are (20000 is what the
+// middle of notifications. Each is received at least once, duplicates bear one id, and a stream and
+// a socket that resume tell of each event once. NOTIFICATION_KILLS is how many there are (20000 is what the
 // contract names; 200 without it), NOTIFICATION_KILL_SECONDS how long there are kills at least (3).
 func TestNotificationsSurviveKills(t *testing.T) {
 	count, seconds := environment("NOTIFICATION_KILLS", 200), environment("NOTIFICATION_KILL_SECONDS", 3)
@@ -58,7 +58,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 	// Who receives: by webhook, and by a stream that comes back where it was.
 	type version struct{ id, version string }
 	var mu sync.Mutex
-	byHook, byStream := make(map[version]map[string]bool), make(map[version]int)
+	byHook, byStream, bySocket := make(map[version]map[string]bool), make(map[version]int), make(map[version]int)
 	acked := make(map[string]bool)
 	requests := 0
 	r := newReceiver(t)
@@ -94,6 +94,15 @@ func TestNotificationsSurviveKills(t *testing.T) {
 			last = follow(ctx, any(), last, func() { once.Do(func() { close(connected) }) }, func(id, versionID string) {
 				mu.Lock()
 				byStream[version{id, versionID}]++
+				mu.Unlock()
+			})
+		}
+	})
+	clients.Go(func() { // from the beginning of the log, and then from its cursor
+		for cursor := ""; ctx.Err() == nil; {
+			cursor = followSocket(ctx, any(), cursor, func() {}, func(id, versionID string) {
+				mu.Lock()
+				bySocket[version{id, versionID}]++
 				mu.Unlock()
 			})
 		}
@@ -146,17 +155,23 @@ func TestNotificationsSurviveKills(t *testing.T) {
 		}
 	}
 
-	missing := func() (hook, stream int) {
+	missing := func() (hook, stream, socket int) {
 		mu.Lock()
 		defer mu.Unlock()
-		hooked, streamed := make(map[string]bool), make(map[string]bool)
+		hooked, streamed, socketed := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 		for v := range byHook {
 			hooked[v.id] = true
 		}
 		for v := range byStream {
 			streamed[v.id] = true
 		}
+		for v := range bySocket {
+			socketed[v.id] = true
+		}
 		for id := range acked {
+			if !socketed[id] {
+				socket++
+			}
 			if !hooked[id] {
 				hook++
 			}
@@ -164,15 +179,15 @@ func TestNotificationsSurviveKills(t *testing.T) {
 				stream++
 			}
 		}
-		return hook, stream
+		return hook, stream, socket
 	}
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		hook, stream := missing()
-		if hook+stream == 0 {
+		hook, stream, socket := missing()
+		if hook+stream+socket == 0 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("of %d events %d are lost to the webhook and %d to the stream after %d kills", len(acked), hook, stream, kills)
+			t.Fatalf("of %d events %d are lost to the webhook, %d to the stream and %d to the socket after %d kills", len(acked), hook, stream, socket, kills)
 		}
 	}
 	mu.Lock()
@@ -185,6 +200,11 @@ func TestNotificationsSurviveKills(t *testing.T) {
 	for v, n := range byStream {
 		if n != 1 {
 			t.Errorf("the stream told %d times of %v", n, v)
+		}
+	}
+	for v, n := range bySocket {
+		if n != 1 {
+			t.Errorf("the socket told %d times of %v", n, v)
 		}
 	}
 	t.Logf("%d events, %d kills: %d requests for %d versions, none lost", len(acked), kills, requests, len(byHook))
