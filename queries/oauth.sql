@@ -106,11 +106,6 @@ INSERT INTO oauth_grant (id, client_id, username, login, scope, created, expires
 VALUES (@id, @client_id, @username, @login, @scope, @created, @expires)
 ON CONFLICT (id) DO UPDATE SET expires = greatest(oauth_grant.expires, excluded.expires);
 
--- name: OAuthGrant :one
-SELECT g.id, g.client_id, g.username, g.login, g.scope, g.created, g.expires, g.revoked
-FROM oauth_grant g
-WHERE g.id = @id;
-
 -- name: RevokeOAuthGrant :execrows
 UPDATE oauth_grant g
 SET revoked = true

@@ -655,28 +655,6 @@ func (q *Queries) OAuthFlow(ctx context.Context, id string) (OauthFlow, error) {
 	return i, err
 }
 
-const OAuthGrant = `-- name: OAuthGrant :one
-SELECT g.id, g.client_id, g.username, g.login, g.scope, g.created, g.expires, g.revoked
-FROM oauth_grant g
-WHERE g.id = $1
-`
-
-func (q *Queries) OAuthGrant(ctx context.Context, id string) (OauthGrant, error) {
-	row := q.db.QueryRow(ctx, OAuthGrant, id)
-	var i OauthGrant
-	err := row.Scan(
-		&i.ID,
-		&i.ClientID,
-		&i.Username,
-		&i.Login,
-		&i.Scope,
-		&i.Created,
-		&i.Expires,
-		&i.Revoked,
-	)
-	return i, err
-}
-
 const OAuthIdentity = `-- name: OAuthIdentity :one
 SELECT i.username
 FROM oauth_identity i
