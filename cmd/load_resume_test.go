@@ -186,12 +186,16 @@ func TestLoadKilledAndResumed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir, want := corpus(t, 40)
-			reached := make(chan struct{})
+			reached, signalled := make(chan struct{}), make(chan struct{})
 			var n atomic.Int64
 			base := realServer(t, func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodPost && n.Add(1) == 15 {
-						close(reached)
+					if r.Method == http.MethodPost {
+						if i := n.Add(1); i == 15 {
+							close(reached)
+						} else if i > 15 {
+							<-signalled // however slow the machine, the load is not done before
+						}
 					}
 					next.ServeHTTP(w, r)
 				})
@@ -206,7 +210,9 @@ func TestLoadKilledAndResumed(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-reached
-			if err := c.Process.Signal(tt.signal); err != nil {
+			err := c.Process.Signal(tt.signal)
+			close(signalled)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if err := c.Wait(); err == nil {
