@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,7 +200,10 @@ func TestAppEventsDoNotRunInCircles(t *testing.T) {
 		script(`async (c) => { await fhir.update({...c.resource, meta: undefined, quantity: (c.resource.quantity || 0) + 1}) }`, `,"recursive":true`))).want(201)
 	s.put("/Group/h", `{"resourceType":"Group","id":"h","type":"person","actual":true}`).want(201)
 	comes(t, "the cut of a recursive App", func() bool {
-		return strings.Contains(fmt.Sprint(s.invocations("again", "?level=error")), "chain is cut")
+		// The end of the chain of Group/g may reach it too.
+		return slices.ContainsFunc(s.invocations("again", "?level=error"), func(i map[string]any) bool {
+			return i["resourceId"] == "h" && strings.Contains(fmt.Sprint(i), "chain is cut")
+		})
 	})
 	s.get("/Group/h").want(200).equal("meta.versionId", "9")
 }
