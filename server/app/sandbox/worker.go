@@ -106,8 +106,13 @@ func (w *worker) send(f *frame) error {
 
 // liveHeap is the size of the objects of the heap, in bytes, not yet collected ones
 // included.
-func liveHeap() uint64 {
-	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+func liveHeap() uint64 { return heap("/memory/classes/heap/objects:bytes") }
+
+// marked is the size of the objects that the last collection found to be in use, in bytes.
+func marked() uint64 { return heap("/gc/heap/live:bytes") }
+
+func heap(metric string) uint64 {
+	s := []metrics.Sample{{Name: metric}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
@@ -214,6 +219,7 @@ func (r *run) watch(done chan struct{}) {
 	most := r.w.base + uint64(r.limits.Memory)
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
+watching:
 	for {
 		select {
 		case <-done:
@@ -223,10 +229,15 @@ func (r *run) watch(done chan struct{}) {
 		if liveHeap() <= most {
 			continue
 		}
-		if runtime.GC(); liveHeap() > most {
-			r.vm.Interrupt(errMemory)
-			return
+		// What the script has made since is mostly garbage, or another collection says that
+		// it is not.
+		for range 2 {
+			if runtime.GC(); marked() <= most {
+				continue watching
+			}
 		}
+		r.vm.Interrupt(errMemory)
+		return
 	}
 }
 
