@@ -289,7 +289,7 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 			} else if after.sees(c.xid) && !slices.Contains(between, c.xid) {
 				between = append(between, c.xid)
 			}
-			if _, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]; !ok {
+			if _, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]; !ok && after.sees(c.xid) {
 				unknown = true // a write whose answer was lost
 			}
 		}
