@@ -18,6 +18,7 @@ import (
 	"kiln/definitions"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/telemetry"
 )
 
 // Config says what a Service knows and whom it may ask. The zero value knows
@@ -442,4 +443,25 @@ func cutVersion(s string) (part, rest string) {
 
 func notFound(typ string, c canonical) *outcome.Error {
 	return outcome.New(outcome.CodeNotFound, "%s %s is not known here", typ, outcome.Clip(c.String()))
+}
+
+// CacheState returns the state of this server's caches.
+func (s *Service) CacheState() telemetry.CacheState {
+	parsed, expansions, sets := s.parsed.Stats(), s.expansions.Stats(), s.sets.Stats()
+	return telemetry.CacheState{
+		Hits:      parsed.Hits + expansions.Hits + sets.Hits,
+		Misses:    parsed.Misses + expansions.Misses + sets.Misses,
+		Evictions: parsed.Evictions + expansions.Evictions + sets.Evictions,
+		Size:      s.parsed.EstimatedSize() + s.expansions.EstimatedSize() + s.sets.EstimatedSize(),
+		Bytes:     s.parsed.WeightedSize() + s.expansions.WeightedSize() + s.sets.WeightedSize(),
+		Capacity:  s.parsed.GetMaximum() + s.expansions.GetMaximum() + s.sets.GetMaximum(),
+	}
+}
+
+// ClearCaches empties the caches of this server.
+func (s *Service) ClearCaches() {
+	s.parsed.InvalidateAll()
+	s.expansions.InvalidateAll()
+	s.sets.InvalidateAll()
+	s.Forget()
 }
