@@ -155,25 +155,7 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 }
 
 // asks reports whether the index entries of a resource may leave open whether it matches.
-func (c *criteria) asks() bool { return c != nil && asksDatabase(c.query.Clauses) }
-
-func asksDatabase(clauses []match.Clause) bool {
-	for i := range clauses {
-		for _, m := range clauses[i].Any {
-			switch m := m.(type) {
-			case match.Terms, match.IDs, match.Updated, match.Dates, match.DateRange, match.Numbers, match.NumberPair, match.Quantities,
-				match.Strings, match.Texts, match.Near, match.Coded, match.OfTypes:
-			case match.All:
-				if asksDatabase(m.Clauses) {
-					return true
-				}
-			default:
-				return true
-			}
-		}
-	}
-	return false
-}
+func (c *criteria) asks() bool { return c != nil && match.Open(c.query.Clauses) }
 
 // heldBefore asks the database what clauses need that are about other resources, for a
 // version that is no longer stored as the current one: the targets of its own references

@@ -45,6 +45,9 @@ func holding(t testing.TB, s *store.Store, q *search.Query, resources []match.Re
 	for i := range resources {
 		r := &resources[i]
 		yes, ask := q.Holds(r)
+		if len(ask) > 0 && !match.Open(q.Clauses) {
+			t.Errorf("%s/%s leaves clauses to ask that are not told as open", r.Type, r.ID)
+		}
 		if yes && len(ask) > 0 {
 			found, err := s.Search(context.Background(), search.About(r.Type, r.ID, ask))
 			if err != nil {

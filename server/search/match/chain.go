@@ -129,6 +129,8 @@ func (m Chain) resolve(e *Env) Match {
 
 func (m Chain) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
+func (Chain) open() {}
+
 // holds depends on what the resource refers to, unless it refers to nothing.
 func (m Chain) holds(r *Resource) Answer {
 	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.hasTerm(k.Term(fhir.ValuePresent())) }) {

@@ -44,6 +44,8 @@ func (m Expanded) test(w *Writer, r string) {
 
 func (m Expanded) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
+func (Expanded) open() {}
+
 // holds does not know what is in the set.
 func (m Expanded) holds(*Resource) Answer { return Unknown }
 

@@ -52,6 +52,8 @@ func (c *Clause) ReadsContent() bool {
 	})
 }
 
+func (FullText) open() {}
+
 // holds leaves words to PostgreSQL.
 func (m FullText) holds(*Resource) Answer { return Unknown }
 

@@ -79,6 +79,8 @@ func (m Has) resolve(e *Env) Match {
 
 func (m Has) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
+func (Has) open() {}
+
 // holds depends on what refers to the resource.
 func (m Has) holds(*Resource) Answer { return Unknown }
 

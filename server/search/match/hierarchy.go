@@ -60,6 +60,8 @@ func (m Hierarchy) test(w *Writer, r string) {
 	w.Write(")) IS TRUE")
 }
 
+func (Hierarchy) open() {}
+
 // holds depends on the hierarchy, unless the resource refers to nothing.
 func (m Hierarchy) holds(r *Resource) Answer {
 	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.hasTerm(k.Term(fhir.ValuePresent())) }) {

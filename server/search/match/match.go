@@ -101,6 +101,8 @@ type (
 	resolving interface {
 		resolve(e *Env) Match
 	}
+	// open may be left open by the index entries of a resource: holds says Unknown.
+	open interface{ open() }
 	// nesting is made of clauses, about other resources where elsewhere is true.
 	nesting interface {
 		nested() (clauses []Clause, elsewhere bool)
@@ -195,6 +197,14 @@ func Contain(clauses []Clause, is func(Match) bool) bool {
 			inner, _ := n.nested()
 			return Contain(inner, is)
 		})
+	})
+}
+
+// Open reports whether Holds may say Unknown of clauses.
+func Open(clauses []Clause) bool {
+	return Contain(clauses, func(m Match) bool {
+		_, ok := m.(open)
+		return ok
 	})
 }
 
