@@ -128,13 +128,12 @@ func searchType(d *definition.SearchParameter) fhir.SearchType {
 	return fhir.SearchType(d.Type.Code())
 }
 
-// special are the parameters that have no entries, by code: those that are
-// columns, and those that cannot be searched, with the reason.
-var special = map[string]string{
-	"_id": "", "_lastUpdated": "",
-	"_text": "", "_content": "", // words, which PostgreSQL's text search has
-	"_query": "there are no named queries",
-	"near":   "", // fhir.Index.Finish leaves its entries
+// withoutEntries are the codes of the parameters that are searched and for which no
+// expression gives entries.
+var withoutEntries = []string{
+	"_id", "_lastUpdated", // columns
+	"_text", "_content", // words, which PostgreSQL's text search has
+	"near", // fhir.Index.Finish leaves its entries
 }
 
 // parameter adds what a definition means for one resource type.
@@ -165,24 +164,24 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		}
 		s.omit(remark)
 	}
-	if reason, ok := special[d.Code]; ok && (reason == "" || d.Expression == nil || p.Type == fhir.SearchSpecial) {
-		if reason == "" {
-			p.Single = true
-			if d.Expression != nil {
-				p.Expression = t.Name + "." + strings.TrimPrefix(*d.Expression, "Resource.")
-			}
-			x.Parameters = append(x.Parameters, p)
-			return nil
+	if slices.Contains(withoutEntries, d.Code) {
+		p.Single = true
+		if d.Expression != nil {
+			p.Expression = t.Name + "." + strings.TrimPrefix(*d.Expression, "Resource.")
 		}
+		x.Parameters = append(x.Parameters, p)
+		return nil
+	}
+	if reason, ok := fhir.RefusedParameters[d.Code]; ok && (d.Expression == nil || p.Type == fhir.SearchSpecial) {
 		unsupported(reason)
 		return nil
 	}
 	if p.Type == fhir.SearchSpecial {
-		unsupported("special parameters are not supported")
+		unsupported(fhir.RefusedSpecial)
 		return nil
 	}
 	if d.Expression == nil || strings.TrimSpace(*d.Expression) == "" {
-		unsupported("its definition has no expression")
+		unsupported(fhir.RefusedNoExpression)
 		return nil
 	}
 	expr, err := fhirpath.Parse(*d.Expression)

@@ -109,7 +109,7 @@ func reserved(code string) string {
 // without a SearchParameter: R4 defines some of them, and one of its examples
 // defines _id once more.
 func own(code string) bool {
-	return code == "_type" || slices.Contains(commonNames, code) || refusedNames[code] != ""
+	return code == "_type" || slices.Contains(commonNames, code) || fhir.RefusedParameters[code] != ""
 }
 
 // Compile checks a definition and compiles it for each of its types. It fails
@@ -222,10 +222,10 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 	}
 	switch {
 	case d.Type == fhir.SearchSpecial:
-		p.Unsupported = "parameters of type special are not supported"
+		p.Unsupported = fhir.RefusedSpecial
 		return p, nil
 	case expr == nil:
-		p.Unsupported = "its definition has no expression"
+		p.Unsupported = fhir.RefusedNoExpression
 		return p, nil
 	}
 	var texts []string

@@ -65,15 +65,6 @@ var resultNames = []string{
 	"_total", "_explain", "_format", "_pretty",
 }
 
-// refusedNames are parameters of R4 that this server does not have, with the
-// reason. They are absent from /metadata.
-var refusedNames = map[string]string{
-	"_query":         "named queries are not supported",
-	"_contained":     "contained resources are not searched on their own, and only false is accepted",
-	"_containedType": "contained resources are not searched on their own",
-	"_score":         "results have no score",
-}
-
 // unknownParameter is the error of a parameter that its type does not have: the
 // one that Lenient forgives and that an untyped chain tries the next type after.
 type unknownParameter struct{ outcome *outcome.Error }
@@ -366,7 +357,7 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 // lookup finds parameter code for resources of any of types: of several, with the
 // keys of all.
 func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
-	if why, ok := refusedNames[code]; ok {
+	if why, ok := fhir.RefusedParameters[code]; ok {
 		return nil, outcome.NotSupported("parameter %s is not supported: %s", outcome.Clip(name), why).WithStatus(400)
 	}
 	if code == "_text" || code == "_content" { // p.clause has read it where it is a parameter

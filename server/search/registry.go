@@ -183,7 +183,7 @@ func unsupported(p *fhir.Parameter) string {
 		return p.Unsupported
 	}
 	if p.Type == fhir.SearchSpecial && !isNear(p) {
-		return "parameters of type special are not supported"
+		return fhir.RefusedSpecial
 	}
 	for _, c := range p.Composites {
 		if c.Key == 0 {
