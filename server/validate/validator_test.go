@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -140,4 +142,37 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Issue 11, B7: a validation reads the resource and changes nothing in it: several at
+// once, of one value, get the same answer (a race detector would tell of a write), and
+// the resource is what it was.
+func TestValidationChangesNothing(t *testing.T) {
+	t.Parallel()
+	v := newValidator(t)
+	for _, data := range []string{
+		syntheaObservation,
+		`{"resourceType":"SearchParameter","url":"http://example.org/bare","code":"bare","base":["Patient"],"type":"string","expression":"Patient.name.family"}`,
+		`{"resourceType":"Patient","text":{"status":"generated","div":"<div/>"},"contained":[{"resourceType":"Organization","id":"o"}],"_gender":{"id":"a"}}`,
+		`{"resourceType":"Bundle","type":"collection","entry":[{"resource":{"resourceType":"Patient","id":"p","meta":{"profile":["http://hl7.org/fhir/StructureDefinition/Patient"]}}}]}`,
+	} {
+		r, err := fhir.Decode(r4.Model, []byte(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := string(fhir.Encode(nil, r))
+		want := v.Validate(t.Context(), r, validate.Options{Warnings: true, Strict: true})
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if diff := cmp.Diff(want, v.Validate(t.Context(), r, validate.Options{Warnings: true, Strict: true})); diff != "" {
+					t.Errorf("another answer: %s", diff)
+				}
+			})
+		}
+		wg.Wait()
+		if after := string(fhir.Encode(nil, r)); after != before {
+			t.Errorf("after the validation:\n%s\nwant\n%s", after, before)
+		}
+	}
 }
