@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"kiln/server/store/storetest"
 )
@@ -79,5 +80,30 @@ func TestAuthorizationGuide(t *testing.T) {
 	rest := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(string(guide), "")
 	if m := regexp.MustCompile(`(?m)^ {4}\S.*$`).FindString(rest); m != "" {
 		t.Errorf("the guide has an indented block, which no test runs: %s", m)
+	}
+}
+
+// Contract, Authorization 1: `auth.enabled` is false by default, which the banner tells;
+// with it the banner says that tokens are needed.
+func TestBannerTellsWhoHasAccess(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{"": "open to everyone on this machine", "true": "by token"} {
+		t.Run("auth.enabled "+value, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"serve", "--listen", freeAddress(t), "--database-url", storetest.New(t)}
+			if value != "" {
+				file := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("auth: {enabled: "+value+", signing: {algorithm: ES384}}\n"))
+				args = append(args, "--config", file)
+			}
+			_, said := startKiln(t, args...)
+			for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "Ctrl-C"); <-time.After(20 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("no banner: %s", said)
+				}
+			}
+			if !strings.Contains(said.String(), "Access       "+want) {
+				t.Errorf("the banner does not say that access is %s:\n%s", want, said)
+			}
+		})
 	}
 }

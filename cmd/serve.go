@@ -89,18 +89,23 @@ func banner(w io.Writer, s *server.Server) {
 	} else {
 		data = fmt.Sprint(mustMask(data))
 	}
+	access := "open to everyone on this machine, without tokens (auth.enabled: false)"
+	if s.Config.Auth.Enabled {
+		access = "by token (auth.enabled: true)"
+	}
 	fmt.Fprintf(w, `
   Kiln %s, FHIR R4
 
   Listens on   %s
   Data         %s
+  Access       %s
   Try          curl -d '{"resourceType":"Patient","name":[{"family":"Chalmers"}]}' \
                     -H 'Content-Type: application/fhir+json' %s/Patient
                curl '%s/Patient?name=chal'
   Capabilities %s/metadata
   Stop         Ctrl-C
 
-`, softwareVersion(), strings.TrimSuffix(base, "/"), data, base, base, base)
+`, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, base, base, base)
 }
 
 // mustMask hides the password of a database URL.
