@@ -147,6 +147,41 @@ func TestSlowSocketResumes(t *testing.T) {
 			conn.Close()
 		}
 	}
+	// One that index entries decide, and one that needs the database and so comes later.
+	s.do("PUT", "/Patient/chained", `{"resourceType":"Patient","id":"chained","active":true}`).want(201)
+	subscribe := []string{`{"type":"subscribe","resourceType":"Basic","events":["create"]`, `{"type":"subscribe","resourceType":"Basic","events":["create"],"criteria":"subject:Patient.active=true"`}
+	w := s.socket("")
+	for _, text := range subscribe {
+		w.send(text + `}`)
+		w.json()
+	}
+	const bundles, each = 12, 100
+	big := strings.Repeat("x", 20_000)
+	for range bundles {
+		var entries []string
+		for range each {
+			entries = append(entries, `{"resource":{"resourceType":"Basic","code":{"text":"`+big+`"},"subject":{"reference":"Patient/chained"}},"request":{"method":"POST","url":"Basic"}}`)
+		}
+		s.do("POST", "/", `{"resourceType":"Bundle","type":"batch","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
+	}
+	seen := make(map[string]int)
+	cursor := w.untilSlow(seen)
+	again := s.socket("")
+	for _, text := range subscribe {
+		again.send(text + `,"since":"` + cursor + `"}`)
+	}
+	for len(seen) < 2*bundles*each { // what one of the two had heard of already comes again under its id
+		if id, ok := again.json()["id"].(string); ok {
+			seen[id]++
+		}
+	}
+}
+
+// Contract, Notifications 5: a client with one subscription that goes on from its cursor has heard of
+// nothing twice.
+func TestSlowSocketHearsNothingTwice(t *testing.T) {
+	t.Parallel()
+	s := start(t)
 	w := s.socket("")
 	w.send(`{"type":"subscribe","resourceType":"Basic","events":["create"]}`)
 	w.json()
@@ -160,22 +195,7 @@ func TestSlowSocketResumes(t *testing.T) {
 		s.do("POST", "/", `{"resourceType":"Bundle","type":"batch","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
 	}
 	seen := make(map[string]int)
-	cursor := ""
-	for {
-		_ = w.conn.SetReadDeadline(time.Now().Add(patience))
-		_, b, err := w.conn.ReadMessage()
-		if err != nil {
-			closed, ok := err.(*websocket.CloseError)
-			if !ok || closed.Code != 4008 || !strings.HasPrefix(closed.Text, "cursor=") {
-				t.Fatalf("%v, want 4008 with a cursor", err)
-			}
-			cursor = strings.TrimPrefix(closed.Text, "cursor=")
-			break
-		}
-		if id, _, ok := strings.Cut(strings.TrimPrefix(string(b), `{"id":"`), `"`); ok && strings.HasPrefix(string(b), `{"id"`) {
-			seen[id]++
-		}
-	}
+	cursor := w.untilSlow(seen)
 	again := s.socket("")
 	again.send(`{"type":"subscribe","resourceType":"Basic","events":["create"],"since":"` + cursor + `"}`)
 	again.json()
@@ -185,6 +205,25 @@ func TestSlowSocketResumes(t *testing.T) {
 	for id, n := range seen {
 		if n != 1 {
 			t.Errorf("%s came %d times", id, n)
+		}
+	}
+}
+
+// untilSlow reads messages, counted by their ids, until the server closes with 4008, and returns its cursor.
+func (w *ws) untilSlow(seen map[string]int) (cursor string) {
+	w.t.Helper()
+	for {
+		_ = w.conn.SetReadDeadline(time.Now().Add(patience))
+		_, b, err := w.conn.ReadMessage()
+		if err != nil {
+			closed, ok := err.(*websocket.CloseError)
+			if !ok || closed.Code != 4008 || !strings.HasPrefix(closed.Text, "cursor=") {
+				w.t.Fatalf("%v, want 4008 with a cursor", err)
+			}
+			return strings.TrimPrefix(closed.Text, "cursor=")
+		}
+		if id, _, ok := strings.Cut(strings.TrimPrefix(string(b), `{"id":"`), `"`); ok && strings.HasPrefix(string(b), `{"id"`) {
+			seen[id]++
 		}
 	}
 }

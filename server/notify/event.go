@@ -181,6 +181,9 @@ func Cursor(p store.ChangePosition) string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
+// cursorLength is how many bytes the text of a cursor has.
+const cursorLength = 27
+
 // ParseCursor reads a Cursor. It fails with invalid, 400.
 func ParseCursor(text string) (store.ChangePosition, error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)

@@ -40,6 +40,15 @@ type lane struct {
 
 	mu       sync.Mutex           // taken before that of the hub
 	position store.ChangePosition // of the last change that was passed on
+	// passed is position for those who do not wait for mu, which is held while the database is
+	// asked.
+	passed atomic.Pointer[store.ChangePosition]
+}
+
+// passOn notes that all changes up to p were passed on; mu is held.
+func (l *lane) passOn(p store.ChangePosition) {
+	l.position = p
+	l.passed.Store(&p)
 }
 
 // lane is that of a subscriber.
@@ -55,16 +64,14 @@ type client struct {
 	hub       *hub
 	principal *access.Principal
 	channel   string          // websocket or sse
-	queue     chan *message   // live events
-	replay    chan []*message // of the past, as fast as they are taken
-	slow      chan struct{}   // closed when the queue was full
-	ended     chan struct{}   // closed when its access was revoked
+	queue     chan addressed   // live events
+	replay    chan []addressed // of the past, as fast as they are taken
+	slow      chan struct{}    // closed when the queue was full
+	ended     chan struct{}    // closed when its access was revoked
 
-	sent      atomic.Pointer[store.ChangePosition] // where a connection that ends now goes on
 	events    atomic.Int64
 	slowOnce  sync.Once
 	endedOnce sync.Once
-	replaying atomic.Int32
 }
 
 // message is one event for one connection.
@@ -73,6 +80,14 @@ type message struct {
 	name     string               // of the server-sent event
 	data     []byte
 	written  time.Time
+	cursor   int // where in data the text of the cursor begins; 0 where there is none
+}
+
+// addressed is a message for a listener; nil is the connection itself. Connections that
+// wish for the same share the message.
+type addressed struct {
+	*message
+	to *listener
 }
 
 // listener is one thing that a connection wants to hear of.
@@ -86,8 +101,22 @@ type listener struct {
 
 	from since // what it has not heard of yet
 	lane *lane
+	progress
 	// refused is told when the criteria cost too much to go on; it does not wait.
 	refused func(error)
+}
+
+// progress is how far a listener's messages have come.
+type progress struct {
+	mu        sync.Mutex
+	unwritten int                  // messages on their way to the connection
+	written   store.ChangePosition // up to here the connection has all of them
+	live      bool                 // the replay is over
+}
+
+// newListener is a listener of a connection for what it has not heard of yet.
+func newListener(c *client, from since) *listener {
+	return &listener{client: c, from: from, progress: progress{written: from.position}}
 }
 
 // queueLength bounds the events that wait for a connection.
@@ -117,7 +146,7 @@ func (h *hub) run(ctx context.Context) {
 	var working sync.WaitGroup
 	for _, l := range h.lanes {
 		l.mu.Lock()
-		l.position = at
+		l.passOn(at)
 		l.mu.Unlock()
 		working.Go(func() { l.run(ctx, at) })
 	}
@@ -175,7 +204,7 @@ func (l *lane) publish(ctx context.Context, changes []store.Change) error {
 			}
 		}
 	}
-	l.position = changes[len(changes)-1].Position
+	l.passOn(changes[len(changes)-1].Position)
 	return nil
 }
 
@@ -228,7 +257,7 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 			m = l.message(hit.event)
 			made[k] = m
 		}
-		l.client.push(m)
+		l.client.push(addressed{m, l})
 	}
 }
 
@@ -273,11 +302,13 @@ func (l *listener) message(e *Event) *message {
 		reference = "Subscription/" + l.id
 	}
 	m.data = appendMessage(nil, e, e.notificationID(reference), reference, Cursor(e.Position), true)
+	m.cursor = len(m.data) - len(`"}`) - cursorLength
 	return m
 }
 
 // push queues a message; a connection whose queue is full has read too slowly.
-func (c *client) push(m *message) {
+func (c *client) push(m addressed) {
+	m.leaves()
 	select {
 	case c.queue <- m:
 	default:
@@ -285,40 +316,83 @@ func (c *client) push(m *message) {
 	}
 }
 
-// cursor is where a connection that ends now goes on.
-func (c *client) cursor() string {
-	if p := c.sent.Load(); p != nil {
-		return Cursor(*p)
+// leaves counts a message that is on its way.
+func (m addressed) leaves() {
+	if m.to != nil {
+		m.to.mu.Lock()
+		m.to.unwritten++
+		m.to.mu.Unlock()
 	}
-	return ""
 }
 
-// wrote notes that a message was written. While something is replayed, what was live before
-// it does not move the cursor.
-func (c *client) wrote(m *message) {
-	if m.position == (store.ChangePosition{}) {
+// wrote notes that a message was written.
+func (c *client) wrote(m addressed) {
+	if m.to == nil {
 		return
 	}
-	if c.replaying.Load() == 0 {
-		c.sent.Store(&m.position)
-	}
+	m.to.mu.Lock()
+	m.to.unwritten--
+	m.to.progress.written = m.position
+	m.to.mu.Unlock()
 	c.events.Add(1)
-	c.hub.s.metrics.delivered(c.channel, "", Result{}, m.written)
+	c.hub.s.metrics.delivered(c.channel, "", Result{}, m.message.written)
 }
 
-// goesOn notes that a connection which ends now has to go on behind p, if not before.
-func (c *client) goesOn(p store.ChangePosition) {
-	for {
-		sent := c.sent.Load()
-		if sent != nil && sent.Compare(p) <= 0 || c.sent.CompareAndSwap(sent, &p) {
-			return
+// reached is the position up to which the connection has everything that the listener is
+// for. The lanes do not wait for each other: of a listener that has heard of nothing for long it
+// is how far its own lane is.
+func (l *listener) reached() store.ChangePosition {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.live && l.unwritten == 0 { // what is pushed from now on is behind passed
+		if passed := l.lane.passed.Load(); passed.Compare(l.written) > 0 {
+			return *passed
 		}
 	}
+	return l.written
+}
+
+// goOn is where a connection that ends now goes on with all of its listeners. It is false where
+// none of them can.
+func goOn(listeners map[string]*listener) (at store.ChangePosition, ok bool) {
+	for _, l := range listeners {
+		if l.bind != "" {
+			continue // R4's websocket channel has no cursor
+		}
+		if p := l.reached(); !ok || p.Compare(at) < 0 {
+			at, ok = p, true
+		}
+	}
+	return at, ok
+}
+
+// text is the message as a connection with some listeners gets it: the cursor in it is good
+// for each of them.
+func (m addressed) text(listeners map[string]*listener) []byte {
+	if m.cursor == 0 {
+		return m.data
+	}
+	at := m.position
+	for _, l := range listeners {
+		if l == m.to || l.bind != "" {
+			continue
+		}
+		if p := l.reached(); p.Compare(at) < 0 {
+			at = p
+		}
+	}
+	if at == m.position {
+		return m.data
+	}
+	b := make([]byte, 0, len(m.data))
+	b = append(b, m.data[:m.cursor]...)
+	b = append(b, Cursor(at)...)
+	return append(b, `"}`...)
 }
 
 // join makes a connection known, and returns it with the function that ends it.
 func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
-	c := &client{hub: h, principal: p, channel: channel, queue: make(chan *message, queueLength), replay: make(chan []*message), slow: make(chan struct{}), ended: make(chan struct{})}
+	c := &client{hub: h, principal: p, channel: channel, queue: make(chan addressed, queueLength), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
 	h.clients[c] = struct{}{}
 	h.mu.Unlock()
@@ -392,9 +466,6 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	own := newMatcher()
 	sub := &Subscriber{ID: uuid.NewString(), Rules: rules}
 	l.lane, l.subscriber = h.lane(sub), sub
-	l.client.replaying.Add(1)
-	defer l.client.replaying.Add(-1)
-	l.client.goesOn(l.from.position)
 	own.put(l.subscriber)
 	at := l.from.position
 	for {
@@ -443,10 +514,12 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			return err
 		}
 		var seen sights
-		page := make([]*message, 0, len(hits))
+		page := make([]addressed, 0, len(hits))
 		for _, hit := range hits {
 			if seen.may(ctx, h.s, l.client.principal, hit.event) {
-				page = append(page, l.message(hit.event))
+				m := addressed{l.message(hit.event), l}
+				m.leaves()
+				page = append(page, m)
 			}
 		}
 		if len(page) == 0 {
@@ -469,6 +542,9 @@ func (h *hub) add(l *listener) {
 	}
 	h.listeners[l.subscriber] = l
 	l.lane.matcher.put(l.subscriber)
+	l.mu.Lock()
+	l.live = true
+	l.mu.Unlock()
 	if l.bind != "" {
 		if h.bound[l.bind] == nil {
 			h.bound[l.bind] = make(map[*listener]struct{})
@@ -589,7 +665,7 @@ func (h *hub) tell(recipient string, body []byte) (told bool) {
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		if slices.Contains(names(c.principal), recipient) {
-			c.push(&message{name: "notify", data: body, written: time.Now()})
+			c.push(addressed{message: &message{name: "notify", data: body, written: time.Now()}})
 			told = true
 		}
 	}
@@ -607,10 +683,10 @@ func (h *hub) waiting(ctx context.Context, c *client) {
 		if err != nil || len(rows) == 0 {
 			continue
 		}
-		var page []*message
+		var page []addressed
 		var ids []pgtype.UUID
 		for _, r := range rows {
-			page = append(page, &message{name: "notify", data: []byte(r.Body), written: time.Now()})
+			page = append(page, addressed{message: &message{name: "notify", data: []byte(r.Body), written: time.Now()}})
 			ids = append(ids, r.ID)
 		}
 		select {

@@ -63,7 +63,8 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	l := &listener{client: cl, typ: wish.typ, kinds: wish.kinds, from: from}
+	l := newListener(cl, from)
+	l.typ, l.kinds = wish.typ, wish.kinds
 	st.out.WriteString(reconnect)
 	if from.instant.IsZero() { // a client that loses the stream before the first event comes back to here
 		st.out.WriteString("id: " + Cursor(from.position) + "\n")
@@ -164,7 +165,7 @@ type stream struct {
 	out     bytes.Buffer
 }
 
-func (st *stream) add(m *message) {
+func (st *stream) add(m addressed) {
 	if m.name != "" {
 		st.out.WriteString("event: ")
 		st.out.WriteString(m.name)
@@ -201,7 +202,7 @@ func (st *stream) run(ctx context.Context, s *Service) {
 	expired, stop := untilExpiry(st.client.principal)
 	defer stop()
 	for {
-		var page []*message
+		var page []addressed
 		select {
 		case <-ctx.Done():
 			return
@@ -225,7 +226,7 @@ func (st *stream) run(ctx context.Context, s *Service) {
 			}
 		case page = <-st.client.replay:
 		case <-beat.C:
-			st.add(&message{name: "heartbeat", data: heartbeat(st.client.events.Load())})
+			st.add(addressed{message: &message{name: "heartbeat", data: heartbeat(st.client.events.Load())}})
 		case <-expired:
 			return
 		case <-st.client.ended:

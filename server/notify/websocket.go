@@ -242,7 +242,8 @@ func (k *socket) subscribe(r request) {
 		k.refuse(string(r.Ref), err)
 		return
 	}
-	l := &listener{client: k.client, id: w.id(), typ: w.typ, kinds: w.kinds, from: from}
+	l := newListener(k.client, from)
+	l.id, l.typ, l.kinds = w.id(), w.typ, w.kinds
 	if !k.claim(l.id, l, string(r.Ref)) {
 		return
 	}
@@ -274,13 +275,21 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 func (k *socket) start(l *listener, rules []Rule) {
 	l.refused = func(err error) { go k.refuse("", err) }
 	k.working.Go(func() {
-		if err := k.s.hub.listen(k.ctx, l, rules); err != nil && k.ctx.Err() == nil {
+		err := k.s.hub.listen(k.ctx, l, rules)
+		if err != nil && k.ctx.Err() == nil {
 			k.refuse("", err)
 		}
 		k.mu.Lock()
 		gone := true
-		for _, other := range k.listeners {
-			gone = gone && other != l
+		for key, other := range k.listeners {
+			if other != l {
+				continue
+			}
+			if err != nil { // it hears of nothing, and holds back no cursor
+				delete(k.listeners, key)
+			} else {
+				gone = false
+			}
 		}
 		k.mu.Unlock()
 		if gone { // unsubscribed during the replay
@@ -345,7 +354,8 @@ func (k *socket) bind(id string) {
 		k.refuse("", err)
 		return
 	}
-	l := &listener{client: k.client, bind: id, from: now}
+	l := newListener(k.client, now)
+	l.bind = id
 	if !k.claim("bind "+id, l, "") {
 		return
 	}
@@ -370,7 +380,7 @@ func (k *socket) write() {
 		select {
 		case <-k.client.slow:
 			k.cancel(closing{closeSlow, "slow"})
-			end(closeSlow, "cursor="+k.client.cursor())
+			end(closeSlow, "cursor="+k.cursor())
 			return
 		default:
 		}
@@ -384,12 +394,12 @@ func (k *socket) write() {
 			}
 			return
 		case m := <-k.client.queue:
-			if err = k.writeText(m.data); err == nil {
+			if err = k.writeText(k.text(m)); err == nil {
 				k.client.wrote(m)
 			}
 		case page := <-k.client.replay:
 			for _, m := range page {
-				if err = k.writeText(m.data); err != nil {
+				if err = k.writeText(k.text(m)); err != nil {
 					break
 				}
 				k.client.wrote(m)
@@ -425,6 +435,23 @@ func (k *socket) write() {
 			return
 		}
 	}
+}
+
+// text is a message as this connection gets it.
+func (k *socket) text(m addressed) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return m.text(k.listeners)
+}
+
+// cursor is where the connection goes on that ends now.
+func (k *socket) cursor() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p, ok := goOn(k.listeners); ok {
+		return Cursor(p)
+	}
+	return ""
 }
 
 func (k *socket) writeText(b []byte) error {

@@ -1,0 +1,132 @@
+package notify
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/store"
+)
+
+// Contract, Notifications 5: a client that reads too slowly is closed with a cursor, and nothing is
+// missing when it goes on from there; the same holds of the cursor of each message. Listeners whose
+// criteria need the database hear of events later than others of the same connection.
+func TestCursorIsGoodForEveryListener(t *testing.T) {
+	s := &Service{Settings: func() *Config { return &Config{} }}
+	s.metrics = newMetrics(s, nil)
+	position := func(i int) store.ChangePosition {
+		return store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}
+	}
+	event := func(i int) *Event {
+		return &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: "b", VersionID: 1}, Written: time.Now(), Position: position(i)}
+	}
+	// connect makes a connection with a listener in each of some lanes of a hub.
+	connect := func(lanes ...int) (*hub, *client, map[string]*listener) {
+		h := newHub(s)
+		c, _ := h.join(nil, "websocket")
+		listeners := make(map[string]*listener)
+		for _, n := range lanes {
+			l := newListener(c, since{position: position(10)})
+			l.id, l.lane, l.subscriber = string(rune('a'+n)), h.lanes[n], &Subscriber{ID: string(rune('a' + n))}
+			l.lane.mu.Lock()
+			l.lane.passOn(position(10))
+			h.add(l)
+			l.lane.mu.Unlock()
+			listeners[l.id] = l
+		}
+		return h, c, listeners
+	}
+	// pass passes an event on in a lane.
+	pass := func(h *hub, l *listener, i int) {
+		l.lane.mu.Lock()
+		defer l.lane.mu.Unlock()
+		h.deliver(t.Context(), []hit{{l.subscriber, event(i)}})
+		l.lane.passOn(position(i))
+	}
+	// write writes the oldest message, and returns its text.
+	write := func(c *client, listeners map[string]*listener) []byte {
+		m := <-c.queue
+		text := m.text(listeners)
+		c.wrote(m)
+		return text
+	}
+	told := func(listeners map[string]*listener, want int) {
+		t.Helper()
+		if at, ok := goOn(listeners); !ok || at != position(want) {
+			t.Errorf("the cursor is at %v, want %d", at, want)
+		}
+	}
+	says := func(text []byte, want int) {
+		t.Helper()
+		if !bytes.HasSuffix(text, []byte(`,"cursor":"`+Cursor(position(want))+`"}`)) {
+			t.Errorf("%s: want the cursor %s", text, Cursor(position(want)))
+		}
+	}
+
+	t.Run("the lane that needs the database is held up", func(t *testing.T) {
+		h, c, listeners := connect(0, 1)
+		fast, held := listeners["a"], listeners["b"]
+		for i := 11; i <= 15; i++ {
+			pass(h, fast, i)
+			says(write(c, listeners), 10)
+		}
+		told(listeners, 10)
+		pass(h, held, 12)
+		told(listeners, 10) // it is not written
+		says(write(c, listeners), 12)
+		told(listeners, 12)
+		held.lane.mu.Lock()
+		held.lane.passOn(position(14)) // nothing of 13 and 14 is for it
+		held.lane.mu.Unlock()
+		told(listeners, 14)
+		pass(h, fast, 16)
+		says(write(c, listeners), 14)
+		told(listeners, 14)
+	})
+	t.Run("what lies in the queue is not passed over", func(t *testing.T) {
+		h, c, listeners := connect(0)
+		for i := 11; i <= 13; i++ {
+			pass(h, listeners["a"], i)
+		}
+		told(listeners, 10)
+		says(write(c, listeners), 11)
+		told(listeners, 11)
+	})
+	t.Run("a queue that is full", func(t *testing.T) {
+		h, c, listeners := connect(0)
+		for i := range queueLength + 10 {
+			pass(h, listeners["a"], 11+i)
+		}
+		<-c.slow
+		for range queueLength {
+			write(c, listeners)
+		}
+		told(listeners, 10+queueLength)
+	})
+	t.Run("a listener that is still replaying", func(t *testing.T) {
+		h, c, listeners := connect(0)
+		late := newListener(c, since{position: position(3)})
+		late.id, late.lane = "late", h.lanes[0]
+		listeners["late"] = late
+		pass(h, listeners["a"], 11)
+		says(write(c, listeners), 3)
+		m := addressed{late.message(event(7)), late}
+		m.leaves()
+		pass(h, listeners["a"], 12)
+		says(m.text(listeners), 7)
+		c.wrote(m)
+		told(listeners, 7)
+	})
+	t.Run("one listener", func(t *testing.T) {
+		h, c, listeners := connect(1)
+		pass(h, listeners["b"], 20)
+		says(write(c, listeners), 20)
+		told(listeners, 20)
+	})
+	t.Run("R4's websocket channel has none", func(t *testing.T) {
+		if at, ok := goOn(map[string]*listener{"bind 1": {bind: "1"}}); ok {
+			t.Errorf("the cursor is at %v", at)
+		}
+	})
+}
