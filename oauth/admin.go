@@ -61,7 +61,7 @@ func (a *Admin) changed(ctx context.Context) {
 
 // invalid is a field that is not acceptable.
 func invalid(format string, args ...any) error {
-	return outcome.New(outcome.CodeInvalid, format, args...).WithStatus(400)
+	return outcome.New(outcome.CodeInvalid, format, args...)
 }
 
 // ClientAnswer is a client as it is shown; ClientSecret only once, when it is new.
@@ -916,6 +916,5 @@ func (a *Admin) Bootstrap(ctx context.Context) error {
 }
 
 func isConflict(err error) bool {
-	o, ok := outcome.From(err)
-	return ok && o.HTTPStatus() == 409
+	return outcome.Is(err, outcome.CodeConflict)
 }

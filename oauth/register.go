@@ -75,7 +75,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	c, err := s.CreateClient(r.Context(), b)
 	if err != nil {
 		o, ok := errors.AsType[*outcome.Error](err)
-		if !ok || o.HTTPStatus() >= 500 {
+		if !ok || outcome.Ours(err) {
 			s.fail(w, r, err)
 			return
 		}

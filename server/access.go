@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"kiln/gen/r4"
@@ -44,7 +43,7 @@ func (s *Server) startPolicies(ctx context.Context) error {
 // resource or it is not active.
 func (s *Server) relatedPatients(ctx context.Context, id string) ([]string, error) {
 	v, err := s.Store.Read(ctx, "RelatedPerson", id)
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() < http.StatusInternalServerError {
+	if outcome.Theirs(err) {
 		return nil, nil
 	}
 	if err != nil {

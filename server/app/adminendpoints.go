@@ -24,7 +24,7 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 func readJSON(w http.ResponseWriter, r *http.Request, into any, expected string) error {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB").WithStatus(http.StatusRequestEntityTooLarge)
+		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB")
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		return outcome.New(outcome.CodeStructure, "the body is not %s: %v", expected, err)

@@ -81,7 +81,7 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 			continue
 		}
 		current, err := tx.Read(ctx, "App", w.ID)
-		if e, ok := outcome.From(err); ok && e.HTTPStatus() < 500 {
+		if outcome.Theirs(err) {
 			current, err = fhir.Version{}, nil
 		}
 		if err != nil {

@@ -82,19 +82,19 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 	resp, err := p.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, outcome.New(outcome.CodeTimeout, "fetch: no answer in time").WithStatus(http.StatusGatewayTimeout)
+			return nil, outcome.GatewayTimeout("fetch: no answer in time")
 		}
-		return nil, outcome.New(outcome.CodeException, "fetch: %s cannot be reached", clip(u.Host)).WithStatus(http.StatusBadGateway)
+		return nil, outcome.BadGateway(outcome.CodeException, "fetch: %s cannot be reached", clip(u.Host))
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchAnswer+1))
 	switch {
 	case err != nil:
-		return nil, outcome.New(outcome.CodeException, "fetch: %s broke off", clip(u.Host)).WithStatus(http.StatusBadGateway)
+		return nil, outcome.BadGateway(outcome.CodeException, "fetch: %s broke off", clip(u.Host))
 	case len(answer) > maxFetchAnswer:
-		return nil, outcome.New(outcome.CodeTooLong, "fetch: the answer has more than %d bytes", maxFetchAnswer).WithStatus(http.StatusBadGateway)
+		return nil, outcome.BadGateway(outcome.CodeTooLong, "fetch: the answer has more than %d bytes", maxFetchAnswer)
 	case !utf8.Valid(answer):
-		return nil, outcome.New(outcome.CodeInvalid, "fetch: the answer is no text in UTF-8").WithStatus(http.StatusBadGateway)
+		return nil, outcome.BadGateway(outcome.CodeInvalid, "fetch: the answer is no text in UTF-8")
 	}
 	out := fetched{Status: resp.StatusCode, URL: u.String(), Headers: make(map[string]string), Body: string(answer)}
 	for name, list := range resp.Header {

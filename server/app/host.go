@@ -115,7 +115,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	}
 	r, err := p.Service.Operation(ctx, q)
 	if err == nil && r.Status >= 400 {
-		return nil, outcome.New(outcome.CodeInvalid, "%s failed with status %d: %s", clip(q.Name), r.Status, clip(diagnostics(r.Body))).WithStatus(r.Status)
+		return nil, outcome.Relayed(r.Status, string(outcome.CodeInvalid), fmt.Sprintf("%s failed with status %d: %s", clip(q.Name), r.Status, clip(diagnostics(r.Body))))
 	}
 	if err == nil && r.Bundle == nil && r.Body != nil {
 		return r.Body, nil

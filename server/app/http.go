@@ -185,7 +185,7 @@ func plain(v any) (string, error) {
 
 // badGateway is a 502: the handler is at fault.
 func badGateway(e *entry, format string, args ...any) *outcome.Error {
-	return outcome.New(outcome.CodeException, "%s: the handler %s", e.label(), fmt.Sprintf(format, args...)).WithStatus(http.StatusBadGateway)
+	return outcome.BadGateway(outcome.CodeException, "%s: the handler %s", e.label(), fmt.Sprintf(format, args...))
 }
 
 // callRemote calls an http handler and judges its answer. docs/contract.md, Apps, section 3.
@@ -248,7 +248,7 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 		if r, err := fhir.Decode(p.Service.Model, answer); err == nil && r.Type().Name == "OperationOutcome" {
 			return interaction.Response{Status: status, Body: answer}, nil
 		}
-		return interaction.Response{}, outcome.New(outcome.CodeInvalid, "%s: the handler answered with status %d", e.name, status).WithStatus(http.StatusUnprocessableEntity)
+		return interaction.Response{}, outcome.UnprocessableContent(outcome.CodeInvalid, "%s: the handler answered with status %d", e.name, status)
 	default:
 		return interaction.Response{}, badGateway(e, "answered with status %d", status)
 	}

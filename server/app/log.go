@@ -52,7 +52,7 @@ func isLog(q interaction.OperationParams) bool {
 // log answers GET /App/{id}/$log. docs/contract.md, Apps, section 6.
 func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
 	if !q.Read {
-		return interaction.Response{}, outcome.NotSupported("%s is called by GET", logName).WithStatus(http.StatusMethodNotAllowed)
+		return interaction.Response{}, outcome.MethodNotAllowed("%s is called by GET", logName)
 	}
 	if err := p.Service.May(ctx, access.Read, "App", q.ID); err != nil {
 		return interaction.Response{}, err

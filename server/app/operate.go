@@ -118,7 +118,7 @@ func (p *Platform) end(v *invocation, resp interaction.Response, err error) {
 	v.status = o.HTTPStatus()
 	var f *sandbox.Failure
 	switch {
-	case o.HTTPStatus() == http.StatusGatewayTimeout, errors.As(err, &f) && f.Kind == sandbox.KindTime:
+	case outcome.IsGatewayTimeout(o), errors.As(err, &f) && f.Kind == sandbox.KindTime:
 		v.outcome = "timeout"
 	case errors.As(err, &f) && f.Kind == sandbox.KindMemory:
 		v.outcome = "memory"
@@ -195,7 +195,7 @@ func (p *Platform) response(result json.RawMessage) (interaction.Response, error
 	}
 	if _, err := fhir.Decode(p.Service.Model, result); err != nil {
 		text := err.Error()
-		return interaction.Response{}, outcome.New(outcome.CodeInvalid, "what the handler returned is no FHIR: %s", clip(text)).WithStatus(http.StatusUnprocessableEntity)
+		return interaction.Response{}, outcome.UnprocessableContent(outcome.CodeInvalid, "what the handler returned is no FHIR: %s", clip(text))
 	}
 	return interaction.Response{Status: http.StatusOK, Body: result}, nil
 }
@@ -203,7 +203,7 @@ func (p *Platform) response(result json.RawMessage) (interaction.Response, error
 // timely turns the end of the operation's time into its error.
 func (p *Platform) timely(e *entry, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return outcome.New(outcome.CodeTimeout, "%s took more than %s (%s)", e.label(), p.timeout(e), timeoutKey(e)).WithStatus(http.StatusGatewayTimeout)
+		return outcome.GatewayTimeout("%s took more than %s (%s)", e.label(), p.timeout(e), timeoutKey(e))
 	}
 	return err
 }
@@ -231,15 +231,15 @@ func (p *Platform) failed(e *entry, err error) error {
 	}
 	switch f.Kind {
 	case sandbox.KindTime, sandbox.KindMemory:
-		return outcome.New(outcome.CodeTooCostly, "%s: %s", e.label(), f.Message).Because(f).WithStatus(http.StatusUnprocessableEntity)
+		return outcome.UnprocessableContent(outcome.CodeTooCostly, "%s: %s", e.label(), f.Message).Because(f)
 	case sandbox.KindWorker:
 		return outcome.New(outcome.CodeException, "%s: %s", e.label(), f.Message).Because(err)
 	case sandbox.KindOutcome:
 		if f.Status >= 400 && f.Status < 600 {
-			return outcome.New(outcome.Code(f.Code), "%s", f.Message).WithStatus(f.Status)
+			return outcome.Relayed(f.Status, f.Code, f.Message)
 		}
 	}
-	o := outcome.New(outcome.CodeInvalid, "%s: %s", e.label(), f.Error()).WithStatus(http.StatusUnprocessableEntity)
+	o := outcome.UnprocessableContent(outcome.CodeInvalid, "%s: %s", e.label(), f.Error())
 	o.Issues[0].Line, o.Issues[0].Column = f.Line, f.Column
 	return o
 }
@@ -392,7 +392,7 @@ func object(list []parameters.Parameter) map[string]any {
 // audit is the AuditEvent of an operation. docs/contract.md, specification, AuditEvent.
 func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) ([]byte, error) {
 	result := "0"
-	if o, ok := outcome.From(failed); ok && o.HTTPStatus() < 500 || failed == nil && status >= 400 {
+	if outcome.Theirs(failed) || failed == nil && status >= 400 {
 		result = "4"
 	} else if failed != nil {
 		result = "8"

@@ -468,7 +468,7 @@ func (e *entry) where(q interaction.OperationParams) error {
 	if slices.Contains(forms, method+" "+level) || method == http.MethodHead && slices.Contains(forms, "GET "+level) {
 		return nil
 	}
-	return outcome.NotSupported("%s is of type %s and is called by %s", e.name, e.kind, strings.Join(forms, " or ")).WithStatus(http.StatusMethodNotAllowed)
+	return outcome.MethodNotAllowed("%s is of type %s and is called by %s", e.name, e.kind, strings.Join(forms, " or "))
 }
 
 // rights are the interactions that the caller must be allowed.

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -48,8 +47,7 @@ func withChain(ctx context.Context, chain []string) context.Context {
 func enter(ctx context.Context, e *entry) (context.Context, error) {
 	chain := chainOf(ctx)
 	if len(chain) >= maxDepth {
-		return nil, outcome.New(outcome.CodeTooCostly, "handlers of Apps call each other more than %d deep: %s", maxDepth, strings.Join(append(slices.Clone(chain), e.app), " > ")).
-			WithStatus(http.StatusUnprocessableEntity)
+		return nil, outcome.UnprocessableContent(outcome.CodeTooCostly, "handlers of Apps call each other more than %d deep: %s", maxDepth, strings.Join(append(slices.Clone(chain), e.app), " > "))
 	}
 	return withChain(ctx, append(slices.Clone(chain), e.app)), nil
 }

@@ -15,7 +15,6 @@ package fhirpackage
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"kiln/definitions"
@@ -68,12 +67,12 @@ type Conflict struct {
 // invalid, 422, and the errors of every file, where there is one.
 func (r Reader) Read(ctx context.Context, a *definitions.Archive, strict bool) (*Content, error) {
 	got := new(Content)
-	wrong := &outcome.Error{Status: http.StatusUnprocessableEntity}
+	var wrong []outcome.Issue
 	note := func(file string, issue outcome.Issue) {
 		got.Issues = append(got.Issues, Issue{file, issue})
 		if issue.Severity == outcome.Failure || issue.Severity == outcome.Fatal {
 			issue.Diagnostics = file + ": " + issue.Diagnostics
-			wrong.Issues = append(wrong.Issues, issue)
+			wrong = append(wrong, issue)
 		}
 	}
 	for _, p := range a.Problems {
@@ -111,9 +110,8 @@ func (r Reader) Read(ctx context.Context, a *definitions.Archive, strict bool) (
 			got.Refused = append(got.Refused, f)
 		}
 	}
-	if strict && len(wrong.Issues) > 0 {
-		wrong.Issues = wrong.Issues[:min(len(wrong.Issues), MaxIssues)]
-		return nil, wrong
+	if strict && len(wrong) > 0 {
+		return nil, outcome.Unprocessable(wrong[:min(len(wrong), MaxIssues)])
 	}
 	return got, nil
 }

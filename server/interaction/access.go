@@ -3,7 +3,6 @@ package interaction
 import (
 	"context"
 	"log/slog"
-	"net/http"
 
 	"kiln/oauth/smart"
 	"kiln/server/access"
@@ -22,7 +21,7 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 		return s.UnknownType(typ)
 	}
 	if typ == "AuditEvent" && (i == access.Update || i == access.Patch || i == access.Delete) {
-		return outcome.NotSupported("an AuditEvent can be neither changed nor deleted").WithStatus(http.StatusMethodNotAllowed)
+		return outcome.MethodNotAllowed("an AuditEvent can be neither changed nor deleted")
 	}
 	rights, err := s.Access.Rights(ctx)
 	switch {
@@ -101,7 +100,7 @@ func (v *seen) sees(ctx context.Context, version fhir.Version) (bool, error) {
 func (s *Service) holdsBefore(ctx context.Context, from Reader, c access.Condition, version fhir.Version) (bool, error) {
 	if version.Deleted() {
 		before, err := from.VRead(ctx, version.ResourceType, version.ID, version.VersionID-1)
-		if e, ok := outcome.From(err); ok && e.HTTPStatus() < http.StatusInternalServerError {
+		if outcome.Theirs(err) {
 			return false, nil
 		}
 		if err != nil {
@@ -132,7 +131,7 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 		found, err = v.from.Read(ctx, typ, id)
 	}
 	last := found
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusGone {
+	if outcome.Is(err, outcome.CodeDeleted) {
 		page, err := v.from.History(ctx, store.HistoryQuery{ResourceType: typ, ID: id, Count: 1, NoTotal: true})
 		if err != nil || len(page.Versions) == 0 {
 			return fhir.Version{}, err
@@ -176,7 +175,7 @@ func (s *Service) wouldDeny(ctx context.Context, rights *access.Rights, d access
 func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Version, error) {
 	found, err := v.from.VRead(ctx, typ, id, versionID)
 	version := found
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusGone {
+	if outcome.Is(err, outcome.CodeDeleted) {
 		version = fhir.Version{ResourceType: typ, ID: id, VersionID: versionID, Method: fhir.DELETE}
 	} else if err != nil {
 		return found, err
@@ -389,7 +388,7 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 // create.
 func (s *Service) mayUpdate(ctx context.Context, typ string) error {
 	err := s.may(ctx, access.Update, typ, "")
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusForbidden && s.may(ctx, access.Create, typ, "") == nil {
+	if outcome.Is(err, outcome.CodeForbidden) && s.may(ctx, access.Create, typ, "") == nil {
 		return nil
 	}
 	return err

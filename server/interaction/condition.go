@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"net/http"
 	"net/url"
 
 	"kiln/oauth/smart"
@@ -65,7 +64,7 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	}
 	if len(q.Notices) > 0 {
 		// A match that cannot be found yet would be made a second time.
-		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics).WithStatus(http.StatusConflict)
+		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics)
 	}
 	rights, err := s.Access.Rights(ctx)
 	if err != nil {

@@ -2,7 +2,7 @@ package interaction
 
 import (
 	"context"
-	"net/http"
+	"slices"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -127,8 +127,7 @@ func (s *Service) applier(contentType string, content []byte) (func(resource []b
 	case "application/fhir+json", "application/json":
 		return func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) }, nil
 	}
-	return nil, outcome.NotSupported("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType).
-		WithStatus(http.StatusUnsupportedMediaType)
+	return nil, outcome.UnsupportedMediaType("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType)
 }
 
 // afterPatch says that it is the patch's result, and not a body, that is wrong.
@@ -137,7 +136,7 @@ func afterPatch(err error) error {
 	if !ok {
 		return err
 	}
-	e = &outcome.Error{Status: http.StatusUnprocessableEntity, Issues: append([]outcome.Issue(nil), e.Issues...), Cause: e.Cause}
+	e = outcome.Unprocessable(slices.Clone(e.Issues)).Because(e.Cause)
 	for i := range e.Issues {
 		e.Issues[i].Diagnostics = "after the patch: " + e.Issues[i].Diagnostics
 		e.Issues[i].Line, e.Issues[i].Column = 0, 0

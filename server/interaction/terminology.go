@@ -2,7 +2,6 @@ package interaction
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	"kiln/server/fhir"
@@ -51,7 +50,7 @@ func (s *Service) canonicalOf(ctx context.Context, id string) (string, error) {
 	}
 	vs, err := terminology.ParseValueSet(body)
 	if err != nil || vs.URL == "" {
-		return "", outcome.Invalid("ValueSet/%s has no url, by which a search could use it", id).WithStatus(http.StatusUnprocessableEntity)
+		return "", outcome.UnprocessableContent(outcome.CodeInvalid, "ValueSet/%s has no url, by which a search could use it", id)
 	}
 	if vs.Version != "" {
 		return vs.URL + "|" + vs.Version, nil

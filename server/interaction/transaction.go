@@ -399,7 +399,7 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
 		if err := t.s.validate(ctx, j.entry.Resource); err != nil {
 			err = inEntry(j.i, err)
-			if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnprocessableEntity {
+			if e, ok := outcome.From(err); ok && outcome.IsUnprocessable(err) {
 				wrong = append(wrong, e.Issues...)
 				continue
 			}

@@ -2,7 +2,6 @@ package interaction
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	"kiln/server/fhir"
@@ -127,8 +126,8 @@ func (s *Service) updateCreateError(w *store.Write, err error) error {
 		if !s.now().RefuseUpdateCreate {
 			return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
 		}
-		return outcome.NotSupported("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",
-			w.ResourceType, w.ID, w.ResourceType).WithStatus(http.StatusMethodNotAllowed)
+		return outcome.MethodNotAllowed("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",
+			w.ResourceType, w.ID, w.ResourceType)
 	}
 	return err
 }

@@ -15,8 +15,7 @@ import (
 )
 
 func revoked(err error) bool {
-	o, ok := outcome.From(err)
-	return ok && (o.HTTPStatus() == 401 || o.HTTPStatus() == 403)
+	return outcome.Is(err, outcome.CodeLogin, outcome.CodeForbidden)
 }
 
 const fhirJSON = "application/fhir+json"

@@ -106,7 +106,7 @@ func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) er
 	}
 	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
 	if err != nil {
-		if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
+		if outcome.Theirs(err) {
 			if !r.withoutRights[id] {
 				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
 			}

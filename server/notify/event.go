@@ -231,7 +231,7 @@ func gone(err error) error {
 	var trimmed *store.TrimmedError
 	if errors.As(err, &trimmed) {
 		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and what came before %s is gone; ask for what came after",
-			trimmed.Since.Format(time.RFC3339Nano)).WithStatus(410)
+			trimmed.Since.Format(time.RFC3339Nano))
 	}
 	return err
 }

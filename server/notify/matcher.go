@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
 
@@ -498,7 +497,7 @@ func (s *Service) askOnce(ctx context.Context, c *criteria, list []int64, refs m
 		if bounded.Err() != nil {
 			return false, nil
 		}
-		if known, ok := outcome.From(err); !ok || known.HTTPStatus() >= http.StatusInternalServerError {
+		if outcome.Ours(err) {
 			return false, err
 		}
 		s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "error", err)

@@ -27,7 +27,7 @@ func (s *Service) Operations() []operation.Operation {
 			if p.Bundled {
 				return interaction.Response{}, outcome.NotSupported("%s: it is a request of its own, and no entry of a Bundle", what)
 			}
-			return interaction.Response{}, outcome.NotSupported("%s is called by GET", p.Name).WithStatus(http.StatusMethodNotAllowed)
+			return interaction.Response{}, outcome.MethodNotAllowed("%s is called by GET", p.Name)
 		}})
 	}
 	return list
@@ -59,7 +59,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		}
 	}
 	if len(ids) > maxStatuses {
-		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses).WithStatus(http.StatusBadRequest)
+		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses)
 	}
 	self := "Subscription/$status" + query(p.Values.Encode())
 	found := &interaction.Bundle{Type: "searchset", Links: []interaction.Link{{Relation: "self", URL: self}}}

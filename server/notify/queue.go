@@ -15,7 +15,6 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
-	"kiln/server/outcome"
 	"kiln/server/store"
 )
 
@@ -556,7 +555,7 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event)
 	}
 	p, err := s.Rights.Principal(ctx, o)
 	if err != nil {
-		if known, ok := outcome.From(err); ok && (known.HTTPStatus() == 401 || known.HTTPStatus() == 403) {
+		if revoked(err) {
 			return false, s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
 		}
 		return false, err

@@ -234,7 +234,7 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB").WithStatus(http.StatusRequestEntityTooLarge)
+		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB")
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
 		return outcome.New(outcome.CodeStructure, `the body is not {"recipients": ["user"], "message": "text"}: %v`, err)
@@ -435,7 +435,7 @@ func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status))).WithStatus(http.StatusConflict)
+		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status)))
 	}
 	if err := s.makeDue(r.Context(), subscribers); err != nil {
 		return err

@@ -251,14 +251,14 @@ var reservedHeaders = []string{
 
 // unprocessable is a 422 about an element.
 func unprocessable(element string, code outcome.Code, format string, args ...any) error {
-	return outcome.New(code, format, args...).At(element).WithStatus(http.StatusUnprocessableEntity)
+	return outcome.UnprocessableContent(code, format, args...).At(element)
 }
 
 // refused makes a 422 of what a search refuses, with the same words. What is not the
 // client's fault stays as it is.
 func refused(err error, element string) error {
 	o, ok := outcome.From(err)
-	if !ok || o.HTTPStatus() >= 500 {
+	if !ok || outcome.Ours(err) {
 		return err
 	}
 	issues := slices.Clone(o.Issues)

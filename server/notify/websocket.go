@@ -42,7 +42,7 @@ func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	if !websocket.IsWebSocketUpgrade(r) {
 		w.Header().Set("Upgrade", "websocket")
-		x.Fail(r, outcome.Invalid("%s is a WebSocket: the request needs Upgrade: websocket", r.URL.Path).WithStatus(http.StatusUpgradeRequired))
+		x.Fail(r, outcome.UpgradeRequired("%s is a WebSocket: the request needs Upgrade: websocket", r.URL.Path))
 		return
 	}
 	if !originAllowed(r, c.AllowedOrigins) {
@@ -91,7 +91,7 @@ var errClientGone = errors.New("the client has gone")
 
 // tooMany refuses a connection.
 func tooMany(what string, most int) error {
-	return outcome.New(outcome.CodeThrottled, "%d %s are open, as many as this server takes", most, what).WithStatus(http.StatusServiceUnavailable)
+	return outcome.AtCapacity("%d %s are open, as many as this server takes", most, what)
 }
 
 // originAllowed checks a browser's origin: the page's own host, or one that is configured.
@@ -219,7 +219,7 @@ func (k *socket) send(b []byte) {
 // refuse answers with an error; the connection stays.
 func (k *socket) refuse(ref string, err error) {
 	code, text := "exception", "internal error"
-	if o, ok := outcome.From(err); ok && o.HTTPStatus() < 500 {
+	if o, ok := outcome.From(err); ok && outcome.Theirs(err) {
 		code, text = string(o.Issues[0].Code), o.Error()
 	} else if k.ctx.Err() == nil {
 		k.s.Log.Error("answer a message of a WebSocket", "error", err)

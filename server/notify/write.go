@@ -104,7 +104,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 		if err == nil {
 			was, err = s.decode(v.Body)
 		}
-		if o, ok := outcome.From(err); err != nil && (!ok || o.HTTPStatus() >= 500) {
+		if outcome.Ours(err) {
 			return err
 		}
 	}
@@ -286,7 +286,7 @@ func (s *Service) transition(ctx context.Context, id string, from []string, to, 
 		return body, index, err
 	}
 	err := s.Store.Write(ctx, w)
-	if o, ok := outcome.From(err); ok && (o == errUnchanged || o.HTTPStatus() == 404 || o.HTTPStatus() == 410) {
+	if o, ok := outcome.From(err); ok && o == errUnchanged || outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return nil
 	}
 	if err == nil {

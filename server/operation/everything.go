@@ -2,7 +2,6 @@ package operation
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -101,8 +100,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		case "_format", "_pretty":
 			continue
 		default:
-			return interaction.Response{}, outcome.NotSupported("$everything has no parameter %q; it has _since, _type, _count, start and end", outcome.Clip(name)).
-				WithStatus(http.StatusBadRequest)
+			return interaction.Response{}, outcome.RefusedParameter("$everything has no parameter %q; it has _since, _type, _count, start and end", outcome.Clip(name))
 		}
 		if name != "_offset" && name != "_cursor" {
 			kept[name] = v

@@ -195,9 +195,9 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 	case e == nil:
 		return interaction.Response{}, s.unknown(p)
 	case p.Method == http.MethodPut:
-		return interaction.Response{}, outcome.NotSupported("%s is called by POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
+		return interaction.Response{}, outcome.MethodNotAllowed("%s is called by POST", p.Name)
 	case e.affects() && p.Read:
-		return interaction.Response{}, outcome.NotSupported("%s changes something and needs a POST", p.Name).WithStatus(http.StatusMethodNotAllowed)
+		return interaction.Response{}, outcome.MethodNotAllowed("%s changes something and needs a POST", p.Name)
 	}
 	in, err := e.inputs(s.Model, p)
 	if err != nil {

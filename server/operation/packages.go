@@ -102,7 +102,7 @@ func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (inte
 // says that it is deleted already.
 func keepReason(ctx context.Context, tx *store.Tx, r store.InstalledResource) (reason string, gone bool, err error) {
 	v, err := tx.Read(ctx, r.ResourceType, r.ID)
-	if e, ok := outcome.From(err); ok && (e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusGone) {
+	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return "", true, nil
 	}
 	switch {

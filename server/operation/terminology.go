@@ -3,7 +3,6 @@ package operation
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -22,7 +21,7 @@ const (
 // token may ask about them.
 func (s *Set) mayAsk(ctx context.Context, p Request) error {
 	if s.Terminology == nil {
-		return outcome.NotSupported("terminology services disabled").WithStatus(http.StatusNotImplemented)
+		return outcome.NotImplemented("terminology services disabled")
 	}
 	return s.May(ctx, access.Operation, p.ResourceType, p.ID)
 }
@@ -67,7 +66,7 @@ func (s *Set) codeSystemOf(ctx context.Context, p Request) (url, version string,
 		return "", "", err
 	}
 	if head.URL == "" {
-		return "", "", outcome.Invalid("%s/%s has no url, by which its codes are named", p.ResourceType, p.ID).WithStatus(http.StatusUnprocessableEntity)
+		return "", "", outcome.UnprocessableContent(outcome.CodeInvalid, "%s/%s has no url, by which its codes are named", p.ResourceType, p.ID)
 	}
 	return head.URL, head.Version, nil
 }

@@ -3,7 +3,8 @@
 // the table from issue code to HTTP status and the form of an OperationOutcome.
 //
 // Every package that can refuse a request returns *Error, made by name
-// (NotFound, Invalid, …); server/rest writes it. Any other error is a bug or a
+// (NotFound, Invalid, MethodNotAllowed, …), and asks for one with Is, Theirs or Ours;
+// server/rest writes it. The name decides the status (status.go). Any other error is a bug or a
 // failing neighbour: it becomes "exception", 500, and its text goes to the log
 // only.
 package outcome

@@ -3,8 +3,6 @@ package outcome
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 )
 
@@ -57,10 +55,11 @@ type Issue struct {
 	Column      int
 }
 
-// Error is a refused request: an HTTP status and at least one issue.
+// Error is a refused request: at least one issue, and the HTTP status of its code or of
+// the constructor that made it.
 type Error struct {
-	Status int // HTTP status; 0 means the status of the first issue's code
 	Issues []Issue
+	status int // HTTP status; 0 means the status of the first issue's code
 	// Challenge is the header WWW-Authenticate of a 401 or 403; "" is Bearer for 401
 	// and none for 403. RFC 6750 §3.
 	Challenge string
@@ -84,50 +83,6 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// StatusWith is the status that answers e where version conflicts are answered with
-// conflict (409, or 412 as R4's text has it; 0 is 409).
-func (e *Error) StatusWith(conflict int) int {
-	if e.VersionConflict && conflict != 0 {
-		return conflict
-	}
-	return e.HTTPStatus()
-}
-
-// HTTPStatus is the status that answers e, save version conflicts: StatusWith.
-func (e *Error) HTTPStatus() int {
-	if e.Status != 0 {
-		return e.Status
-	}
-	if len(e.Issues) == 0 {
-		return http.StatusInternalServerError
-	}
-	if s, ok := statusOf[e.Issues[0].Code]; ok {
-		return s
-	}
-	return http.StatusInternalServerError
-}
-
-// statusOf is the one table from issue code to HTTP status.
-var statusOf = map[Code]int{
-	CodeInvalid:      http.StatusBadRequest,
-	CodeStructure:    http.StatusBadRequest,
-	CodeRequired:     http.StatusBadRequest,
-	CodeValue:        http.StatusBadRequest,
-	CodeNotSupported: http.StatusNotFound,
-	CodeNotFound:     http.StatusNotFound,
-	CodeDeleted:      http.StatusGone,
-	CodeConflict:     http.StatusConflict,
-	CodeMultiple:     http.StatusPreconditionFailed,
-	CodeDuplicate:    http.StatusPreconditionFailed,
-	CodeTooCostly:    http.StatusBadRequest,
-	CodeTooLong:      http.StatusRequestEntityTooLarge,
-	CodeTimeout:      http.StatusServiceUnavailable,
-	CodeThrottled:    http.StatusTooManyRequests,
-	CodeLogin:        http.StatusUnauthorized,
-	CodeForbidden:    http.StatusForbidden,
-	CodeException:    http.StatusInternalServerError,
-}
-
 // New returns an error with one issue and the status of its code.
 func New(code Code, format string, args ...any) *Error {
 	return &Error{Issues: []Issue{{Severity: Failure, Code: code, Diagnostics: fmt.Sprintf(format, args...)}}}
@@ -136,12 +91,6 @@ func New(code Code, format string, args ...any) *Error {
 // At sets the element the first issue is about and returns e.
 func (e *Error) At(expression string) *Error {
 	e.Issues[0].Expression = expression
-	return e
-}
-
-// WithStatus sets the HTTP status and returns e.
-func (e *Error) WithStatus(status int) *Error {
-	e.Status = status
 	return e
 }
 
@@ -182,41 +131,6 @@ func Conflict(format string, args ...any) *Error {
 	e := New(CodeConflict, format, args...)
 	e.VersionConflict = true
 	return e
-}
-
-// Precondition says that a conditional interaction does not apply: 412.
-func Precondition(code Code, format string, args ...any) *Error {
-	return New(code, format, args...).WithStatus(http.StatusPreconditionFailed)
-}
-
-// Unprocessable says that a body failed validation: 422, one issue an error.
-func Unprocessable(issues []Issue) *Error {
-	return &Error{Status: http.StatusUnprocessableEntity, Issues: issues}
-}
-
-// Internal wraps an unexpected error: 500 exception. The request id is the only
-// thing about it that the client sees.
-func Internal(requestID string, cause error) *Error {
-	return New(CodeException, "internal error, request id %s", requestID).Because(cause)
-}
-
-// Is reports whether err is an Error whose first issue has one of the codes.
-func Is(err error, codes ...Code) bool {
-	e, ok := From(err)
-	return ok && len(e.Issues) > 0 && slices.Contains(codes, e.Issues[0].Code)
-}
-
-// Ours reports whether the service is at fault, and not the request: what is no
-// Error, and what is answered with a status of 500 or more.
-func Ours(err error) bool {
-	e, ok := From(err)
-	return err != nil && (!ok || e.HTTPStatus() >= http.StatusInternalServerError)
-}
-
-// Unavailable says that something the service stands on does not answer, or that
-// the service ends: 503 exception.
-func Unavailable(format string, args ...any) *Error {
-	return New(CodeException, format, args...).WithStatus(http.StatusServiceUnavailable)
 }
 
 // maxClipped is how many bytes of a client's text an error shows.

@@ -65,7 +65,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		defer z.Close()
 		in = z
 	default:
-		return nil, outcome.NotSupported("Content-Encoding %q is not served; gzip is", outcome.Clip(encoding)).WithStatus(http.StatusUnsupportedMediaType)
+		return nil, outcome.UnsupportedMediaType("Content-Encoding %q is not served; gzip is", outcome.Clip(encoding))
 	}
 	var buf bytes.Buffer
 	// The bodyLimit bounds what is announced; one byte more lets ReadFrom see the end

@@ -134,7 +134,7 @@ func (c *call) subject(r *http.Request) string {
 
 // fail answers with an error as an OperationOutcome.
 func (c *call) fail(r *http.Request, err error) {
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusMethodNotAllowed && c.Header().Get("Allow") == "" {
+	if outcome.IsMethodNotAllowed(err) && c.Header().Get("Allow") == "" {
 		// An interaction refused the method, the path takes it.
 		c.Header().Set("Allow", strings.Join(slices.DeleteFunc(c.h.allowed(r), func(m string) bool {
 			return m == r.Method || m == http.MethodHead && r.Method == http.MethodGet || m == http.MethodGet && r.Method == http.MethodHead
@@ -207,5 +207,5 @@ func reserved(segment string) bool {
 func (c *call) methodNotAllowed(r *http.Request, allowed ...string) {
 	list := strings.Join(allowed, ", ")
 	c.Header().Set("Allow", list)
-	c.fail(r, outcome.NotSupported("%s is not allowed here; allowed: %s", outcome.Clip(r.Method), list).WithStatus(http.StatusMethodNotAllowed))
+	c.fail(r, outcome.MethodNotAllowed("%s is not allowed here; allowed: %s", outcome.Clip(r.Method), list))
 }

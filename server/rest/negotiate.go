@@ -92,6 +92,5 @@ func offer(typ string, params map[string]string) (out string, specific, ok bool)
 }
 
 func notAcceptable(what string) error {
-	return outcome.NotSupported("%s asks for a format that is not served; application/fhir+json and application/json are", what).
-		WithStatus(http.StatusNotAcceptable)
+	return outcome.NotAcceptable("%s asks for a format that is not served; application/fhir+json and application/json are", what)
 }

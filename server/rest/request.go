@@ -25,8 +25,7 @@ func (c *call) bodyOf(r *http.Request, types []string) ([]byte, error) {
 	text := r.Header.Get("Content-Type")
 	typ, _, err := mime.ParseMediaType(text)
 	if err != nil || !slices.Contains(types, typ) {
-		return nil, outcome.NotSupported("Content-Type %q is not served here; %s is", outcome.Clip(text), strings.Join(types, ", ")).
-			WithStatus(http.StatusUnsupportedMediaType)
+		return nil, outcome.UnsupportedMediaType("Content-Type %q is not served here; %s is", outcome.Clip(text), strings.Join(types, ", "))
 	}
 	return c.body(r)
 }
@@ -47,17 +46,16 @@ func checkJSON(r *http.Request) error {
 		return unsupportedType(text)
 	}
 	if charset := params["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return outcome.NotSupported("charset %q is not served; FHIR is UTF-8", outcome.Clip(charset)).WithStatus(http.StatusUnsupportedMediaType)
+		return outcome.UnsupportedMediaType("charset %q is not served; FHIR is UTF-8", outcome.Clip(charset))
 	}
 	if v := params["fhirversion"]; v != "" && v != "4.0" && v != "4.0.1" {
-		return outcome.NotSupported("FHIR version %q is not served; 4.0 is", outcome.Clip(v)).WithStatus(http.StatusUnsupportedMediaType)
+		return outcome.UnsupportedMediaType("FHIR version %q is not served; 4.0 is", outcome.Clip(v))
 	}
 	return nil
 }
 
 func unsupportedType(text string) error {
-	return outcome.NotSupported("Content-Type %q is not served; application/fhir+json and application/json are", outcome.Clip(text)).
-		WithStatus(http.StatusUnsupportedMediaType)
+	return outcome.UnsupportedMediaType("Content-Type %q is not served; application/fhir+json and application/json are", outcome.Clip(text))
 }
 
 // query reads the URL's query string. Unlike URL.Query it refuses what it cannot
@@ -77,8 +75,7 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 		return nil, err
 	}
 	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && typ != "application/x-www-form-urlencoded" {
-		return nil, outcome.NotSupported("Content-Type %q is not served by _search; application/x-www-form-urlencoded is", outcome.Clip(typ)).
-			WithStatus(http.StatusUnsupportedMediaType)
+		return nil, outcome.UnsupportedMediaType("Content-Type %q is not served by _search; application/x-www-form-urlencoded is", outcome.Clip(typ))
 	}
 	body, err := c.body(r)
 	if err != nil {

@@ -225,7 +225,7 @@ func (p *parser) compare(types []string, c match.Clause, code, op string, depth 
 // another one is.
 func (p *parser) unequal(param *fhir.Parameter, c match.Clause, code string) (match.Clause, error) {
 	if !param.Single || len(param.Keys) != 1 {
-		return c, outcome.NotSupported("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", outcome.Clip(code), outcome.Clip(code)).WithStatus(400)
+		return c, outcome.RefusedParameter("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", outcome.Clip(code), outcome.Clip(code))
 	}
 	equal, err := p.compared(param, code, "eq", c.Value)
 	return both(match.Clause{Any: present(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err

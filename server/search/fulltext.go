@@ -18,7 +18,7 @@ func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (mat
 		return c, outcome.Invalid("parameter %s: %s takes no modifier", outcome.Clip(c.Name), code)
 	}
 	if code == "_content" && depth > 0 {
-		return c, outcome.NotSupported("parameter %s: _content reads whole resources, and is not supported at the end of a chain", outcome.Clip(c.Name)).WithStatus(400)
+		return c, outcome.RefusedParameter("parameter %s: _content reads whole resources, and is not supported at the end of a chain", outcome.Clip(c.Name))
 	}
 	values, err := p.split(fhir.SearchString, c)
 	if err != nil {

@@ -34,8 +34,8 @@ var functionalLists = map[string]map[string][][2]string{
 func (p *parser) functionalList(types []string, c match.Clause) (match.Clause, error) {
 	of, ok := functionalLists[c.Value]
 	if !ok {
-		return c, outcome.NotSupported("parameter %s: the functional list %q is not supported; %s are", outcome.Clip(c.Name), outcome.Clip(c.Value),
-			strings.Join(slices.Sorted(maps.Keys(functionalLists)), ", ")).WithStatus(400)
+		return c, outcome.RefusedParameter("parameter %s: the functional list %q is not supported; %s are", outcome.Clip(c.Name), outcome.Clip(c.Value),
+			strings.Join(slices.Sorted(maps.Keys(functionalLists)), ", "))
 	}
 	var all match.All
 	if len(types) == 1 {
@@ -48,8 +48,8 @@ func (p *parser) functionalList(types []string, c match.Clause) (match.Clause, e
 		}
 	}
 	if all.Clauses == nil {
-		return c, outcome.NotSupported("parameter %s: %s is a list of %s, and the search is for %s", outcome.Clip(c.Name), c.Value,
-			strings.Join(slices.Sorted(maps.Keys(of)), " or "), orEvery(types)).WithStatus(400)
+		return c, outcome.RefusedParameter("parameter %s: %s is a list of %s, and the search is for %s", outcome.Clip(c.Name), c.Value,
+			strings.Join(slices.Sorted(maps.Keys(of)), " or "), orEvery(types))
 	}
 	c.Any = []match.Match{all}
 	return c, nil

@@ -358,10 +358,10 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 // keys of all.
 func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
 	if why, ok := fhir.RefusedParameters[code]; ok {
-		return nil, outcome.NotSupported("parameter %s is not supported: %s", outcome.Clip(name), why).WithStatus(400)
+		return nil, outcome.RefusedParameter("parameter %s is not supported: %s", outcome.Clip(name), why)
 	}
 	if code == "_text" || code == "_content" { // p.clause has read it where it is a parameter
-		return nil, outcome.NotSupported("parameter %s: %s has no values of its own, it is a parameter only", outcome.Clip(name), code).WithStatus(400)
+		return nil, outcome.RefusedParameter("parameter %s: %s has no values of its own, it is a parameter only", outcome.Clip(name), code)
 	}
 	if len(types) == 1 {
 		param, ok := p.reg.Lookup(types[0], code)
@@ -408,7 +408,7 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 
 func (p *parser) usable(param *fhir.Parameter, name string) error {
 	if why := unsupported(param); why != "" {
-		return outcome.NotSupported("parameter %s is not supported: %s", outcome.Clip(name), why).WithStatus(400)
+		return outcome.RefusedParameter("parameter %s is not supported: %s", outcome.Clip(name), why)
 	}
 	p.notice(param)
 	return nil
@@ -420,7 +420,7 @@ func (p *parser) unknown(typ, name, code string) error {
 		where = "every type searched"
 	}
 	names := slices.Concat(p.reg.codes(typ), resultNames)
-	return unknownParameter{outcome.NotSupported("unknown search parameter %q for %s%s", outcome.Clip(name), where, outcome.DidYouMean(code, names)).WithStatus(400)}
+	return unknownParameter{outcome.RefusedParameter("unknown search parameter %q for %s%s", outcome.Clip(name), where, outcome.DidYouMean(code, names))}
 }
 
 // missing reads `:missing`: true, no entry; false, some entry.

@@ -224,7 +224,7 @@ func isOrdered(t fhir.SearchType) bool {
 
 // typeError says that typ is no resource type and names the nearest one.
 func (r *Registry) typeError(typ string) *outcome.Error {
-	return outcome.NotSupported("resource type %q is not known%s", outcome.Clip(typ), r.NearestType(typ)).WithStatus(400)
+	return outcome.RefusedParameter("resource type %q is not known%s", outcome.Clip(typ), r.NearestType(typ))
 }
 
 // NearestType is `, did you mean "Patient"?` for what was meant by typ, or "".

@@ -88,7 +88,7 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 		switch last {
 		case "true":
 			if !p.opt.Explain {
-				return outcome.NotSupported("parameter _explain is not enabled on this server").WithStatus(400)
+				return outcome.RefusedParameter("parameter _explain is not enabled on this server")
 			}
 			q.Explain = true
 		case "false":

@@ -112,7 +112,7 @@ func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, e
 // expand asks the terminology server for codes.
 func (p *parser) expand(param *fhir.Parameter, name string, e Expansion) ([]match.Match, error) {
 	if p.opt.Expand == nil {
-		return nil, outcome.NotSupported("parameter %s: terminology is disabled on this server, which :%s needs", outcome.Clip(name), e.Modifier).WithStatus(501)
+		return nil, outcome.NotImplemented("parameter %s: terminology is disabled on this server, which :%s needs", outcome.Clip(name), e.Modifier)
 	}
 	if e.Modifier == "in" && e.ValueSet == "" {
 		return nil, badValue(name, e.ValueSet, "expected the URL of a ValueSet")

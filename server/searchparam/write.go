@@ -80,8 +80,7 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 	for _, typ := range s.Base.Types() {
 		for _, p := range s.Base.Parameters(typ) {
 			if p.URL == own.definition.URL && p.Code != own.definition.Code {
-				return outcome.New(outcome.CodeDuplicate, "the url %q is that of the parameter %s of %s; it must be unique", p.URL, p.Code, typ).
-					WithStatus(400).At("SearchParameter.url")
+				return outcome.InvalidDuplicate("the url %q is that of the parameter %s of %s; it must be unique", p.URL, p.Code, typ).At("SearchParameter.url")
 			}
 		}
 	}
@@ -90,16 +89,14 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 			continue
 		}
 		if sp.definition.URL == own.definition.URL {
-			return outcome.New(outcome.CodeDuplicate, "SearchParameter/%s has the url %q already; it must be unique", sp.id, own.definition.URL).
-				WithStatus(400).At("SearchParameter.url")
+			return outcome.InvalidDuplicate("SearchParameter/%s has the url %q already; it must be unique", sp.id, own.definition.URL).At("SearchParameter.url")
 		}
 		if sp.custom == nil || own.custom == nil || sp.definition.Code != own.definition.Code {
 			continue
 		}
 		for _, p := range own.custom.Parameters {
 			if slices.ContainsFunc(sp.custom.Parameters, func(o fhir.Parameter) bool { return o.Base == p.Base }) {
-				return outcome.New(outcome.CodeDuplicate, "%s has a search parameter %s already, SearchParameter/%s (%s)", p.Base, p.Code, sp.id, sp.definition.URL).
-					WithStatus(400).At("SearchParameter.code")
+				return outcome.InvalidDuplicate("%s has a search parameter %s already, SearchParameter/%s (%s)", p.Base, p.Code, sp.id, sp.definition.URL).At("SearchParameter.code")
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -258,7 +257,7 @@ func (s *Settings[C]) changeable(name string) (Key, error) {
 		return k, outcome.Invalid("%s says where the database is or seals what is in it, and so cannot be kept in it: set it in the file, the environment or by a flag", name)
 	}
 	if from := s.hides(name); from != "" {
-		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from).WithStatus(http.StatusConflict)
+		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from)
 	}
 	return k, nil
 }

@@ -163,5 +163,5 @@ func TestReindexTellsOfWhatCannotBeRead(t *testing.T) {
 type refusing struct{ *indexer }
 
 func (refusing) Index(string, fhir.Resource) (*fhir.Index, error) {
-	return nil, outcome.New(outcome.CodeException, "of another build").WithStatus(503)
+	return nil, outcome.Unavailable("of another build")
 }

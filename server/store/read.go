@@ -54,7 +54,7 @@ func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest)
 // database what a read of an absent one asks, so that both take as long.
 func (s *Store) hidden(ctx context.Context, typ, id string) error {
 	err := absent(ctx, s.pool, typ, id)
-	if e, ok := outcome.From(err); ok && e.HTTPStatus() < 500 {
+	if outcome.Theirs(err) {
 		return outcome.NotFound(typ, id)
 	}
 	return err

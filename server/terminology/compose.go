@@ -158,7 +158,7 @@ func notFoundValueSet(c canonical) *outcome.Error {
 }
 
 func circular(path []string) error {
-	return outcome.Invalid("the value set includes itself: %s", strings.Join(path, " -> ")).WithStatus(422)
+	return outcome.UnprocessableContent(outcome.CodeInvalid, "the value set includes itself: %s", strings.Join(path, " -> "))
 }
 
 // valueSetOf expands a value set that is at hand.
@@ -293,7 +293,7 @@ func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*
 		}
 		parts = append(parts, x)
 	} else if inc.System == "" && !whole {
-		return nil, outcome.Invalid("ValueSet %s: an include has concepts or filters and no system", vs.URL).WithStatus(422)
+		return nil, outcome.UnprocessableContent(outcome.CodeInvalid, "ValueSet %s: an include has concepts or filters and no system", vs.URL)
 	}
 	for _, url := range inc.ValueSet {
 		x, err := e.imported(ctx, vs, url)
@@ -313,7 +313,7 @@ func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*
 	}
 	switch len(parts) {
 	case 0:
-		return nil, outcome.Invalid("ValueSet %s: an include has neither system nor valueSet", vs.URL).WithStatus(422)
+		return nil, outcome.UnprocessableContent(outcome.CodeInvalid, "ValueSet %s: an include has neither system nor valueSet", vs.URL)
 	case 1:
 		return parts[0], nil
 	}
@@ -339,7 +339,7 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 	}
 	inner := vs.contained[url]
 	if inner == nil {
-		return nil, outcome.New(outcome.CodeNotFound, "ValueSet %s has no contained value set %s", vs.URL, outcome.Clip(url)).WithStatus(422)
+		return nil, outcome.UnprocessableContent(outcome.CodeNotFound, "ValueSet %s has no contained value set %s", vs.URL, outcome.Clip(url))
 	}
 	name := vs.URL + url
 	if slices.Contains(e.path, name) {

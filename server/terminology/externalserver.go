@@ -313,7 +313,7 @@ func (u unreachable) Unwrap() error { return u.cause }
 // unavailable is the 503 for a server that does not answer, or not in FHIR. The
 // client gets the kind of failure; addresses stay in the log.
 func (s *externalServer) unavailable(cause error) error {
-	return outcome.New(outcome.CodeException, "terminology server unavailable: %s", reason(cause)).WithStatus(503).Because(unreachable{cause})
+	return outcome.Unavailable("terminology server unavailable: %s", reason(cause)).Because(unreachable{cause})
 }
 
 func reason(err error) string {

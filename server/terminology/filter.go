@@ -128,7 +128,7 @@ func (cs *codeSystem) uses(code string) bool {
 }
 
 func (cs *codeSystem) badFilter(f Filter, why string) error {
-	return outcome.Invalid("filter %s %s %s on CodeSystem %s: %s", outcome.Clip(f.Property), outcome.Clip(f.Op), outcome.Clip(f.Value), cs.url, why).WithStatus(422)
+	return outcome.UnprocessableContent(outcome.CodeInvalid, "filter %s %s %s on CodeSystem %s: %s", outcome.Clip(f.Property), outcome.Clip(f.Op), outcome.Clip(f.Value), cs.url, why)
 }
 
 func present(s string) []string {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -87,8 +86,8 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 		return search.Codes{}, nil, err
 	}
 	if x.unclosed {
-		return search.Codes{}, nil, outcome.New(outcome.CodeIncomplete, "the expansion for :%s is not complete (valueset-unclosed): "+
-			"matches could be missing, so the search is refused", q.Modifier).WithStatus(http.StatusUnprocessableEntity)
+		return search.Codes{}, nil, outcome.UnprocessableContent(outcome.CodeIncomplete, "the expansion for :%s is not complete (valueset-unclosed): "+
+			"matches could be missing, so the search is refused", q.Modifier)
 	}
 	values := make([]fhir.Value, 0, len(x.entries))
 	for i := range x.entries {

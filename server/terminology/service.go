@@ -147,7 +147,7 @@ func (s *Service) server() *externalServer { return s.external.Load() }
 // enabled fails with not-supported, 501, when terminology is switched off.
 func (s *Service) enabled() error {
 	if s.disabled.Load() {
-		return outcome.NotSupported("terminology services disabled (terminology.enabled)").WithStatus(501)
+		return outcome.NotImplemented("terminology services disabled (terminology.enabled)")
 	}
 	return nil
 }
@@ -342,7 +342,7 @@ func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, e
 func parseStored(typ string, r fhir.Version) (sized, error) {
 	v, err := parse(typ, r.Body)
 	if err != nil {
-		return sized{}, outcome.Invalid("%s/%s cannot be read as terminology", typ, r.ID).WithStatus(422).Because(err)
+		return sized{}, outcome.UnprocessableContent(outcome.CodeInvalid, "%s/%s cannot be read as terminology", typ, r.ID).Because(err)
 	}
 	return v, nil
 }

@@ -73,7 +73,7 @@ func (sn *snapshot) supplementsOf(ctx context.Context, cs *codeSystem) ([]*codeS
 		for _, v := range stored {
 			s, err := parseCodeSystem(v.Body)
 			if err != nil {
-				return nil, outcome.Invalid("CodeSystem/%s cannot be read as terminology", v.ID).WithStatus(422).Because(err)
+				return nil, outcome.UnprocessableContent(outcome.CodeInvalid, "CodeSystem/%s cannot be read as terminology", v.ID).Because(err)
 			}
 			add(s)
 		}
@@ -161,7 +161,7 @@ func (sn *snapshot) needed(ctx context.Context, vs *ValueSet) error {
 			return err
 		}
 		if s, ok := v.(*codeSystem); !ok || s.content != contentSupplement {
-			return outcome.New(outcome.CodeNotFound, "ValueSet %s is not to be used without the supplement %s, which is not known here", outcome.Clip(vs.URL), outcome.Clip(c.String())).WithStatus(422)
+			return outcome.UnprocessableContent(outcome.CodeNotFound, "ValueSet %s is not to be used without the supplement %s, which is not known here", outcome.Clip(vs.URL), outcome.Clip(c.String()))
 		}
 	}
 	return nil

@@ -80,7 +80,7 @@ func (sn *snapshot) conceptMaps(ctx context.Context, p *TranslateParams) ([]*con
 	if p.Map != nil {
 		m, err := parseConceptMap(p.Map)
 		if err != nil {
-			return nil, outcome.Invalid("the concept map cannot be read").WithStatus(422).Because(err)
+			return nil, outcome.UnprocessableContent(outcome.CodeInvalid, "the concept map cannot be read").Because(err)
 		}
 		return []*conceptMap{m}, nil
 	}
@@ -181,7 +181,7 @@ func (sn *snapshot) translate(ctx context.Context, m *conceptMap, c Coding, p *T
 			add(Translation{Equivalence: "inexact", Concept: Coding{System: to, Code: u.Code, Display: u.Display}})
 		case "other-map":
 			if depth >= maxOtherMaps {
-				return nil, outcome.Invalid("ConceptMap %s: its unmapped codes lead from map to map without end", m.URL).WithStatus(422)
+				return nil, outcome.UnprocessableContent(outcome.CodeInvalid, "ConceptMap %s: its unmapped codes lead from map to map without end", m.URL)
 			}
 			other, err := sn.conceptMap(ctx, parseCanonical(u.URL))
 			if err != nil {

@@ -57,7 +57,7 @@ func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) 
 	}
 	p, err := m.Verifier.Verify(r.Context(), token)
 	if err != nil {
-		if e, ok := outcome.From(err); ok && e.HTTPStatus() == http.StatusUnauthorized && e.Challenge == "" {
+		if e, ok := outcome.From(err); ok && outcome.Is(err, outcome.CodeLogin) && e.Challenge == "" {
 			e.Challenge = `Bearer error="invalid_token"`
 		}
 		return nil, err

@@ -158,8 +158,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.stripPrefix(r)
 	switch {
 	case len(r.RequestURI) > maxURL:
-		x.Fail(r, outcome.New(outcome.CodeTooLong, "the URL is longer than %d bytes; a search can be a POST to _search", maxURL).
-			WithStatus(http.StatusRequestURITooLong))
+		x.Fail(r, outcome.URITooLong("the URL is longer than %d bytes; a search can be a POST to _search", maxURL))
 	case Unclean(r.URL.Path):
 		// The router would redirect to what it takes for the meaning.
 		m.fallback.ServeExchange(x, r)
