@@ -87,8 +87,9 @@ type journal struct {
 }
 
 const (
-	journalRoom  = 4096 // records that wait; more have their callers wait
-	journalGroup = 256  // records of one transaction
+	journalRoom  = 4096                  // records that wait; more have their callers wait
+	journalGroup = 256                   // records of one transaction
+	journalDelay = 50 * time.Millisecond // that a record waits for others, where nobody waits for it
 )
 
 func newJournal(s *store.Store, make_ func([]byte) (*store.Write, error), logger *slog.Logger) *journal {
@@ -126,19 +127,7 @@ func (j *journal) add(r *record, wait bool) error {
 
 func (j *journal) run() {
 	for r := range j.waiting {
-		group := []*record{r}
-	gather:
-		for len(group) < journalGroup {
-			select {
-			case r, ok := <-j.waiting:
-				if !ok {
-					break gather
-				}
-				group = append(group, r)
-			default:
-				break gather
-			}
-		}
+		group := j.gather(r)
 		err := j.write(group)
 		if err != nil {
 			j.logger.Error("the runs of Apps cannot be recorded", slog.Int("runs", len(group)), slog.Any("error", err))
@@ -149,6 +138,36 @@ func (j *journal) run() {
 			}
 		}
 	}
+}
+
+// gather returns the records of one transaction: first, and those that come while nobody
+// waits for one of them.
+func (j *journal) gather(first *record) []*record {
+	group := []*record{first}
+	delay := time.NewTimer(journalDelay)
+	defer delay.Stop()
+	waited := first.written != nil
+	for len(group) < journalGroup {
+		var r *record
+		ok := false
+		if waited {
+			select {
+			case r, ok = <-j.waiting:
+			default:
+			}
+		} else {
+			select {
+			case r, ok = <-j.waiting:
+			case <-delay.C:
+			}
+		}
+		if !ok {
+			break
+		}
+		group = append(group, r)
+		waited = waited || r.written != nil
+	}
+	return group
 }
 
 // journalAttempts is how often a group of records is tried.

@@ -130,8 +130,8 @@ func (p *Platform) end(v *invocation, resp interaction.Response, err error) {
 type invoking struct {
 	*entry
 	context *handlerContext
-	raw     sandbox.Raw
-	nested  bool // another run waits for this one
+	raw     json.RawMessage // the parameters as they came
+	nested  bool            // another run waits for this one
 	log     *invocation
 	params  interaction.OperationParams
 }
@@ -139,22 +139,19 @@ type invoking struct {
 // invoke has a handler do its work.
 func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Response, error) {
 	e := i.entry
-	text, err := json.Marshal(i.context)
-	if err != nil {
-		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
-	}
 	switch {
 	case e.broken != nil:
 		return interaction.Response{}, badGateway(e, "may not be called: %v", e.broken)
 	case e.remote != nil:
+		text, err := json.Marshal(i.context)
+		if err != nil {
+			return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
+		}
 		resp, err := p.callRemote(ctx, e, i.context, text)
 		return resp, p.timely(e, err)
 	case e.internal != nil:
 		if err := e.fix(i.context); err != nil {
 			return interaction.Response{}, err
-		}
-		if text, err = json.Marshal(i.context); err != nil {
-			return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
 		}
 	}
 	switch {
@@ -168,7 +165,13 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Raw: i.raw, Nested: i.nested, Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
+	rest := *i.context
+	rest.Resource = nil
+	text, err := json.Marshal(&rest)
+	if err != nil {
+		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
+	}
+	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Resource: i.context.Resource, Parameters: i.raw, Nested: i.nested, Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
 		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
 			value, err := p.host(ctx, e, function, args)
 			return value, failureOf(err)
@@ -257,9 +260,8 @@ func failureOf(err error) *sandbox.Failure {
 }
 
 // context makes the handlerContext of a call.
-func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (*handlerContext, sandbox.Raw, error) {
-	hc := &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}, RequestID: interaction.CallerFrom(ctx).RequestID}
-	var raw sandbox.Raw
+func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (hc *handlerContext, raw json.RawMessage, err error) {
+	hc = &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}, RequestID: interaction.CallerFrom(ctx).RequestID}
 	if c := access.From(ctx); c != nil {
 		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
 	}
@@ -289,7 +291,6 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 		}
 		hc.Resource = read.Version.Body
 	}
-	var err error
 	switch {
 	case e.kind == "write":
 		if hc.Resource, err = p.written(e, q.ID, body); err != nil {
@@ -300,11 +301,10 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 			return nil, raw, err
 		}
 	}
-	raw.Resource, raw.Parameters = string(hc.Resource), string(body)
 	if e.kind == "write" {
-		raw.Parameters = ""
+		body = nil
 	}
-	return hc, raw, nil
+	return hc, body, nil
 }
 
 func merged(a, b url.Values) url.Values {

@@ -211,7 +211,7 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 		}
 		log.outcome, log.status = "ok", http.StatusOK
 	default:
-		resp, err := p.invoke(context.WithValue(ctx, dryKey{}, dry), &invoking{entry: e, context: hc, raw: sandbox.Raw{Resource: string(hc.Resource)}, log: log,
+		resp, err := p.invoke(context.WithValue(ctx, dryKey{}, dry), &invoking{entry: e, context: hc, log: log,
 			params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID}})
 		resp.Release()
 		p.end(log, resp, err)

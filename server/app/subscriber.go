@@ -15,7 +15,6 @@ import (
 
 	"kiln/gen/r4"
 	"kiln/server/access"
-	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify"
@@ -277,7 +276,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 		return r
 	}
 	result := notify.Result{At: time.Now()}
-	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, raw: sandbox.Raw{Resource: string(hc.Resource)}, log: log,
+	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, log: log,
 		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
 	resp.Release()
 	p.end(log, resp, err)

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -22,12 +23,6 @@ type Limits struct {
 	Memory    int64         // bytes that the script may hold
 }
 
-// Raw are the exact JSON texts of the context.
-type Raw struct {
-	Resource   string `json:"resource,omitempty"`
-	Parameters string `json:"parameters,omitempty"`
-}
-
 // Line is a line of the console.
 type Line struct {
 	Level string    `json:"level"` // debug, info, warn, error
@@ -38,9 +33,11 @@ type Line struct {
 // Call is one run of a script.
 type Call struct {
 	Code    string
-	Context json.RawMessage // the argument of the handler
-	Raw     Raw
-	Fetch   bool // there is a function fetch
+	Context json.RawMessage // the argument of the handler, without the next two
+	// Resource and Parameters are the JSON texts of context.resource, context.raw.resource
+	// and context.raw.parameters; nil for none.
+	Resource, Parameters json.RawMessage
+	Fetch                bool // there is a function fetch
 	// Nested says that another call waits for this one, which therefore waits for none
 	// to end: it has a worker beyond Pool.Size.
 	Nested bool
@@ -152,7 +149,7 @@ func (p *Pool) Close() {
 
 // Check reports why code is no script, nil when it is one.
 func (p *Pool) Check(ctx context.Context, code string) error {
-	_, err := p.use(ctx, &frame{Kind: frameCheck, Code: code}, &Call{})
+	_, err := p.use(ctx, &frame{Kind: frameCheck, texts: texts{Code: []byte(code)}}, &Call{})
 	return err
 }
 
@@ -160,11 +157,7 @@ func (p *Pool) Check(ctx context.Context, code string) error {
 // null. It fails with a *Failure where the script does, and with the error of ctx
 // where that ends first.
 func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
-	f := &frame{Kind: frameCall, Code: c.Code, Context: c.Context, Fetch: c.Fetch}
-	if c.Raw != (Raw{}) {
-		f.Raw = &c.Raw
-	}
-	return p.use(ctx, f, c)
+	return p.use(ctx, &frame{Kind: frameCall, Fetch: c.Fetch, texts: texts{Code: []byte(c.Code), Context: c.Context, Resource: c.Resource, Parameters: c.Parameters}}, c)
 }
 
 // use has a worker carry out one request.
@@ -306,7 +299,7 @@ func (p *Pool) exec(isolate bool) (*process, error) {
 		return nil, err
 	}
 	w.in = in
-	go w.read(out)
+	go w.read(bufio.NewReader(out))
 	return w, nil
 }
 
@@ -415,6 +408,13 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 					return nil, true, r.Failure
 				}
 				w.broken = w.broken || waiting > 0 // it would take a late answer for another's
+				if len(r.Value) == 0 {
+					return nil, true, nil
+				}
+				if !json.Valid(r.Value) {
+					w.broken = true
+					return nil, true, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
+				}
 				return r.Value, true, nil
 			}
 		case a := <-answers:

@@ -57,6 +57,7 @@ func TestRun(t *testing.T) {
 		{"undefined", `() => {}`, ``},
 		{"null", `() => null`, ``},
 		{"raw texts", `(c) => c.raw.resource`, `"{\"value\":1.10}"`},
+		{"raw texts beside what they are", `(c) => [c.resource.value, c.raw.resource, c.raw.parameters]`, `[1.1,"{\"value\":1.10}","{\"parameters\":{}}"]`},
 		{"several calls at once", `async () => (await Promise.all([1,2,3].map(i => fhir.read("Patient", String(i))))).map(r => r.args.id)`, `["1","2","3"]`},
 		{"an error of the host is caught", `async () => { try { await fhir.read("Patient", "missing") } catch (e) { return [e.name, e.status, e.code, e.message, e.outcome.issue[0].code, e instanceof OperationOutcomeError] } }`,
 			`["OperationOutcomeError",404,"not-found","Patient/missing does not exist","not-found",true]`},
@@ -69,7 +70,7 @@ func TestRun(t *testing.T) {
 		{"a regular expression", `() => "2024-05-06".match(/(?<y>\d+)-/).groups.y`, `"2024"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := p.Run(context.Background(), &Call{Code: c.code, Context: json.RawMessage(`{"a":1,"b":{"x":"y"}}`), Raw: Raw{Resource: `{"value":1.10}`}, Host: host})
+			got, err := p.Run(context.Background(), &Call{Code: c.code, Context: json.RawMessage(`{"a":1,"b":{"x":"y"}}`), Resource: json.RawMessage(`{"value":1.10}`), Parameters: json.RawMessage(`{"parameters":{}}`), Host: host})
 			if err != nil || string(got) != c.want {
 				t.Errorf("got %s, %v; want %s", got, err, c.want)
 			}
@@ -339,7 +340,7 @@ func TestCloseLeavesNoProcess(t *testing.T) {
 
 func BenchmarkRun(b *testing.B) {
 	p := pool(b, 5*time.Second)
-	call := &Call{Code: `(c) => ({id: c.resource.id})`, Context: json.RawMessage(`{"resource":{"resourceType":"Patient","id":"1"}}`)}
+	call := &Call{Code: `(c) => ({id: c.resource.id})`, Context: json.RawMessage(`{}`), Resource: json.RawMessage(`{"resourceType":"Patient","id":"1"}`)}
 	for b.Loop() {
 		if _, err := p.Run(context.Background(), call); err != nil {
 			b.Fatal(err)

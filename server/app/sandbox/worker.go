@@ -45,18 +45,22 @@ type worker struct {
 	frames   chan *frame
 	prelude  *goja.Program
 	programs map[string]*goja.Program
+	next     *run   // for the next call, made while the worker is idle
 	base     uint64 // live heap of the idle worker, in bytes
 }
 
 // Work is the life of a worker process: it takes calls from in, one after the other,
 // and answers on out, until in ends.
 func Work(in io.Reader, out io.Writer, memory int64) error {
-	debug.SetGCPercent(50)
+	debug.SetGCPercent(200) // of a small heap; the limit bounds a large one
 	debug.SetMaxStack(64 << 20)
 	debug.SetMemoryLimit(memory + memory/4)
 	w := &worker{out: out, frames: make(chan *frame, 1), programs: make(map[string]*goja.Program)}
 	var err error
 	if w.prelude, err = goja.Compile("prelude.js", preludeSource, true); err != nil {
+		return err
+	}
+	if w.next, err = w.fresh(); err != nil {
 		return err
 	}
 	runtime.GC()
@@ -82,7 +86,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 		result := &frame{Kind: frameResult}
 		switch f.Kind {
 		case frameCheck:
-			_, result.Failure = w.compile(f.Code)
+			_, result.Failure = w.compile(string(f.Code))
 		case frameCall:
 			result.Value, result.Failure = w.call(f)
 		default:
@@ -93,6 +97,11 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 		}
 		if result.Failure.breach() {
 			return nil // this process may hold what the script has left behind
+		}
+		if w.next == nil {
+			if w.next, err = w.fresh(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -160,6 +169,7 @@ type run struct {
 	parseJSON, stringify goja.Callable
 	errorClass           *goja.Object // OperationOutcomeError
 	errorPrototype       *goja.Object
+	fetch                goja.Value
 
 	spent   time.Duration // of the script's own time
 	started time.Time     // zero while it waits
@@ -168,15 +178,23 @@ type run struct {
 
 type promise struct{ resolve, reject func(any) error }
 
+// fresh makes a runtime that no script has seen.
+func (w *worker) fresh() (*run, error) {
+	r := &run{w: w, vm: goja.New(), pending: make(map[int]*promise)}
+	r.vm.SetMaxCallStackSize(maxCallStack)
+	r.vm.SetRandSource(randomFloat)
+	return r, r.globals()
+}
+
 // call runs a script.
 func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
-	program, failure := w.compile(f.Code)
+	program, failure := w.compile(string(f.Code))
 	if failure != nil {
 		return nil, failure
 	}
-	r := &run{w: w, vm: goja.New(), limits: Limits{Execution: time.Duration(f.Execution) * time.Millisecond, Memory: f.Memory}, pending: make(map[int]*promise)}
-	r.vm.SetMaxCallStackSize(maxCallStack)
-	r.vm.SetRandSource(randomFloat)
+	r := w.next
+	w.next = nil
+	r.limits = Limits{Execution: time.Duration(f.Execution) * time.Millisecond, Memory: f.Memory}
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { r.watch(done) })
@@ -243,8 +261,10 @@ watching:
 
 // do runs the program, calls its handler and waits for what that promises.
 func (r *run) do(program *goja.Program, f *frame) (goja.Value, error) {
-	if err := r.globals(f.Fetch); err != nil {
-		return nil, err
+	if f.Fetch {
+		if err := r.vm.Set("fetch", r.fetch); err != nil {
+			return nil, err
+		}
 	}
 	last, err := r.vm.RunProgram(program)
 	if err != nil {
@@ -271,22 +291,30 @@ func (r *run) do(program *goja.Program, f *frame) (goja.Value, error) {
 // context makes the argument of the handler.
 func (r *run) context(f *frame) (goja.Value, error) {
 	value, err := r.parse(f.Context)
-	if err != nil || f.Raw == nil {
+	if err != nil || len(f.Resource)+len(f.Parameters) == 0 {
 		return value, err
 	}
-	raw := r.vm.NewObject()
-	for name, text := range map[string]string{"resource": f.Raw.Resource, "parameters": f.Raw.Parameters} {
-		if text != "" {
-			if err := raw.Set(name, text); err != nil {
-				return nil, err
-			}
+	context, raw := value.ToObject(r.vm), r.vm.NewObject()
+	if len(f.Resource) > 0 {
+		text := r.vm.ToValue(string(f.Resource))
+		resource, err := r.parseJSON(goja.Undefined(), text)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(context.Set("resource", resource), raw.Set("resource", text)); err != nil {
+			return nil, err
 		}
 	}
-	return value, value.ToObject(r.vm).Set("raw", raw)
+	if len(f.Parameters) > 0 {
+		if err := raw.Set("parameters", string(f.Parameters)); err != nil {
+			return nil, err
+		}
+	}
+	return value, context.Set("raw", raw)
 }
 
 // parse makes a value of JSON. A __proto__ in it is a property like others.
-func (r *run) parse(text json.RawMessage) (goja.Value, error) {
+func (r *run) parse(text []byte) (goja.Value, error) {
 	if len(text) == 0 {
 		return goja.Undefined(), nil
 	}
@@ -312,7 +340,7 @@ func (r *run) json(v goja.Value) (json.RawMessage, error) {
 }
 
 // globals gives the script what it may use.
-func (r *run) globals(fetch bool) error {
+func (r *run) globals() error {
 	vm := r.vm
 	// The source map comment of a program would be a path to read.
 	vm.SetParserOptions(parser.WithDisableSourceMaps)
@@ -329,6 +357,7 @@ func (r *run) globals(fetch bool) error {
 		return err
 	}
 	parts := made.ToObject(vm)
+	r.fetch = parts.Get("fetch")
 	r.errorClass = parts.Get("OperationOutcomeError").ToObject(vm)
 	r.errorPrototype = r.errorClass.Get("prototype").ToObject(vm)
 	console := vm.NewObject()
@@ -346,9 +375,6 @@ func (r *run) globals(fetch bool) error {
 		return err
 	}
 	globals := map[string]any{"fhir": parts.Get("fhir"), "OperationOutcomeError": r.errorClass, "console": console, "crypto": crypto, "fhirpath": r.fhirpath}
-	if fetch {
-		globals["fetch"] = parts.Get("fetch")
-	}
 	for name, value := range globals {
 		if err := vm.Set(name, value); err != nil {
 			return err
@@ -411,7 +437,7 @@ func (r *run) host(c goja.FunctionCall) goja.Value {
 		panic(err)
 	}
 	r.lastID++
-	f := &frame{Kind: frameHost, ID: r.lastID, Function: c.Argument(0).String(), Args: json.RawMessage(args.String())}
+	f := &frame{Kind: frameHost, ID: r.lastID, Function: c.Argument(0).String(), texts: texts{Args: []byte(args.String())}}
 	if err := r.w.send(f); err != nil {
 		panic(r.vm.NewTypeError("the call is too large"))
 	}
