@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -59,23 +60,53 @@ func (r *reader) put(m *matcher, sub *Subscriber) {
 	}
 }
 
+// subscriptionPage is how many Subscriptions are read at a time: what is known of them and the
+// resources are a statement each.
+const subscriptionPage = 500
+
 // load reads all subscribers, when this server begins to match.
 func (r *reader) load(ctx context.Context) error {
 	m := newMatcher()
+	ctx = withTopics(ctx)
+	principals := make(map[ownerKey]principalOf)
 	for after := ""; ; {
-		rows, err := r.s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: 1000})
+		rows, err := r.s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: subscriptionPage})
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for _, row := range rows {
+			after = row.ID
+			if matched(row.Status, row.Started) {
+				ids = append(ids, row.ID)
+			}
+		}
+		versions, err := r.s.Store.ReadMany(ctx, "Subscription", ids)
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			after = row.ID
-			if matched(row.Status, row.Started) {
-				if err := r.loadSubscription(ctx, m, row.ID); err != nil {
-					return err
-				}
+			if !matched(row.Status, row.Started) {
+				continue
+			}
+			// Owners with one client, user and token differ in nothing that revokes their access.
+			owner := readOwner(row.Owner)
+			p, ok := principals[owner.key()]
+			if !ok || !reflect.DeepEqual(p.owner, owner) {
+				p = principalOf{owner: owner}
+				p.principal, p.err = r.s.principal(ctx, owner)
+				principals[owner.key()] = p
+			}
+			var c *subscription
+			err := p.err
+			if err == nil {
+				c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
+			}
+			if err := r.place(m, row.ID, c, err); err != nil {
+				return err
 			}
 		}
-		if len(rows) < 1000 {
+		if len(rows) < subscriptionPage {
 			break
 		}
 	}
@@ -94,17 +125,23 @@ func (r *reader) load(ctx context.Context) error {
 
 // loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
 func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) error {
-	reference := "Subscription/" + id
 	row, err := r.s.db().Subscription(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
 		delete(r.withoutRights, id)
-		m.remove(reference)
+		m.remove("Subscription/" + id)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
+	return r.place(m, id, c, err)
+}
+
+// place puts a Subscription into the matcher, or takes out one that cannot be carried out,
+// which err says.
+func (r *reader) place(m *matcher, id string, c *subscription, err error) error {
+	reference := "Subscription/" + id
 	if err != nil {
 		if outcome.Theirs(err) {
 			if !r.withoutRights[id] {

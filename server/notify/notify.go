@@ -18,6 +18,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/outcome"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 	"kiln/server/web"
@@ -187,16 +188,49 @@ func matched(status string, started bool) bool {
 	return status == "active" || started && status != "off"
 }
 
+// principal is an owner with the rights of now; nil where everybody may read everything.
+func (s *Service) principal(ctx context.Context, o Owner) (*access.Principal, error) {
+	if s.Rights == nil {
+		return nil, nil
+	}
+	return s.Rights.Principal(ctx, o)
+}
+
+// principalOf is what principal says of an owner.
+type principalOf struct {
+	owner     Owner
+	principal *access.Principal
+	err       error
+}
+
+// in is a context with the owner's rights.
+func (p principalOf) in(ctx context.Context) context.Context {
+	if p.principal == nil {
+		return ctx
+	}
+	return access.With(ctx, p.principal)
+}
+
 // readAs is read with the rights of the owner.
 func (s *Service) readAs(ctx context.Context, id string, o Owner) (*subscription, error) {
-	if s.Rights != nil {
-		p, err := s.Rights.Principal(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		ctx = access.With(ctx, p)
+	p, err := s.principal(ctx, o)
+	if err != nil {
+		return nil, err
 	}
-	return s.read(ctx, id)
+	return s.read(principalOf{principal: p}.in(ctx), id)
+}
+
+// compileStored compiles one of some Subscriptions that were read.
+func (s *Service) compileStored(ctx context.Context, id string, versions map[string]fhir.Version) (*subscription, error) {
+	v, ok := versions[id]
+	if !ok {
+		return nil, outcome.NotFound("Subscription", id)
+	}
+	r, err := s.decode(v.Body)
+	if err != nil {
+		return nil, err
+	}
+	return s.compile(ctx, id, r)
 }
 
 // read compiles a Subscription as it is stored.

@@ -48,9 +48,29 @@ func typeOf(uri string) string {
 	return strings.TrimPrefix(uri, "http://hl7.org/fhir/StructureDefinition/")
 }
 
+// withTopics returns a context in which each topic is read once.
+func withTopics(ctx context.Context) context.Context {
+	return context.WithValue(ctx, topicsKey{}, make(map[string]*topic))
+}
+
+type topicsKey struct{}
+
 // findTopic returns the topic of a canonical, with or without a version; nil where
 // there is none in force.
 func (s *Service) findTopic(ctx context.Context, canonical string) (*topic, error) {
+	read, _ := ctx.Value(topicsKey{}).(map[string]*topic)
+	if t, ok := read[canonical]; ok {
+		return t, nil
+	}
+	t, err := s.searchTopic(ctx, canonical)
+	if err == nil && read != nil {
+		read[canonical] = t
+	}
+	return t, err
+}
+
+// searchTopic is findTopic, by a search.
+func (s *Service) searchTopic(ctx context.Context, canonical string) (*topic, error) {
 	address, version, _ := strings.Cut(canonical, "|")
 	values := url.Values{"url": {address}, "status": {"active,draft"}, "_count": {"10"}, "_total": {"none"}, "_sort": {"-_lastUpdated"}}
 	if version != "" {

@@ -30,6 +30,31 @@ func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) 
 	return v, nil
 }
 
+// ReadMany returns the current versions of resources of one type, by their ids, in one
+// statement. What never existed or is deleted is left out.
+func (s *Store) ReadMany(ctx context.Context, typ string, ids []string) (map[string]fhir.Version, error) {
+	refs := make([]int64, 0, len(ids))
+	for _, id := range ids {
+		ref, _ := place(typ, id)
+		refs = append(refs, ref)
+	}
+	rows, err := db.New(s.pool).ReadResources(ctx, refs)
+	if err != nil {
+		return nil, translate(err)
+	}
+	found := make(map[string]fhir.Version, len(rows))
+	for _, r := range rows {
+		body, err := decodeBody(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		if len(body) > 0 {
+			found[r.ID] = fhir.Version{ResourceType: typ, ID: r.ID, VersionID: int(r.Version), LastUpdated: r.LastUpdated.UTC(), Method: r.Method, Body: body}
+		}
+	}
+	return found, nil
+}
+
 // ReadIf is Read of what a condition holds for, which the same query asks: no resource
 // is decoded for it. Where it does not hold the resource is absent, and that takes the
 // statements of one that is absent.
