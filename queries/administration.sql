@@ -183,3 +183,34 @@ WHERE id = (
     FOR UPDATE SKIP LOCKED
 )
 RETURNING events;
+
+-- name: InsertAuditOfWrites :exec
+INSERT INTO audit_of_write (events)
+SELECT unnest(@events::bytea[]);
+
+-- name: AnyAuditOfWrites :one
+SELECT EXISTS (SELECT FROM audit_of_write);
+
+-- Rows that another server is making AuditEvents of are passed over.
+-- name: TakeAuditOfWrites :many
+DELETE FROM audit_of_write
+WHERE id IN (
+    SELECT a.id
+    FROM audit_of_write a
+    ORDER BY a.id
+    LIMIT @count
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, events;
+
+-- As TakeAuditOfWrites, but what another server is making AuditEvents of is waited for.
+-- name: AwaitAuditOfWrites :many
+DELETE FROM audit_of_write
+WHERE id IN (
+    SELECT a.id
+    FROM audit_of_write a
+    ORDER BY a.id
+    LIMIT @count
+    FOR UPDATE
+)
+RETURNING id, events;

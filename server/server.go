@@ -282,6 +282,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		LogRead:  s.logRead,
 		Masks:    map[string]interaction.Mask{"Subscription": func(ctx context.Context, list []fhir.Version) error { return s.notifier.Mask(ctx, list) }},
 		Searched: s.recorder.Ran,
+		Settle:   func(ctx context.Context) error { return s.audit.Settle(ctx) },
 		Logger:   s.Logger,
 	}
 }

@@ -126,6 +126,50 @@ func (q *Queries) AddSearchShapes(ctx context.Context, arg AddSearchShapesParams
 	return err
 }
 
+const AnyAuditOfWrites = `-- name: AnyAuditOfWrites :one
+SELECT EXISTS (SELECT FROM audit_of_write)
+`
+
+func (q *Queries) AnyAuditOfWrites(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, AnyAuditOfWrites)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
+const AwaitAuditOfWrites = `-- name: AwaitAuditOfWrites :many
+DELETE FROM audit_of_write
+WHERE id IN (
+    SELECT a.id
+    FROM audit_of_write a
+    ORDER BY a.id
+    LIMIT $1
+    FOR UPDATE
+)
+RETURNING id, events
+`
+
+// As TakeAuditOfWrites, but what another server is making AuditEvents of is waited for.
+func (q *Queries) AwaitAuditOfWrites(ctx context.Context, count int32) ([]AuditOfWrite, error) {
+	rows, err := q.db.Query(ctx, AwaitAuditOfWrites, count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditOfWrite
+	for rows.Next() {
+		var i AuditOfWrite
+		if err := rows.Scan(&i.ID, &i.Events); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const CancelIndexBuild = `-- name: CancelIndexBuild :execrows
 UPDATE index_build b
 SET cancel = true
@@ -338,6 +382,16 @@ func (q *Queries) IndexSuggestions(ctx context.Context) ([]IndexSuggestion, erro
 		return nil, err
 	}
 	return items, nil
+}
+
+const InsertAuditOfWrites = `-- name: InsertAuditOfWrites :exec
+INSERT INTO audit_of_write (events)
+SELECT unnest($1::bytea[])
+`
+
+func (q *Queries) InsertAuditOfWrites(ctx context.Context, events [][]byte) error {
+	_, err := q.db.Exec(ctx, InsertAuditOfWrites, events)
+	return err
 }
 
 const InsertAuditPending = `-- name: InsertAuditPending :exec
@@ -649,6 +703,39 @@ func (q *Queries) StartIndexBuild(ctx context.Context, arg StartIndexBuildParams
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const TakeAuditOfWrites = `-- name: TakeAuditOfWrites :many
+DELETE FROM audit_of_write
+WHERE id IN (
+    SELECT a.id
+    FROM audit_of_write a
+    ORDER BY a.id
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, events
+`
+
+// Rows that another server is making AuditEvents of are passed over.
+func (q *Queries) TakeAuditOfWrites(ctx context.Context, count int32) ([]AuditOfWrite, error) {
+	rows, err := q.db.Query(ctx, TakeAuditOfWrites, count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditOfWrite
+	for rows.Next() {
+		var i AuditOfWrite
+		if err := rows.Scan(&i.ID, &i.Events); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const TakeAuditPending = `-- name: TakeAuditPending :one

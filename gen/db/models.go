@@ -47,6 +47,11 @@ type AppWrite struct {
 	Written      time.Time
 }
 
+type AuditOfWrite struct {
+	ID     int64
+	Events []byte
+}
+
 type AuditPending struct {
 	ID     int64
 	Events []byte

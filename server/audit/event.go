@@ -23,7 +23,8 @@ type Event struct {
 	Query       string    `json:"q,omitempty"` // path and parameters of a search
 	RequestID   string    `json:"x,omitempty"`
 	Purpose     string    `json:"u,omitempty"` // of use, a code of v3 ActReason
-	// Version of Resource that Patient is still to be taken from, 0 for none.
+	// Version of Resource that Patient is still to be taken from, 0 for none, below 0
+	// for the last one before its deletion.
 	Version int `json:"v,omitempty"`
 
 	// body is that version, while it is at hand.

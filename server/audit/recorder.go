@@ -45,6 +45,9 @@ type Recorder struct {
 	kept    chan struct{} // has an element when groups were kept for later
 	closing chan struct{} // closed when the last group was kept
 	busy    atomic.Int64  // when many requests came last, in Unix nanoseconds
+	// counted is how many events were committed with writes since counting, in Unix
+	// nanoseconds.
+	counted, counting atomic.Int64
 }
 
 // pending is an AuditEvent that is still to be made.
@@ -72,6 +75,8 @@ const (
 	// ending bounds what Close makes of what was kept: the rest is made at the next
 	// start, or by another server.
 	ending = 10 * time.Second
+	// settling bounds how long a search waits for the AuditEvents of writes.
+	settling = 10 * time.Second
 )
 
 // Start begins to write what is recorded.
@@ -163,11 +168,16 @@ func (a *Recorder) keep(events []pending) bool {
 		a.Logger.Error("audit events cannot be kept", slog.Int("events", len(events)), slog.Any("error", err))
 		return false // writing them tries again
 	}
+	a.wake()
+	return true
+}
+
+// wake has AuditEvents made soon.
+func (a *Recorder) wake() {
 	select {
 	case a.kept <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // keptEvent is an event as it is kept for later: what makes the AuditEvent, or the whole
@@ -186,12 +196,16 @@ func (a *Recorder) makeKept() {
 		if !more {
 			select {
 			case <-a.kept:
+				select { // more gather
+				case <-time.After(pause):
+				case <-a.closing:
+				}
 			case <-tick.C:
 			case <-a.closing:
 			}
 		}
 		began := time.Now()
-		found, err := a.Store.WriteAuditPending(context.Background(), a.writes)
+		found, err := a.makeSome(context.Background())
 		if err != nil {
 			a.Logger.Error("AuditEvents of kept events cannot be written", slog.Any("error", err))
 		}
@@ -211,12 +225,20 @@ func (a *Recorder) makeKept() {
 	}
 }
 
+// makeSome makes AuditEvents of some of what was kept, those of writes first.
+func (a *Recorder) makeSome(ctx context.Context) (found bool, err error) {
+	if found, err = a.Store.WriteAuditOfWrites(ctx, false, a.writes); found || err != nil {
+		return found, err
+	}
+	return a.Store.WriteAuditPending(ctx, a.writes)
+}
+
 // finish makes what was kept, as far as there is time.
 func (a *Recorder) finish(more bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), ending)
 	defer cancel()
 	for first := true; first || more; first = false {
-		found, err := a.Store.WriteAuditPending(ctx, a.writes)
+		found, err := a.makeSome(ctx)
 		if err != nil {
 			a.Logger.Warn("AuditEvents are left for the next start", slog.Any("error", err))
 			return
@@ -238,7 +260,7 @@ func (a *Recorder) writes(group []byte) []*store.Write {
 		body, err := []byte(k.Body), error(nil)
 		if e := k.Event; e != nil {
 			e.Time = time.UnixMilli(k.At)
-			if e.Version > 0 && e.Patient == "" {
+			if e.Version != 0 && e.Patient == "" {
 				e.body = a.version(e.Resource, e.Version, bodies)
 			}
 			body, err = e.JSON()
@@ -263,7 +285,8 @@ func (a *Recorder) version(resource string, version int, known map[string][]byte
 	body, ok := known[key]
 	if !ok {
 		typ, id, _ := strings.Cut(resource, "/")
-		if v, err := a.Store.VRead(context.Background(), typ, id, version); err == nil {
+		v, err := a.versionOf(context.Background(), typ, id, version)
+		if err == nil {
 			body = v.Body
 		} else {
 			a.Logger.Warn("the patient of an audited read is not known", slog.String("resource", key), slog.Any("error", err))
@@ -271,6 +294,20 @@ func (a *Recorder) version(resource string, version int, known map[string][]byte
 		known[key] = body
 	}
 	return body
+}
+
+// beforeDeletion is, as the version of an event, the last one that had content.
+const beforeDeletion = -1
+
+func (a *Recorder) versionOf(ctx context.Context, typ, id string, version int) (fhir.Version, error) {
+	if version != beforeDeletion {
+		return a.Store.VRead(ctx, typ, id, version)
+	}
+	last, err := a.Store.LastContent(ctx, typ, id)
+	if err != nil || last == 0 {
+		return fhir.Version{}, err
+	}
+	return a.Store.VRead(ctx, typ, id, last)
 }
 
 // write keeps events; it tries again as long as the database is away.
@@ -308,15 +345,6 @@ func (p *pending) json() ([]byte, error) {
 	return p.event.JSON()
 }
 
-// auditEvent is the write of an event.
-func (a *Recorder) auditEvent(e *Event) (*store.Write, error) {
-	body, err := e.JSON()
-	if err != nil {
-		return nil, err
-	}
-	return a.Make(body)
-}
-
 // Request is what AuditEvents say of a request.
 type Request struct {
 	recorder *Recorder
@@ -336,7 +364,7 @@ func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) 
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return ctx, q
 	}
-	return store.WithCompanions(ctx, q.companions), q
+	return store.WithAudit(ctx, q.events), q
 }
 
 // Of is an event with what is known of a request.
@@ -357,9 +385,9 @@ func purpose(r *http.Request) string {
 	return code
 }
 
-// companions are the AuditEvents of writes.
-func (q *Request) companions(_ context.Context, ws []*store.Write) ([]*store.Write, error) {
-	var out []*store.Write
+// events are what is kept of the writes of a transaction, nil where nothing is.
+func (q *Request) events(ws []store.Audited) ([]byte, error) {
+	var list []keptEvent
 	for _, w := range ws {
 		if w.ResourceType == "AuditEvent" {
 			continue
@@ -376,19 +404,51 @@ func (q *Request) companions(_ context.Context, ws []*store.Write) ([]*store.Wri
 		case fhir.DELETE:
 			e.Interaction, e.Action = "delete", "D"
 		}
-		if w.ResourceType == "Patient" {
+		switch {
+		case w.ResourceType == "Patient":
 			e.Patient = e.Resource
-		} else if w.Resource != nil {
-			e.body = w.Resource.Header().Raw
+		case w.Method == fhir.DELETE:
+			e.Version = beforeDeletion
+		case bytes.Contains(w.JSON, patientReference):
+			e.Patient = patientOf(e.Resource, w.JSON)
 		}
-		a, err := q.recorder.auditEvent(&e)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, a)
+		list = append(list, keptEvent{Event: &e, At: e.Time.UnixMilli()})
 	}
 	q.written = true
-	return out, nil
+	if list == nil {
+		return nil, nil
+	}
+	q.recorder.count(len(list))
+	return json.Marshal(list)
+}
+
+// count notes that so many events were committed with writes.
+func (a *Recorder) count(n int) {
+	now := time.Now().UnixNano()
+	if begin := a.counting.Load(); now-begin > int64(pause) && a.counting.CompareAndSwap(begin, now) {
+		a.counted.Store(0)
+	}
+	if a.counted.Add(int64(n)) > group {
+		a.busy.Store(now)
+	}
+}
+
+// Settle makes the AuditEvents of every write that was acknowledged before: a search that
+// could find them waits for it. It fails where that takes too long.
+func (a *Recorder) Settle(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	for {
+		found, err := a.Store.WriteAuditOfWrites(bounded, true, a.writes)
+		switch {
+		case err != nil && ctx.Err() == nil && bounded.Err() != nil:
+			return outcome.Unavailable("AuditEvents of the latest writes are still being made: try again in a moment")
+		case err != nil:
+			return err
+		case !found:
+			return nil
+		}
+	}
 }
 
 // patientReference is in every resource that names a patient.
@@ -399,8 +459,11 @@ var patientReference = []byte("Patient/")
 // what was read, nil for nothing.
 func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
 	status := x.Status()
-	if q.written && status < http.StatusBadRequest {
-		return
+	if q.written {
+		q.recorder.wake()
+		if status < http.StatusBadRequest {
+			return
+		}
 	}
 	e := q.base
 	e.Interaction = x.Route

@@ -198,3 +198,58 @@ func TestAuditThatWasKept(t *testing.T) {
 	a := first.get("/AuditEvent?subtype=read&_count=1").want(200)
 	a.equal("entry.0.resource.recorded", "2023-11-14T22:13:20.000Z")
 }
+
+// Contract, Operations: audit: AuditEvent for each write, committed with the write it tells
+// of: once a write is answered, a search on any server finds its AuditEvent, one, with the
+// patient; after a server that ended in the middle too.
+func TestAuditOfManyWrites(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	writes := func(c *server.Config) { c.Audit.Rest = "writes" }
+	one, two := startOn(t, url, writes), startOn(t, url, writes)
+	one.stores(`{"resourceType":"Patient","id":"p"}`)
+	const each, writers = 12, 8
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("w%d-%d", w, i)
+				body := `{"resourceType":"Observation","id":"` + id + `","status":"final","code":{"text":"c"},"subject":{"reference":"Patient/p"}}`
+				if a, err := one.try("PUT", "/Observation/"+id, body); err != nil || a.status != 201 {
+					t.Errorf("write: %v %v", a, err)
+					return
+				}
+				a, err := two.try("GET", "/AuditEvent?subtype=update&patient=Patient/p&entity=Observation/"+id, "")
+				if err != nil || a.status != 200 || a.total() != "1" {
+					t.Errorf("%s is answered, and the other server finds: %v %v", id, a, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	total := func(s *service, query string) string {
+		return s.get("/AuditEvent?_summary=count&" + query).want(200).total()
+	}
+	if got := total(one, "subtype=update&entity:missing=false"); got != strconv.Itoa(each*writers+1) {
+		t.Errorf("%s AuditEvents of %d updates", got, each*writers+1)
+	}
+	one.do("PATCH", "/Observation/w0-0", `[{"op":"add","path":"/language","value":"en"}]`, "Content-Type", "application/json-patch+json").want(200)
+	one.do("DELETE", "/Observation/w0-1", "").want(204)
+	var entries []string
+	for i := range 40 {
+		entries = append(entries, entry("POST", "Observation", "", fmt.Sprintf(`{"resourceType":"Observation","status":"final","code":{"text":"t%d"},"subject":{"reference":"Patient/p"}}`, i)))
+	}
+	one.post("/", bundle("transaction", entries...)).want(200)
+	one.stop()
+	for query, want := range map[string]string{"subtype=patch&entity=Observation/w0-0": "1", "subtype=delete&entity=Observation/w0-1": "1", "subtype=create": "40"} {
+		if got := total(two, query+"&patient=Patient/p"); got != want {
+			t.Errorf("%s AuditEvents with the patient for %s, want %s", got, query, want)
+		}
+	}
+	// What else could find them waits too.
+	two.put("/Observation/last", `{"resourceType":"Observation","id":"last","status":"final","code":{"text":"c"},"subject":{"reference":"Patient/p"}}`).want(201)
+	if got := two.get("/Observation?_id=last&_revinclude=AuditEvent:entity").want(200).named("include"); len(got) != 1 {
+		t.Errorf("_revinclude: %v", got)
+	}
+}

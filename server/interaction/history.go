@@ -39,6 +39,9 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if err := s.may(ctx, kind, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
+	if err := s.SettleAudit(ctx, from, p.ResourceType, nil); err != nil {
+		return Response{}, err
+	}
 	from, err := s.Seen(ctx, from)
 	if err != nil {
 		return Response{}, err

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"kiln/server/access"
@@ -34,6 +35,37 @@ func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) 
 	return s.search(ctx, s.Store, p)
 }
 
+// settling is how long what is asked for something else waits for AuditEvents.
+const settling = time.Second
+
+// SettleAudit waits until the AuditEvents of acknowledged writes are stored, where what
+// is read from a type ("" is every one) with these parameters could have them. What asks
+// for AuditEvents by name fails rather than miss some; what would only have them beside
+// other types waits for a second. Within a transaction nothing is waited for.
+func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, values url.Values) error {
+	if s.Settle == nil || from != Reader(s.Store) {
+		return nil
+	}
+	named := typ == "AuditEvent"
+	beside := typ == "" && !values.Has("_type")
+	for name, list := range values {
+		beside = beside || strings.HasPrefix(name, "_revinclude")
+		named = named || strings.Contains(name, "AuditEvent") ||
+			slices.ContainsFunc(list, func(v string) bool { return strings.Contains(v, "AuditEvent") })
+	}
+	switch {
+	case named:
+		return s.Settle(ctx)
+	case beside:
+		bounded, cancel := context.WithTimeout(ctx, settling)
+		defer cancel()
+		if err := s.Settle(bounded); err != nil && bounded.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // searchOptions are what the service adds to a query; warnings gets what the client is
 // to know of the codes that terminology modifiers stand for, and may be nil.
 func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
@@ -51,6 +83,9 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 		typ = ""
 	}
 	if err := s.may(ctx, access.Search, typ, ""); err != nil {
+		return Response{}, err
+	}
+	if err := s.SettleAudit(ctx, from, typ, p.Values); err != nil {
 		return Response{}, err
 	}
 	from, err := s.Seen(ctx, from)

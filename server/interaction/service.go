@@ -56,7 +56,9 @@ type Service struct {
 	// Searched is told of every search that was run, failed ones too: how long it took,
 	// and how many matches and includes it read; nil is told nothing.
 	Searched func(ctx context.Context, q *search.Query, took time.Duration, rows int, err error)
-	Logger   *slog.Logger // nil discards
+	// Settle makes the AuditEvents of what was written; nil has nothing to make.
+	Settle func(ctx context.Context) error
+	Logger *slog.Logger // nil discards
 
 	metadata metadata
 }

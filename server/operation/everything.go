@@ -48,6 +48,9 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	given := in.Values()
+	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // a record has what was done to it
+		return interaction.Response{}, err
+	}
 	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
 	if err != nil {
 		return interaction.Response{}, err

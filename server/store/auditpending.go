@@ -1,12 +1,15 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"kiln/gen/db"
+	"kiln/server/fhir"
 )
 
 // KeepAuditPending keeps groups of events that are still to be made AuditEvents, durable
@@ -35,4 +38,86 @@ func (s *Store) WriteAuditPending(ctx context.Context, write func(group []byte) 
 		return nil
 	})
 	return found, err
+}
+
+// auditKey finds in a context what makes the events of its writes.
+type auditKey struct{}
+
+// Audited is a write that is told of.
+type Audited struct {
+	*Write
+	JSON []byte // of what is written, nil for a deletion
+}
+
+// WithAudit returns a context in which the events that make returns for the writes of a
+// transaction are committed with them: an event is there exactly when the writes are that
+// it tells of. WriteAuditOfWrites makes AuditEvents of them. make is called again when a
+// transaction is run again.
+func WithAudit(ctx context.Context, make func(ws []Audited) ([]byte, error)) context.Context {
+	return context.WithValue(ctx, auditKey{}, make)
+}
+
+// eventsOf are the events of writes, nil where nothing is told of them. JSON is what each
+// of them writes.
+func eventsOf(ctx context.Context, ws []*Write, json func(i int) []byte) ([]byte, error) {
+	make, ok := ctx.Value(auditKey{}).(func(ws []Audited) ([]byte, error))
+	if !ok {
+		return nil, nil
+	}
+	told := []Audited(nil)
+	for i, w := range ws {
+		told = append(told, Audited{w, json(i)})
+	}
+	return make(told)
+}
+
+// takenAudit is how many rows of audit_of_write are made AuditEvents in one transaction.
+const takenAudit = 128
+
+// WriteAuditOfWrites takes events that were committed with writes of any server, and
+// stores what write makes of each row of them, in one transaction. found is false where
+// there are none; those that another server has taken are waited for with wait, else
+// passed over.
+func (s *Store) WriteAuditOfWrites(ctx context.Context, wait bool, write func(events []byte) []*Write) (found bool, err error) {
+	if found, err = db.New(s.side).AnyAuditOfWrites(ctx); err != nil || !found {
+		return false, translate(err)
+	}
+	err = s.InTx(ctx, func(t *Tx) error {
+		q := db.New(t.tx)
+		take := q.TakeAuditOfWrites
+		if wait {
+			take = q.AwaitAuditOfWrites
+		}
+		rows, err := take(ctx, takenAudit)
+		if err != nil {
+			return err
+		}
+		found = len(rows) > 0
+		slices.SortFunc(rows, func(a, b db.AuditOfWrite) int { return cmp.Compare(a.ID, b.ID) })
+		var ws []*Write
+		for _, r := range rows {
+			ws = append(ws, write(r.Events)...)
+		}
+		if len(ws) == 0 {
+			return nil
+		}
+		return t.Write(ctx, ws)
+	})
+	return found, err
+}
+
+// LastContent is the last version of a resource that is deleted which had content, 0 for
+// one that never existed.
+func (s *Store) LastContent(ctx context.Context, typ, id string) (int, error) {
+	ref, shard := place(typ, id)
+	h, err := db.New(s.side).LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, nil
+	case err != nil:
+		return 0, translate(err)
+	case h.Method == fhir.DELETE:
+		return int(h.Version) - 1, nil
+	}
+	return int(h.Version), nil
 }

@@ -355,7 +355,7 @@ func (st *statement) reset() {
 
 // group is the rows of a transaction, column by column. Groups are reused.
 type group struct {
-	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, check statement
+	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, events, check statement
 
 	parametersVersions []int64 // versions that the indexes were made by
 
@@ -385,16 +385,17 @@ var groups = sync.Pool{New: func() any {
 			withCopy("index_string (key, rid, text, word)"),
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
 		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+		events:    newStatement("events", db.InsertAuditOfWrites, oidBytea),
 		check:     newStatement("check", db.CheckParametersVersion, oidInt8),
 	}
 }}
 
 // statements in the order they are sent: a version moves to history before it
 // is replaced, and the check comes when the transaction has its number.
-func (g *group) statements() [13]*statement {
+func (g *group) statements() [14]*statement {
 	return [...]*statement{
 		&g.insert, &g.move, &g.update, &g.remove, &g.deletion, &g.unindex,
-		&g.date, &g.number, &g.quantity, &g.text, &g.narrative, &g.change, &g.check,
+		&g.date, &g.number, &g.quantity, &g.text, &g.narrative, &g.change, &g.events, &g.check,
 	}
 }
 
@@ -499,6 +500,13 @@ func (g *group) logChange(e *entry) {
 	c[1].int64(e.rid)
 	c[2].int32(int32(e.version))
 	c[3].char(byte(method))
+}
+
+// addEvents adds what is told of writes, if anything is.
+func (g *group) addEvents(events []byte) {
+	if len(events) > 0 {
+		g.events.cols[0].text(string(events))
+	}
 }
 
 // addSlice appends one row's array to the flat one and returns where it lies,

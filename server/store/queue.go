@@ -44,6 +44,7 @@ const (
 // unit is writes that are done together or not at all.
 type unit struct {
 	entries []entry
+	events  []byte // what is told of them, nil for nothing
 	state   atomic.Int32
 	err     error
 	done    chan struct{}
@@ -85,7 +86,16 @@ func (q *queue) write(ctx context.Context, ws []*Write) error {
 	if err != nil {
 		return err
 	}
-	u := &unit{entries: entries, done: make(chan struct{})}
+	events, err := eventsOf(ctx, ws, func(i int) []byte {
+		if ws[i].Resource == nil {
+			return nil
+		}
+		return ws[i].Resource.Header().Raw
+	})
+	if err != nil {
+		return err
+	}
+	u := &unit{entries: entries, events: events, done: make(chan struct{})}
 	for i := range entries {
 		entries[i].unit = u
 		for j := range i {
@@ -289,6 +299,9 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 		if e.unit.err == nil {
 			g.add(e)
 			claims = claims || e.action == claimed
+			if e.index == 0 {
+				g.addEvents(e.unit.events)
+			}
 		}
 	}
 	terms := g.terms()

@@ -96,10 +96,6 @@ func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
 		return nil
 	}
 	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) && !followed(ctx) {
-		ws, err := companions(ctx, ws)
-		if err != nil {
-			return err
-		}
 		return s.queue.write(ctx, ws)
 	}
 	return s.InTx(ctx, func(t *Tx) error { return t.Write(ctx, ws) })
@@ -195,10 +191,6 @@ func pause(ctx context.Context, attempt int) error {
 // statements. The first one that fails is a *WriteError, after which the
 // transaction can only be given up.
 func (t *Tx) Write(ctx context.Context, ws []*Write) error {
-	ws, err := companions(ctx, ws)
-	if err != nil {
-		return err
-	}
 	seen := make(map[int64]int, len(ws))
 	if t.renew {
 		if err := t.store.renew(ctx, ws...); err != nil {
@@ -236,6 +228,11 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	for _, e := range sorted {
 		g.add(e)
 	}
+	events, err := eventsOf(ctx, ws, func(i int) []byte { return entries[i].body })
+	if err != nil {
+		return err
+	}
+	g.addEvents(events)
 	t.terms += g.terms()
 	t.wrote = true
 	if t.parametersVersion != 0 {
