@@ -21,7 +21,7 @@ build: ## compile bin/kiln
 run: postgresql build ## build and serve on 127.0.0.1:8080; data in .kiln/
 	bin/kiln serve $(ARGS)
 
-demo: build postgresql ## serve a demo with authorization, made-up patients and a launch simulator; nothing is kept
+demo: postgresql build ## serve a demo with authorization, made-up patients and a launch simulator; nothing is kept
 	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; bin/kiln serve --demo --data-dir "$$dir" $(ARGS)
 
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)

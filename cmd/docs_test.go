@@ -71,6 +71,26 @@ func TestREADMETour(t *testing.T) {
 	}
 }
 
+// Issue 11, README: a target that needs PostgreSQL and the program looks for PostgreSQL
+// first, as compiling takes minutes.
+func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):([a-z ]*) ##`).FindAllStringSubmatch(document(t, "Makefile"), -1) {
+		needs := strings.Fields(m[2])
+		build, database := slices.Index(needs, "build"), slices.Index(needs, "postgresql")
+		if build >= 0 && (database < 0 || database > build) {
+			t.Errorf("make %s compiles before it looks for PostgreSQL", m[1])
+		}
+		if database >= 0 {
+			seen++
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d targets look for PostgreSQL", seen)
+	}
+}
+
 // Commands, configuration keys and tables that the documents quote are those of the
 // code.
 func TestDocumentsQuoteTheCode(t *testing.T) {

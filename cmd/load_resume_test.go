@@ -175,7 +175,8 @@ func TestLoadSendsOnlyWhatWasRefused(t *testing.T) {
 	}
 }
 
-// kill -9 and Ctrl-C in the middle of a load: run again, it stores the rest, once.
+// kill -9 and Ctrl-C in the middle of a load: run again, it stores the rest, once. After
+// Ctrl-C no request begins, and the answers of those under way are waited for.
 func TestLoadKilledAndResumed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -201,16 +202,23 @@ func TestLoadKilledAndResumed(t *testing.T) {
 				})
 			})
 			state := t.TempDir()
-			args := loadCommand(state, base, "--parallel", "4", dir)
+			const parallel = 4
+			args := loadCommand(state, base, "--parallel", fmt.Sprint(parallel), dir)
 			c := exec.Command(os.Args[0], args...)
 			c.Env = append(os.Environ(), "RUN_AS_KILN=1")
-			var said bytes.Buffer
-			c.Stderr = &said
+			said := new(sharedBuffer)
+			c.Stderr = said
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
 			<-reached
 			err := c.Process.Signal(tt.signal)
+			for begin := time.Now(); tt.signal == syscall.SIGINT && !strings.Contains(said.String(), "stopping: waiting for "); time.Sleep(time.Millisecond) {
+				if time.Since(begin) > time.Minute {
+					t.Errorf("it does not say that it stops: %s", said.String())
+					break
+				}
+			}
 			close(signalled)
 			if err != nil {
 				t.Fatal(err)
@@ -220,6 +228,9 @@ func TestLoadKilledAndResumed(t *testing.T) {
 			}
 			if !strings.Contains(said.String(), tt.says) {
 				t.Errorf("it said %q, want %q", said.String(), tt.says)
+			}
+			if sent := n.Load(); sent > 15+parallel {
+				t.Errorf("%d requests were sent, 15 of them before the signal and %d at most under way", sent, parallel)
 			}
 			if out, err := runCommand(t, args...); err != nil {
 				t.Fatalf("again: %s, %v", out, err)

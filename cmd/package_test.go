@@ -94,6 +94,25 @@ func TestPackagesOfARunningServer(t *testing.T) {
 	}
 }
 
+// Issue 11, B22: real packages are installed as they are published. KILN_TEST_REGISTRY=1
+// fetches them from the registry; they are too large to keep in the tree.
+func TestPublishedPackages(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("KILN_TEST_REGISTRY") == "" {
+		t.Skip("KILN_TEST_REGISTRY is not set")
+	}
+	base := realServer(t, func(next http.Handler) http.Handler { return next })
+	for _, name := range []string{"hl7.fhir.uv.ips@2.0.0", "hl7.terminology.r4@7.0.1"} {
+		out, err := kiln("package", "install", name, "--server", base)
+		if err != nil || !strings.Contains(out, "installed "+name+": ") {
+			t.Errorf("%s: %v\n%s", name, err, out[max(0, len(out)-2000):])
+		}
+		if listed, err := kiln("package", "list", "--server", base); err != nil || !strings.Contains(listed, name) {
+			t.Errorf("%s is not listed: %v\n%s", name, err, listed)
+		}
+	}
+}
+
 // Issue 11, B22: a package that is added reports what its installation reports, and
 // both refuse the same.
 func TestPackageOfTheSourceTree(t *testing.T) {

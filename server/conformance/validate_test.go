@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -201,4 +202,24 @@ func TestCheckReferences(t *testing.T) {
 	s.post("/", bundle("transaction",
 		entry("POST", "Patient", "urn:uuid:66666666-6666-4666-8666-666666666666", `{"resourceType":"Patient"}`),
 		entry("POST", "Observation", "", observation("urn:uuid:66666666-6666-4666-8666-666666666666")))).want(200)
+}
+
+// datatypes.html#dateTime: the offset of a zone is at most 14:00, in either direction,
+// in what is stored and in what is searched for.
+func TestOffsets(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for offset, good := range map[string]bool{
+		"+14:00": true, "-14:00": true, "-12:00": true, "+05:45": true, "Z": true,
+		"+14:01": false, "-14:30": false, "+15:00": false, "+24:00": false, "+00:60": false,
+	} {
+		status, searched := 201, 200
+		if !good {
+			status, searched = 422, 400
+		}
+		const at = "2020-01-01T00:00:00"
+		s.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"effectiveDateTime":"`+at+offset+`"}`).want(status)
+		s.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"issued":"`+at+offset+`"}`).want(status)
+		s.get("/Observation?date=" + url.QueryEscape(at+offset)).want(searched)
+	}
 }
