@@ -639,7 +639,11 @@ func (s *service) socket(query string) *ws {
 	s.t.Helper()
 	conn, resp, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws"+query, nil)
 	if err != nil {
-		s.t.Fatalf("dial: %v %v", err, resp)
+		var body []byte
+		if resp != nil {
+			body, _ = io.ReadAll(resp.Body) // of a refused handshake: its first kilobyte
+		}
+		s.t.Fatalf("dial: %v %s", err, body)
 	}
 	s.t.Cleanup(func() { conn.Close() })
 	return &ws{s.t, conn}

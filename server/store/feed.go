@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sort"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,6 +34,9 @@ type Feed struct {
 	stop      context.CancelFunc
 	done      sync.WaitGroup
 
+	reading chan struct{} // has an element while a reader looks
+	recent  recentChanges // of who looks
+
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
 }
@@ -47,13 +52,16 @@ const (
 	lookInterval = 20 * time.Millisecond
 	// readerLease is how long a server has a named reader after its last sign of life.
 	readerLease = 10 * time.Second
+	// moveInterval is the longest that a named reader is ahead of its stored position
+	// while its work stores nothing.
+	moveInterval = 250 * time.Millisecond
 )
 
 // NewFeed starts the wake-ups of a Store; poll is the longest that a reader sleeps,
 // 0 means a second. A Store has one Feed.
 func NewFeed(s *Store, poll time.Duration) *Feed {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &Feed{store: s, log: s.log, committed: make(chan struct{}, 1), stop: stop, watchers: make(map[chan struct{}]struct{})}
+	f := &Feed{store: s, log: s.log, committed: make(chan struct{}, 1), stop: stop, reading: make(chan struct{}, 1), watchers: make(map[chan struct{}]struct{})}
 	f.Poll(poll)
 	f.done.Go(func() { f.notify(ctx) })
 	f.done.Go(func() { f.listen(ctx) })
@@ -220,7 +228,7 @@ func (r *Follower) Close() {
 }
 
 // Next returns up to count changes, after waiting until there is one. With a wait
-// above 0 it returns none when that has passed.
+// above 0 it returns none when that has passed. Other readers may have the same slice.
 func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]Change, error) {
 	var end <-chan time.Time
 	if wait > 0 {
@@ -233,7 +241,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 			return nil, ctx.Err()
 		}
 		r.looked = time.Now()
-		changes, err := r.feed.store.Changes(ctx, r.Position, count)
+		changes, held, err := r.feed.look(ctx, r.Position, count)
 		if err != nil {
 			return nil, err
 		}
@@ -241,21 +249,8 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 			r.Position = changes[n-1].Position
 			return changes, nil
 		}
-		held, err := db.New(r.feed.store.pool).ChangesHeld(ctx)
-		if err != nil {
-			return nil, translate(err)
-		}
 		pause := lookInterval
 		if !held {
-			// What held changes back may have ended between the two looks, and nobody
-			// tells of that.
-			if changes, err = r.feed.store.Changes(ctx, r.Position, count); err != nil {
-				return nil, err
-			}
-			if n := len(changes); n > 0 {
-				r.Position = changes[n-1].Position
-				return changes, nil
-			}
 			pause = time.Duration(r.feed.poll.Load())
 		}
 		t := time.NewTimer(pause)
@@ -273,6 +268,87 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 	}
 }
 
+// recentChanges are what the readers of a server have read last: they read the same,
+// soon one after the other.
+type recentChanges struct {
+	pieces []piece
+	count  int // of changes
+
+	// The last look that found nothing.
+	noneAfter ChangePosition
+	noneAt    time.Time
+	noneHeld  bool
+}
+
+// piece is a part of the change log without a gap.
+type piece struct {
+	after   ChangePosition
+	changes []Change
+}
+
+// keptChanges bounds recentChanges.
+const keptChanges = 4096
+
+// after returns changes that follow a position, none where they are not known.
+func (r *recentChanges) after(p ChangePosition, count int) []Change {
+	for _, c := range slices.Backward(r.pieces) {
+		if p.Compare(c.after) < 0 || p.Compare(c.changes[len(c.changes)-1].Position) >= 0 {
+			continue
+		}
+		next := sort.Search(len(c.changes), func(i int) bool { return c.changes[i].Position.Compare(p) > 0 })
+		return c.changes[next:min(next+count, len(c.changes))]
+	}
+	return nil
+}
+
+func (r *recentChanges) add(p piece) {
+	r.pieces = append(r.pieces, p)
+	for r.count += len(p.changes); r.count > keptChanges && len(r.pieces) > 1; r.pieces = slices.Delete(r.pieces, 0, 1) {
+		r.count -= len(r.pieces[0].changes)
+	}
+}
+
+// look returns up to count changes that follow a position. held reports, where there are
+// none, that a transaction which is still running may hold some back.
+func (f *Feed) look(ctx context.Context, after ChangePosition, count int) (changes []Change, held bool, err error) {
+	asked := time.Now()
+	select {
+	case f.reading <- struct{}{}:
+		defer func() { <-f.reading }()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	r := &f.recent
+	if changes := r.after(after, count); len(changes) > 0 {
+		return changes, false, nil
+	}
+	if r.noneAfter == after && !r.noneAt.Before(asked) {
+		return nil, r.noneHeld, nil
+	}
+	began := time.Now()
+	if changes, err = f.store.Changes(ctx, after, count); err != nil {
+		return nil, false, err
+	}
+	if len(changes) == 0 {
+		if held, err = db.New(f.store.pool).ChangesHeld(ctx); err != nil {
+			return nil, false, translate(err)
+		}
+	}
+	if len(changes) == 0 && !held {
+		// What held changes back may have ended between the two looks, and nobody tells
+		// of that.
+		if changes, err = f.store.Changes(ctx, after, count); err != nil {
+			return nil, false, err
+		}
+	}
+	if len(changes) == 0 {
+		r.noneAfter, r.noneAt, r.noneHeld = after, began, held
+		return nil, held, nil
+	}
+	r.add(piece{after, changes})
+	return changes, false, nil
+}
+
 // Handler is what a named reader does.
 type Handler struct {
 	// Begin is called when this server has got the reader, before any change. An error
@@ -280,9 +356,10 @@ type Handler struct {
 	Begin func(ctx context.Context) error
 	// Handle works on changes. Whatever it stores it stores in the transaction of
 	// commit, which moves the reader: both happen or neither. A nil commit stores
-	// nothing. After an error the same changes come again.
+	// nothing; after the death of a server, changes of the last quarter of a second that
+	// stored nothing come again. After an error the same changes come again.
 	Handle func(ctx context.Context, changes []Change) (commit func(ctx context.Context, tx pgx.Tx) error, err error)
-	// Committed is called after the transaction of a batch, to wake who waits for
+	// Committed is called after the transaction of a commit, to wake who waits for
 	// the results. May be nil.
 	Committed func()
 	// Ended is called when this server no longer has the reader. May be nil.
@@ -382,18 +459,38 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 	}
 	follower := r.feed.Follow(from)
 	defer follower.Close()
+	handled, stored, moved := from, from, time.Now()
+	defer func() {
+		if handled != stored && !errors.Is(context.Cause(ctx), errLeaseLost) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			_ = r.move(ctx, stored, handled, nil) // else the same is read again
+		}
+	}()
 	for {
-		from := follower.Position
-		changes, err := follower.Next(ctx, batch, 0)
+		wait := time.Duration(0)
+		if handled != stored {
+			wait = max(time.Millisecond, moveInterval-time.Since(moved))
+		}
+		changes, err := follower.Next(ctx, batch, wait)
 		if err != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
-		commit, err := r.handler.Handle(ctx, changes)
-		if err == nil {
-			err = r.move(ctx, from, follower.Position, commit)
+		var commit func(context.Context, pgx.Tx) error
+		if len(changes) > 0 {
+			if commit, err = r.handler.Handle(ctx, changes); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
+		if commit != nil || time.Since(moved) >= moveInterval {
+			if err := r.move(ctx, stored, follower.Position, commit); err != nil {
+				return err
+			}
+			stored, moved = follower.Position, time.Now()
+		}
+		handled = follower.Position
+		if commit == nil {
+			continue
 		}
 		if r.handler.Committed != nil {
 			r.handler.Committed()

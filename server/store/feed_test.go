@@ -190,6 +190,90 @@ func TestNamedReaderCommitsEachChangeOnce(t *testing.T) {
 	}
 }
 
+// Each of several readers of a server gets every change once and in order, whatever the
+// others have read before it.
+func TestReadersOfOneServer(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	feed := newFeed(t, s, 20*time.Millisecond)
+	const writes = 200
+	var reading sync.WaitGroup
+	seen := make([][]store.Change, 4)
+	for i := range seen {
+		reading.Go(func() {
+			r := feed.Follow(store.ChangePosition{})
+			defer r.Close()
+			for len(seen[i]) < writes {
+				more, err := r.Next(ctx, 1+i*5, 0)
+				if err != nil {
+					t.Errorf("reader %d after %d changes: %v", i, len(seen[i]), err)
+					return
+				}
+				seen[i] = append(seen[i], more...)
+			}
+		})
+	}
+	for i := range writes {
+		write(t, s, put(t, "Patient", "a", fmt.Sprint(i)))
+	}
+	reading.Wait()
+	all, err := s.Changes(ctx, store.ChangePosition{}, 2*writes)
+	if err != nil || len(all) != writes {
+		t.Fatalf("%d changes, %v; want %d", len(all), err, writes)
+	}
+	for i, list := range seen {
+		if !slices.Equal(list, all) {
+			t.Errorf("reader %d has read %d changes, not those of the log in their order", i, len(list))
+		}
+	}
+}
+
+// A named reader that stores nothing still moves, soon and at its end.
+func TestNamedReaderThatStoresNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	feed := newFeed(t, s, 20*time.Millisecond)
+	var handled atomic.Pointer[store.ChangePosition]
+	handler := store.Handler{Handle: func(_ context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+		handled.Store(&changes[len(changes)-1].Position)
+		return nil, nil
+	}}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var done sync.WaitGroup
+	done.Go(func() { feed.Run(running, "idle", handler) })
+	for len(readers(t, s)) == 0 {
+	}
+	last := func(id string) store.ChangePosition {
+		write(t, s, put(t, "Patient", id, "1"))
+		for {
+			all, err := s.Changes(ctx, store.ChangePosition{}, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(all); n > 0 && handled.Load() != nil && *handled.Load() == all[n-1].Position {
+				return all[n-1].Position
+			}
+		}
+	}
+	at := last("a")
+	for readers(t, s)[0].Position != at {
+		if ctx.Err() != nil {
+			t.Fatal("the reader does not move")
+		}
+	}
+	at = last("b")
+	stop()
+	done.Wait()
+	if got := readers(t, s)[0].Position; got != at {
+		t.Errorf("the reader ends at %+v, want %+v", got, at)
+	}
+}
+
 func readers(t *testing.T, s *store.Store) []store.ReaderState {
 	t.Helper()
 	list, err := s.Readers(context.Background())
