@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kiln/gen/r4"
 )
 
 // Contract, Notifications 4: which endpoints may be called.
@@ -124,5 +126,32 @@ func TestCandidatesByTheRarestTerm(t *testing.T) {
 	}
 	if m.size() != n || !m.wants("Observation") || m.wants("Patient") {
 		t.Errorf("%d subscribers", m.size())
+	}
+}
+
+// Contract, Notifications 4: heartbeats are spread evenly: Subscriptions that become active at one time
+// do not have them at one time.
+func TestHeartbeatsAreSpread(t *testing.T) {
+	t.Parallel()
+	s := &Service{Settings: func() *Config { return &Config{Webhook: WebhookConfig{Enabled: true, Heartbeat: 30 * time.Second}} }}
+	r := &r4.Subscription{Channel: &r4.SubscriptionChannel{}}
+	r.Channel.Type_.Text = "rest-hook"
+	now := time.Now()
+	const n = 2000
+	var quarters [4]int
+	for range n {
+		after := s.nextHeartbeat(now, time.Time{}, r).Sub(now)
+		if after < 15*time.Second || after > 30*time.Second {
+			t.Fatalf("a heartbeat after %s", after)
+		}
+		quarters[min(3, int(4*(after-15*time.Second)/(15*time.Second)))]++
+	}
+	for i, q := range quarters {
+		if q < n/8 {
+			t.Errorf("of %d heartbeats %d are in quarter %d of their time", n, q, i+1)
+		}
+	}
+	if at := s.nextHeartbeat(now, now.Add(time.Second), r); at.After(now.Add(time.Second)) {
+		t.Error("the end of a Subscription waits for its heartbeat")
 	}
 }
