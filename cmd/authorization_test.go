@@ -107,3 +107,71 @@ func TestBannerTellsWhoHasAccess(t *testing.T) {
 		})
 	}
 }
+
+// Contract, Authorization 2: `kiln admin client|user|key …` on the database itself, no
+// server needed: list, create, show, update, disable, delete, new secret and password;
+// API keys, `--expires` or, told, none; the key stands alone on the last line.
+func TestAccountCommands(t *testing.T) {
+	t.Parallel()
+	database := storetest.New(t)
+	environment := append(os.Environ(), "RUN_AS_KILN=1", "KILN_DATABASE__URL="+database, "KILN_AUTH__SIGNING__ALGORITHM=ES384", "KILN_SERVER__LISTEN="+freeAddress(t))
+	run := func(line string) (string, error) {
+		c := exec.Command(os.Args[0], strings.Fields(line)...)
+		c.Dir, c.Env = t.TempDir(), environment
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	last := func(out string) string {
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		return lines[len(lines)-1]
+	}
+	var key, secret string
+	for _, tt := range []struct{ line, want, not string }{
+		{"admin client create backend --confidential --grant-type client_credentials --scope system/*.rs", `(?m)^[A-Za-z0-9_-]{43}$`, ""},
+		{"admin client create backend --scope system/*.rs", "already", ""},
+		{"admin client list", "backend", ""},
+		{"admin client show backend", `system/\*\.rs`, "ecret\":"},
+		{"admin client update backend --name Nightly", "Nightly", ""},
+		{"admin client secret backend", `(?m)^[A-Za-z0-9_-]{43}$`, ""},
+		{"admin client disable backend", "", ""},
+		{"admin client show backend", `"?active"?:? ?\S*false`, ""},
+		{"admin client delete backend", "", ""},
+		{"admin client list", "", "backend"},
+		{"admin user create nurse --name Nora --role admin", `(?m)^\S{12,}$`, ""},
+		{"admin user list", "nurse", ""},
+		{"admin user update nurse --name Nina", "Nina", ""},
+		{"admin user show nurse", "Nina", "argon2id"},
+		{"admin user password nurse", `(?m)^\S{12,}$`, ""},
+		{"admin user disable nurse", "", ""},
+		{"admin user show nurse", `"?active"?:? ?\S*false`, ""},
+		{"admin user delete nurse", "", ""},
+		{"admin user list", "", "nurse"},
+		{"admin key rotate", "", ""},
+		{"admin key list", "ES384", "PRIVATE"},
+		{"admin apikey create --name nightly --scope system/*.rs", "it does not expire", ""},
+		{"admin apikey create --name short --scope system/*.rs --expires 90d", "it expires 20", ""},
+		{"admin apikey list", "nightly", ""},
+		{"admin apikey revoke KEY", "", ""},
+		{"admin apikey list --json", `"revoked`, ""},
+	} {
+		out, err := run(strings.ReplaceAll(tt.line, "KEY", key))
+		if refused := tt.want == "already"; (err != nil) != refused {
+			t.Errorf("kiln %s: %v\n%s", tt.line, err, out)
+			continue
+		}
+		if !regexp.MustCompile(tt.want).MatchString(out) || tt.not != "" && strings.Contains(out, tt.not) {
+			t.Errorf("kiln %s says %s, want %q and no %q", tt.line, out, tt.want, tt.not)
+		}
+		switch {
+		case strings.HasPrefix(tt.line, "admin apikey create"):
+			if key = last(out); !strings.HasPrefix(key, "kiln_") || strings.ContainsAny(key, " \t") {
+				t.Errorf("kiln %s: the last line is %q", tt.line, key)
+			}
+		case strings.HasPrefix(tt.line, "admin client create"), strings.HasPrefix(tt.line, "admin client secret"):
+			if !strings.Contains(out, "already") && last(out) == secret {
+				t.Errorf("kiln %s gives the secret that was", tt.line)
+			}
+			secret = last(out)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -519,4 +520,59 @@ func TestAccessScopes(t *testing.T) {
 	t.Run("$validate needs any valid token", func(t *testing.T) {
 		s.in(t).as(patientApp("a", "patient/Observation.rs")).post("/Patient/$validate", `{"resourceType":"Patient"}`).want(200)
 	})
+}
+
+// Contract, Authorization 4: `c` is each POST in a bundle, too.
+func TestAccessOfPostsInBundles(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	post := entry("POST", "Patient", "", `{"resourceType":"Patient"}`)
+	put := entry("PUT", "Patient/new", "", `{"resourceType":"Patient","id":"new"}`)
+	for _, kind := range []string{"batch", "transaction"} {
+		for scope, want := range map[string]int{"system/*.rs": 403, "system/*.u": 403, "system/*.ruds": 403, "system/*.c": 201} {
+			a := s.as(systemClient(scope)).post("/", bundle(kind, post))
+			status := a.status
+			if a.status == 200 {
+				status, _ = strconv.Atoi(a.str("entry.0.response.status")[:3])
+			}
+			if status != want {
+				t.Errorf("a %s with %s: %d %s, want %d", kind, scope, a.status, clip(a.body), want)
+			}
+		}
+		a := s.as(systemClient("system/*.u")).post("/", bundle(kind, put))
+		if told := a.status == 403 || strings.HasPrefix(a.str("entry.0.response.status"), "403"); !told {
+			t.Errorf("a PUT that creates, in a %s with u alone: %d %s", kind, a.status, clip(a.body))
+		}
+	}
+}
+
+// Contract, Authorization 4: `_sort` is unaffected by what is hidden: the pages of a sorted
+// search, one match each, are those of a token that sees everything without the hidden.
+func TestSortTellsNothingOfTheHidden(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	all := s.as(systemClient("system/*.cruds"))
+	for i, who := range []string{"a", "b", "b", "a", "b", "a"} {
+		all.post("/Observation", fmt.Sprintf(`{"resourceType":"Observation","status":"final","code":{"coding":[{"code":"s%d"}]},"effectiveDateTime":"2024-01-%02d","subject":{"reference":"Patient/%s"}}`, 5-i, i%4+1, who)).want(201)
+	}
+	for _, key := range []string{"date", "-date", "code", "-code", "_lastUpdated", "-_lastUpdated", "_id", "-_id", "patient,-date", "status,-_id"} {
+		var want []string
+		for _, e := range all.get("/Observation?_count=100&_sort=" + key).want(200).at("entry").([]any) {
+			r := e.(map[string]any)["resource"].(map[string]any)
+			subject, _ := r["subject"].(map[string]any)
+			if subject["reference"] == "Patient/a" {
+				want = append(want, r["id"].(string))
+			}
+		}
+		var got []string
+		for next := "/Observation?_count=1&_sort=" + key; next != ""; {
+			a := s.as(patientApp("a", "patient/*.rs")).get(next).want(200)
+			got = append(got, a.ids()...)
+			next = a.link("next")
+		}
+		if len(want) != 5 || !slices.Equal(got, want) {
+			t.Errorf("_sort=%s: %v, want %v", key, got, want)
+		}
+	}
 }

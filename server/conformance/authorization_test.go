@@ -618,3 +618,87 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 		}
 	}
 }
+
+// Contract, Authorization 3: CapabilityStatement: `rest.security` with service
+// `SMART-on-FHIR` and the `oauth-uris` extension, equal to discovery.
+func TestCapabilityStatementNamesTheEndpoints(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	discovery := s.get(s.origin() + "/.well-known/smart-configuration").want(200)
+	a := s.get("/metadata").want(200).equal("rest.0.security.service.0.coding.0.code", "SMART-on-FHIR")
+	uris := map[string]string{}
+	for i := range a.len("rest.0.security.extension.0.extension") {
+		at := fmt.Sprintf("rest.0.security.extension.0.extension.%d.", i)
+		uris[a.str(at+"url")] = a.str(at + "valueUri")
+	}
+	a.equal("rest.0.security.extension.0.url", "http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris")
+	for name, field := range map[string]string{"authorize": "authorization_endpoint", "token": "token_endpoint", "revoke": "revocation_endpoint", "introspect": "introspection_endpoint"} {
+		if want := discovery.str(field); want == "" || uris[name] != want {
+			t.Errorf("%s is %q, discovery says %q", name, uris[name], want)
+		}
+	}
+}
+
+// Contract, Authorization 5: `POST /admin/token/explain`: who, which scope or policy allows
+// or denies, the condition in FHIR's words.
+func TestExplainEndpoint(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	admin, token := s.bearer(s.backendToken("operator", "admin")), s.backendToken("backend", "system/Observation.rs")
+	ask := func(body string) *answer {
+		t.Helper()
+		return admin.post(s.origin()+"/admin/token/explain", body, "Content-Type", "application/json")
+	}
+	ask(`{"token":"`+token+`","method":"GET","path":"/Observation/obs-a"}`).want(200).equal("active", "true").equal("client", "backend").
+		equal("decision.allowed", "true").equal("decision.decisions.0.by.0", "system/Observation.rs")
+	ask(`{"token":"`+token+`","method":"DELETE","path":"/Observation/obs-a"}`).want(200).equal("decision.allowed", "false").equal("decision.decisions.0.scope", "system/Observation.d")
+	admin.put(s.origin()+"/admin/policies/lab", `{"effect":"deny","condition":"Observation?category=laboratory"}`, "Content-Type", "application/json").want(201)
+	a := ask(`{"token":"`+token+`","method":"GET","path":"/Observation/obs-a"}`).want(200).equal("decision.decisions.0.decision", "conditional").
+		equal("decision.decisions.0.condition", "not Observation?category=laboratory")
+	if !strings.Contains(string(a.body), "deny by lab") {
+		t.Errorf("the policy is not named: %s", a.body)
+	}
+	ask(`{"token":"x"}`).want(200).equal("active", "false")
+	ask(`{}`).want(400)
+	ask(`{"token":"x","method":"GET"}`).want(400)
+	s.post(s.origin()+"/admin/token/explain", `{"token":"x"}`, "Content-Type", "application/json").want(401)
+	lacks(s.bearer(token).post(s.origin()+"/admin/token/explain", `{"token":"x"}`, "Content-Type", "application/json"), "admin")
+}
+
+// Contract, Authorization 5: `auth.audit.*`: `log_successful_auth`, `log_failed_auth`,
+// `log_token_operations`: AuditEvents with DICOM's codes, each kind where its switch is on.
+func TestAuditOfSignIns(t *testing.T) {
+	t.Parallel()
+	for _, on := range []string{"log_successful_auth", "log_failed_auth", "log_token_operations", ""} {
+		t.Run("only "+on, func(t *testing.T) {
+			t.Parallel()
+			database := ""
+			s := withAuthorization(t, func(c *server.Config) {
+				database = c.Database.URL
+				c.Auth.Audit.LogSuccessfulAuth, c.Auth.Audit.LogFailedAuth, c.Auth.Audit.LogTokenOperations = on == "log_successful_auth", on == "log_failed_auth", on == "log_token_operations"
+			})
+			p := s.person("doctor")
+			p.visit("scope", "openid user/*.rs")
+			p.submit("login", "username", "doctor", "password", "not the password")
+			p.login()
+			p.allow()
+			token := p.tokens().str("access_token")
+			s.form("/auth/revoke", url.Values{"token": {token}, "client_id": {"app"}}).want(200)
+			s.stop() // nothing is lost at a clean end
+			again := startOn(t, database)
+			count := func(query string) string { return again.get("/AuditEvent?_summary=count&" + query).want(200).total() }
+			for query, want := range map[string]string{
+				"subtype=110122&outcome=0": "log_successful_auth", "subtype=110122&outcome=4": "log_failed_auth",
+				"subtype=110114&outcome=0": "log_token_operations", "subtype=110123&action=D": "log_token_operations",
+			} {
+				wanted := "0"
+				if want == on {
+					wanted = "1"
+				}
+				if got := count("type=http://dicom.nema.org/resources/ontology/DCM|110114&" + query); got != wanted {
+					t.Errorf("%s AuditEvents for %s, want %s", got, query, wanted)
+				}
+			}
+		})
+	}
+}

@@ -22,7 +22,7 @@ var parts = []struct {
 	file, heading string
 	whole         bool
 }{
-	{"authorization", "Authorization", false},
+	{"authorization", "Authorization", true},
 	{"notifications", "Notifications", false},
 	{"apps", "Apps", false},
 	{"operations", "Operations", false},
