@@ -13,34 +13,10 @@ import (
 // what must hold of a resource of any of types, nil for every type. It leaves the
 // matches themselves to And.
 func (q *Query) Restrict(readable func(types []string) []match.Clause) {
-	q.Clauses = restricted(q.Clauses, readable)
+	q.Clauses = match.Restrict(q.Clauses, readable)
 	if len(q.Includes)+len(q.RevIncludes) > 0 {
 		q.Readable = readable(nil)
 	}
-}
-
-func restricted(clauses []match.Clause, readable func(types []string) []match.Clause) []match.Clause {
-	out := slices.Clone(clauses)
-	for i := range out {
-		out[i].Any = slices.Clone(out[i].Any)
-		for j, m := range out[i].Any {
-			switch m := m.(type) {
-			case match.Chain:
-				m.Clauses = append(restricted(m.Clauses, readable), readable(strings.Split(m.Target, "|"))...)
-				out[i].Any[j] = m
-			case match.Has:
-				m.Clauses = append(restricted(m.Clauses, readable), readable([]string{m.Source})...)
-				out[i].Any[j] = m
-			case match.Hierarchy:
-				m.Clauses = readable([]string{m.Target})
-				out[i].Any[j] = m
-			case match.All:
-				m.Clauses = restricted(m.Clauses, readable)
-				out[i].Any[j] = m
-			}
-		}
-	}
-	return out
 }
 
 // CompartmentMatches are the matches of which one holds for every resource of typ in

@@ -5,6 +5,17 @@ type All struct{ Clauses []Clause }
 
 func (m All) nested() ([]Clause, bool) { return m.Clauses, false }
 
+func (m All) restrict(readable func(types []string) []Clause) Match {
+	return All{Restrict(m.Clauses, readable)}
+}
+
+func (m All) termTest(ref int64) (terms []int64, holds, ok bool) {
+	if len(m.Clauses) != 1 || m.Clauses[0].Not {
+		return nil, false, false
+	}
+	return termsOf(m.Clauses[0].Any, ref)
+}
+
 func (m All) resolve(e *Env) Match { return All{e.Resolve(m.Clauses)} }
 
 func (m All) join(c *Conjunction, not bool) bool {

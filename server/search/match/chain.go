@@ -122,6 +122,11 @@ func (m Chain) test(w *Writer, r string) {
 
 func (m Chain) nested() ([]Clause, bool) { return m.Clauses, true }
 
+func (m Chain) restrict(readable func(types []string) []Clause) Match {
+	m.Clauses = append(Restrict(m.Clauses, readable), readable(strings.Split(m.Target, "|"))...)
+	return m
+}
+
 func (m Chain) resolve(e *Env) Match {
 	m.Clauses = e.Resolve(m.Clauses)
 	return m

@@ -171,6 +171,10 @@ func (m Dates) join(c *Conjunction, not bool) bool {
 	return false
 }
 
+func (m Dates) comparison() Comparison { return Comparison{DateTable, m.Keys, m.Single} }
+
+func (m Dates) bounds() []Dates { return []Dates{m} }
+
 func (m Dates) ranged() {}
 
 func (m Dates) single() bool { return m.Single }
@@ -203,6 +207,10 @@ func instant(micros int64) string {
 	}
 	return time.UnixMicro(micros).UTC().Format(time.RFC3339Nano)
 }
+
+func (m DateRange) comparison() Comparison { return Comparison{DateTable, m.Keys, true} }
+
+func (m DateRange) bounds() []Dates { return m.Bounds }
 
 func (m DateRange) ranged() {}
 

@@ -72,6 +72,11 @@ func (m Has) test(w *Writer, r string) {
 
 func (m Has) nested() ([]Clause, bool) { return m.Clauses, true }
 
+func (m Has) restrict(readable func(types []string) []Clause) Match {
+	m.Clauses = append(Restrict(m.Clauses, readable), readable([]string{m.Source})...)
+	return m
+}
+
 func (m Has) resolve(e *Env) Match {
 	m.Clauses = e.Resolve(m.Clauses)
 	return m

@@ -21,6 +21,11 @@ type Hierarchy struct {
 
 func (m Hierarchy) nested() ([]Clause, bool) { return m.Clauses, true }
 
+func (m Hierarchy) restrict(readable func(types []string) []Clause) Match {
+	m.Clauses = readable([]string{m.Target})
+	return m
+}
+
 func (m Hierarchy) resolve(e *Env) Match {
 	m.Clauses = e.Resolve(m.Clauses)
 	return m

@@ -36,4 +36,8 @@ func (m IDs) holds(r *Resource) Answer {
 	return of(slices.Contains(m.Refs, int64(fhir.ValueReference(r.Type, r.ID))))
 }
 
+func (m IDs) termTest(ref int64) (terms []int64, holds, ok bool) {
+	return nil, slices.Contains(m.Refs, ref), true
+}
+
 func (m IDs) describe() string { return "" }

@@ -103,6 +103,22 @@ type (
 	}
 	// open may be left open by the index entries of a resource: holds says Unknown.
 	open interface{ open() }
+	// comparing is about the entries of an ordered table (comparison.go).
+	comparing interface{ comparison() Comparison }
+	// dated is about one date entry.
+	dated interface{ bounds() []Dates }
+	// numbered is about numbers, with a unit or without.
+	numbered interface {
+		numbersIn(u *Unit) (Numbers, bool)
+	}
+	// restricting asks about other resources, of which some are hidden (Restrict).
+	restricting interface {
+		restrict(readable func(types []string) []Clause) Match
+	}
+	// termTested is decided by the terms and the ref of the resource alone (TermTestOf).
+	termTested interface {
+		termTest(ref int64) (terms []int64, holds, ok bool)
+	}
 	// nesting is made of clauses, about other resources where elsewhere is true.
 	nesting interface {
 		nested() (clauses []Clause, elsewhere bool)
@@ -240,6 +256,22 @@ func (e *Env) Resolve(clauses []Clause) []Clause {
 		for j, m := range out[i].Any {
 			if r, ok := m.(resolving); ok {
 				out[i].Any[j] = r.resolve(e)
+			}
+		}
+	}
+	return out
+}
+
+// Restrict returns clauses that are blind to what readable hides: what they ask about
+// other resources, they ask of readable ones only. readable returns what must hold of a
+// resource of any of types, nil for every type.
+func Restrict(clauses []Clause, readable func(types []string) []Clause) []Clause {
+	out := slices.Clone(clauses)
+	for i := range out {
+		out[i].Any = slices.Clone(out[i].Any)
+		for j, m := range out[i].Any {
+			if r, ok := m.(restricting); ok {
+				out[i].Any[j] = r.restrict(readable)
 			}
 		}
 	}

@@ -110,6 +110,10 @@ func (w *Writer) testNumbers(r string, m *Numbers) {
 	w.Write(" OFFSET 0)")
 }
 
+func (m Numbers) comparison() Comparison { return Comparison{NumberTable, m.Keys, m.Single} }
+
+func (m Numbers) numbersIn(*Unit) (Numbers, bool) { return m, true }
+
 func (m Numbers) ranged() {}
 
 func (m Numbers) single() bool { return m.Single }

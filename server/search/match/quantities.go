@@ -119,6 +119,17 @@ func orAny(unit string) string {
 	return unit
 }
 
+func (m Quantities) comparison() Comparison {
+	return Comparison{QuantityTable, m.Keys, m.Single}
+}
+
+func (m Quantities) numbersIn(u *Unit) (Numbers, bool) {
+	if m.AnyUnit() {
+		return m.Numbers, true
+	}
+	return m.In(u)
+}
+
 func (m Quantities) find(w *Writer, _ []int16) { w.quantityRIDs(&m) }
 
 func (m Quantities) test(w *Writer, r string) { w.testQuantities(r, &m) }

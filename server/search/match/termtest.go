@@ -1,7 +1,5 @@
 package match
 
-import "slices"
-
 // TermTest is a condition on one resource that its stored terms alone decide, so that
 // the query that reads the resource can ask it as well: the resource has a term of each
 // list of Any, and none of None. The zero value holds for everything.
@@ -39,23 +37,15 @@ func TermTestOf(clauses []Clause, ref int64) (t TermTest, ok bool) {
 func termsOf(any []Match, ref int64) (terms []int64, holds, ok bool) {
 	terms = []int64{}
 	for _, m := range any {
-		switch m := m.(type) {
-		case Terms:
-			terms = append(terms, m.Values...)
-		case IDs:
-			holds = holds || slices.Contains(m.Refs, ref)
-		case All:
-			if len(m.Clauses) != 1 || m.Clauses[0].Not {
-				return nil, false, false
-			}
-			more, one, ok := termsOf(m.Clauses[0].Any, ref)
-			if !ok {
-				return nil, false, false
-			}
-			terms, holds = append(terms, more...), holds || one
-		default:
+		t, is := m.(termTested)
+		if !is {
 			return nil, false, false
 		}
+		more, one, ok := t.termTest(ref)
+		if !ok {
+			return nil, false, false
+		}
+		terms, holds = append(terms, more...), holds || one
 	}
 	return terms, holds, true
 }

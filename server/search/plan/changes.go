@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"kiln/server/fhir"
 	"kiln/server/search/match"
 	"kiln/server/search/remembered"
 )
@@ -114,24 +113,11 @@ func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause,
 
 // columnOf is the column that a match is a comparison of.
 func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
-	key.Type = typ
-	var keys []fhir.Key
-	single := false
-	switch m := m.(type) {
-	case match.Dates:
-		key.Kind, keys, single = remembered.Dates, m.Keys, m.Single
-	case match.DateRange:
-		key.Kind, keys, single = remembered.Dates, m.Keys, true
-	case match.Numbers:
-		key.Kind, keys, single = remembered.Numbers, m.Keys, m.Single
-	case match.Quantities:
-		key.Kind, keys, single = remembered.Quantities, m.Keys, m.Single
+	c, ok := match.ComparisonOf(m)
+	if !ok || !c.Single || len(c.Keys) == 0 {
+		return remembered.ColumnKey{Type: typ}, false
 	}
-	if !single || len(keys) == 0 {
-		return key, false
-	}
-	key.Keys = remembered.KeysOf(keys)
-	return key, true
+	return remembered.ColumnKey{Type: typ, Kind: c.Table, Keys: remembered.KeysOf(c.Keys)}, true
 }
 
 // OnlyType is the number of the one type searched.

@@ -253,15 +253,9 @@ func (p *Plan) boundsOf(first *sortColumn) int {
 		return -1
 	}
 	for i := range p.where.Preds {
-		switch m := p.where.Preds[i].Only().(type) {
-		case match.Dates:
-			if len(m.Keys) == 1 && m.Keys[0] == first.key.Keys[0] {
-				return i
-			}
-		case match.DateRange:
-			if m.Keys[0] == first.key.Keys[0] {
-				return i
-			}
+		m := p.where.Preds[i].Only()
+		if c, ok := match.ComparisonOf(m); ok && match.DateBoundsOf(m) != nil && len(c.Keys) == 1 && c.Keys[0] == first.key.Keys[0] {
+			return i
 		}
 	}
 	return -1
@@ -270,13 +264,7 @@ func (p *Plan) boundsOf(first *sortColumn) int {
 // indexBounds writes the bounds of a date clause on row o of the walk, with those
 // on the low end first where the index can begin or end.
 func (w *writer) indexBounds(o string, m match.Match) {
-	var bounds []match.Dates
-	switch m := m.(type) {
-	case match.Dates:
-		bounds = []match.Dates{m}
-	case match.DateRange:
-		bounds = m.Bounds
-	}
+	bounds := match.DateBoundsOf(m)
 	from, to := fhir.OpenLow-1, fhir.OpenHigh+1
 	for _, b := range bounds {
 		switch b.Op {

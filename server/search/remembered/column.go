@@ -11,14 +11,14 @@ import (
 	"kiln/server/search/match"
 )
 
-// Kind is what the values of a column are.
-type Kind uint8
+// Kind is what the values of a column are: those of an ordered table of the index.
+type Kind = match.Table
 
-// The kinds of columns, each with a table of its own.
+// The kinds of columns.
 const (
-	Dates Kind = iota
-	Numbers
-	Quantities
+	Dates      = match.DateTable
+	Numbers    = match.NumberTable
+	Quantities = match.QuantityTable
 )
 
 // ColumnKey names a parameter of which each resource of a type has one entry at most.
@@ -257,30 +257,16 @@ type compared struct {
 // compare is the parts that a match is about, each with what it asks.
 func (c *column) compare(m match.Match) []compared {
 	var out []compared
-	switch m := m.(type) {
-	case match.Dates:
-		for _, p := range c.parts {
-			out = append(out, compared{p, dateWindow(m, p.widest)})
-		}
-	case match.DateRange:
-		for _, p := range c.parts {
-			ws := make([]window, len(m.Bounds))
-			for i, b := range m.Bounds {
-				ws[i] = dateWindow(b, p.widest)
+	dates := match.DateBoundsOf(m)
+	for unit, p := range c.parts {
+		if dates != nil {
+			windows := make([]window, len(dates))
+			for i, b := range dates {
+				windows[i] = dateWindow(b, p.widest)
 			}
-			out = append(out, compared{p, every(ws)})
-		}
-	case match.Numbers:
-		for _, p := range c.parts {
-			out = append(out, compared{p, numberWindow(&m)})
-		}
-	case match.Quantities:
-		for unit, p := range c.parts {
-			if m.AnyUnit() {
-				out = append(out, compared{p, numberWindow(&m.Numbers)})
-			} else if n, ok := m.In(c.units[unit]); ok {
-				out = append(out, compared{p, numberWindow(&n)})
-			}
+			out = append(out, compared{p, every(windows)})
+		} else if n, ok := match.NumbersIn(m, c.units[unit]); ok {
+			out = append(out, compared{p, numberWindow(&n)})
 		}
 	}
 	return out
