@@ -23,7 +23,7 @@ var parts = []struct {
 	whole         bool
 }{
 	{"authorization", "Authorization", true},
-	{"notifications", "Notifications", false},
+	{"notifications", "Notifications", true},
 	{"apps", "Apps", false},
 	{"operations", "Operations", false},
 }
