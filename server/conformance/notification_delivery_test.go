@@ -178,6 +178,41 @@ func TestOrderOfDeliveries(t *testing.T) {
 	})
 }
 
+// Contract, Notifications 4: at most webhook.max_concurrent_deliveries requests in all.
+func TestConcurrentDeliveries(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *server.Config) { c.Notifications.Webhook.MaxConcurrentDeliveries = 2 })
+	arrived, release := make(chan struct{}, 10), make(chan struct{})
+	var receivers []*receiver
+	for range 4 {
+		r := newReceiver(t)
+		s.subscribe(subscription("Basic?", r.url))
+		r.any()
+		r.says(func(delivery, http.ResponseWriter) {
+			arrived <- struct{}{}
+			<-release
+		})
+		receivers = append(receivers, r)
+	}
+	s.do("POST", "/Basic", `{"resourceType":"Basic","code":{"text":"x"}}`).want(201)
+	for range 2 {
+		select {
+		case <-arrived:
+		case <-time.After(patience):
+			t.Fatal("there are never two requests at a time")
+		}
+	}
+	select {
+	case <-arrived:
+		t.Error("three requests at a time, want two")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(release)
+	for _, r := range receivers {
+		r.next()
+	}
+}
+
 // Contract, Notifications 4: without channel.payload there is no resource; the log of deliveries has its
 // keys and pages.
 func TestPlainDeliveriesAndTheirLog(t *testing.T) {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -19,11 +20,16 @@ import (
 // is kept for those who are away.
 func TestNotifyUsers(t *testing.T) {
 	t.Parallel()
-	s := authorized(t, notifying)
+	database := storetest.New(t)
+	on := func() *service {
+		return startWith(t, database, server.Options{Authorization: func(context.Context, *server.Server) (server.Authorization, error) { return tokens{}, nil }},
+			notifying, func(c *server.Config) { c.Auth.Enabled, c.Audit.Rest = true, "off" })
+	}
+	s, another := on(), on()
 	back := s.as(systemClient("system/*.cruds"))
 	id := back.do("POST", "/Patient", patient("About")).want(201).str("id")
 	anna := claims{Subject: "anna", Client: "app", Scope: "user/*.rs"}
-	stream := s.as(anna).stream("/Patient/$events", "Authorization", s.as(anna).token)
+	stream := another.as(anna).stream("/Patient/$events", "Authorization", another.as(anna).token)
 	conn, _, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws", http.Header{"Authorization": {anna.token()}})
 	if err != nil {
 		t.Fatal(err)

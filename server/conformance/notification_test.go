@@ -869,6 +869,14 @@ func TestVReadIsAnEvent(t *testing.T) {
 		t.Errorf("%+v", ev)
 	}
 	e.close()
+	without := start(t)
+	id = without.do("POST", "/Patient", patient("Read")).want(201).str("id")
+	e = without.stream("/Patient/$events?events=vread,update,delete")
+	without.do("GET", "/Patient/"+id+"/_history/1", "").want(200)
+	without.do("DELETE", "/Patient/"+id, "").want(204)
+	if ev := e.next(); ev.name != "patient-deleted" {
+		t.Errorf("%+v, want no event of the read", ev)
+	}
 }
 
 // topicJSON is a topic of finished Observations: what was not final and becomes it.

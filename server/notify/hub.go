@@ -63,7 +63,7 @@ func (h *hub) lane(s *Subscriber) *lane {
 type client struct {
 	hub       *hub
 	principal *access.Principal
-	channel   string          // websocket or sse
+	channel   string           // websocket or sse
 	queue     chan addressed   // live events
 	replay    chan []addressed // of the past, as fast as they are taken
 	slow      chan struct{}    // closed when the queue was full

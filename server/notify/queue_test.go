@@ -249,6 +249,28 @@ func TestLeasesRunOut(t *testing.T) {
 	}
 }
 
+// Contract, Notifications 4 and 3: when a delivery becomes a dead letter, the others that were tried keep
+// their own schedules; what was not tried waits until the subscription is active again.
+func TestRetriesOfPausedSubscribers(t *testing.T) {
+	t.Parallel()
+	s := queueOn(t, storetest.New(t))
+	s.enqueueEvents(t, 0, 4, 1)
+	exec(t, s, `UPDATE notification_delivery SET attempts = 1 WHERE number IN (1, 2)`)
+	exec(t, s, `UPDATE notification_delivery SET next_attempt = now() + interval '1 hour' WHERE number = 2`)
+	if err := s.db().PauseSubscriber(t.Context(), db.PauseSubscriberParams{ID: "Subscription/0", Paused: true}); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.work(t, 'd'); n != 1 || count(t, s, `SELECT count(*) FROM notification_delivery WHERE status = 'd' AND number = 1`) != 1 {
+		t.Errorf("%d deliveries while it is in error, want the one whose retry is due", n)
+	}
+	if err := s.db().PauseSubscriber(t.Context(), db.PauseSubscriberParams{ID: "Subscription/0", Paused: false}); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.work(t, 'd'); n != 2 || count(t, s, `SELECT count(*) FROM notification_delivery WHERE status = 'p' AND number = 2`) != 1 {
+		t.Errorf("%d deliveries when it is active again, want the two that were never tried", n)
+	}
+}
+
 func exec(t testing.TB, s *Service, statement string) {
 	t.Helper()
 	if _, err := s.Store.Pool().Exec(t.Context(), statement); err != nil {
