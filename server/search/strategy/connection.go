@@ -3,6 +3,7 @@ package strategy
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +32,98 @@ type admission struct {
 	// more would only take turns and all end late.
 	short chan struct{}
 	// dear has room for the dear searches: half of the processors, at least one.
-	dear chan struct{}
+	dear *line
+}
+
+// line lets some in at a time: the first of those that go first, else the first of the
+// others.
+type line struct {
+	mu             sync.Mutex
+	room           int
+	first, waiting []chan struct{} // a closed one has been let in
+}
+
+// try goes in where there is room.
+func (l *line) try() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.room == 0 {
+		return false
+	}
+	l.room--
+	return true
+}
+
+// needless tells who waits in a line that it need not any more, and else when to ask
+// again.
+type needless func() (yes bool, again <-chan struct{})
+
+// enter waits until it is let in, or gives up: with the error of ctx, or without one where
+// it is needless, which may be nil.
+func (l *line) enter(ctx context.Context, first bool, needless needless) (in bool, err error) {
+	if l.try() {
+		return true, nil
+	}
+	place, queue := make(chan struct{}), &l.waiting
+	if first {
+		queue = &l.first
+	}
+	l.mu.Lock()
+	*queue = append(*queue, place)
+	if l.room > 0 {
+		l.room--
+		l.let()
+	}
+	l.mu.Unlock()
+	for {
+		var again <-chan struct{}
+		if needless != nil {
+			var yes bool
+			if yes, again = needless(); yes {
+				break
+			}
+		}
+		select {
+		case <-place:
+			return true, nil
+		case <-again:
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		break
+	}
+	l.mu.Lock()
+	i := slices.Index(*queue, place)
+	if i >= 0 {
+		*queue = slices.Delete(*queue, i, i+1)
+	}
+	l.mu.Unlock()
+	if i < 0 { // it was let in meanwhile
+		l.leave()
+	}
+	return false, err
+}
+
+// leave makes room for the next.
+func (l *line) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.let()
+}
+
+// let lets the next one in; mu is held.
+func (l *line) let() {
+	queue := &l.first
+	if len(*queue) == 0 {
+		queue = &l.waiting
+	}
+	if len(*queue) == 0 {
+		l.room++
+		return
+	}
+	close((*queue)[0])
+	*queue = slices.Delete(*queue, 0, 1)
 }
 
 // shortFor is how long a search counts among the short ones. One that takes longer makes
@@ -42,7 +134,7 @@ func newAdmission(maxConns int) admission {
 	return admission{
 		all:   make(chan struct{}, max(1, maxConns-3)),
 		short: make(chan struct{}, max(1, min(maxConns/2, 2*runtime.NumCPU()))),
-		dear:  make(chan struct{}, max(1, runtime.NumCPU()/2)),
+		dear:  &line{room: max(1, runtime.NumCPU()/2)},
 	}
 }
 
@@ -98,7 +190,7 @@ func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
 // HoldDear takes a place of a dear search.
 func (s *Searcher) HoldDear(ctx context.Context) (release func(), err error) {
 	l := &connection{s: s}
-	_, err = l.becomeDear(ctx)
+	_, err = l.becomeDear(ctx, false, nil)
 	return l.close, err
 }
 
@@ -112,21 +204,17 @@ func (l *connection) release() {
 }
 
 // becomeDear moves the search to the line of the dear ones; waited is true where others
-// were before it. It gives the connection back while it waits.
-func (l *connection) becomeDear(ctx context.Context) (waited bool, err error) {
+// were before it, and it is not dear where needless has said so. It gives the connection
+// back while it waits. What makes the others cheap goes first.
+func (l *connection) becomeDear(ctx context.Context, first bool, needless needless) (waited bool, err error) {
 	if l.dear {
 		return false, nil
 	}
-	line := l.s.admission.dear
-	select {
-	case line <- struct{}{}:
-	default:
+	if line := l.s.admission.dear; !line.try() {
 		waited = true
 		l.release()
-		select {
-		case line <- struct{}{}:
-		case <-ctx.Done():
-			return true, ctx.Err()
+		if in, err := line.enter(ctx, first, needless); !in {
+			return true, err
 		}
 	}
 	if l.conn != nil {
@@ -143,14 +231,41 @@ func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
 	if x.private() || x.inSnapshot {
 		return false, nil
 	}
-	return x.connection.becomeDear(ctx)
+	return x.connection.becomeDear(ctx, false, nil)
+}
+
+// becomeDearUnlessFound is becomeDear, but that it returns the page where memory has it
+// before the search is let in.
+func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, waited bool, err error) {
+	q := x.asks
+	if q == nil || len(x.q.Sort) > 0 || x.private() || x.inSnapshot {
+		waited, err = x.becomeDear(ctx)
+		return nil, waited, err
+	}
+	found := func() (bool, <-chan struct{}) {
+		again := x.s.finder.news()
+		_, yes := x.s.remembered.Ask(q)
+		return yes, again
+	}
+	for range maxAsked {
+		more, err := x.connection.becomeDear(ctx, false, found)
+		waited = waited || more
+		if err != nil || !more {
+			return nil, waited, err
+		}
+		if p, err := x.byMemory(ctx); p != nil || err != nil || x.connection.dear {
+			return p, waited, err
+		}
+	}
+	_, err = x.becomeDear(ctx)
+	return nil, true, err
 }
 
 // close ends the search.
 func (l *connection) close() {
 	l.release()
 	if l.dear {
-		<-l.s.admission.dear
+		l.s.admission.dear.leave()
 		l.dear = false
 	}
 }

@@ -200,6 +200,26 @@ type finder struct {
 	idle  *sync.Cond
 	busy  bool
 	wake  chan struct{}
+	next  chan struct{} // closed when something has been looked for; nil where nobody waits
+}
+
+// news is closed when the next finding has been looked for.
+func (w *finder) news() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		w.next = make(chan struct{})
+	}
+	return w.next
+}
+
+func (w *finder) tell() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next != nil {
+		close(w.next)
+		w.next = nil
+	}
 }
 
 // maxFindings bounds what waits to be found.
@@ -252,6 +272,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		if some {
 			// What cannot be found now is wanted again.
 			_ = s.found(ctx, f)
+			w.tell()
 			continue
 		}
 		select {
@@ -313,7 +334,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	defer cancel()
 	l := &connection{s: s}
 	defer l.close()
-	if _, err := l.becomeDear(ctx); err != nil {
+	if _, err := l.becomeDear(ctx, true, nil); err != nil {
 		return err
 	}
 	conn, err := l.get(ctx)

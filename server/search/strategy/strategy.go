@@ -472,9 +472,9 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 			return nil, err
 		}
 	}
-	waited, err := x.becomeDear(ctx)
-	if err != nil {
-		return nil, err
+	p, waited, err := x.becomeDearUnlessFound(ctx)
+	if p != nil || err != nil {
+		return p, err
 	}
 	if waited { // somebody else may have counted
 		if known, err = x.known(); err != nil {
@@ -486,7 +486,6 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 			}
 		}
 	}
-	var p *pageRows
 	err = x.atOnce(ctx, func(x *searching) error {
 		total, err := x.total(ctx, nil)
 		if err != nil {
@@ -541,8 +540,8 @@ func (x *searching) probes(total, ofType int64) int64 {
 }
 
 func (x *searching) gather(ctx context.Context) (*pageRows, error) {
-	if _, err := x.becomeDear(ctx); err != nil {
-		return nil, err
+	if p, _, err := x.becomeDearUnlessFound(ctx); p != nil || err != nil {
+		return p, err
 	}
 	st, err := x.plan.Gather()
 	if err != nil {
