@@ -16,7 +16,7 @@ help: ## print this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile bin/kiln
-	go build -trimpath -o bin/kiln ./cmd
+	go build -trimpath -ldflags=-s -o bin/kiln ./cmd
 
 run: postgresql build ## build and serve on 127.0.0.1:8080; data in .kiln/
 	bin/kiln serve $(ARGS)

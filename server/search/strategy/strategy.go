@@ -330,7 +330,7 @@ type unitsSeen struct {
 	units []match.Unit
 }
 
-// systemsOf reads the systems of a code that a joint composite has rows of.
+// systemsOf reads the systems of a code that a composite of a code and a value has rows of.
 func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) {
 	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(code))
 	if err != nil {
