@@ -31,6 +31,12 @@ func TestAdminCommands(t *testing.T) {
 		{"cache clear terminology", `POST /admin/cache/clear {"caches":["terminology"]}`},
 		{"db stats", "GET /admin/db/stats "},
 		{"servers", "GET /admin/servers "},
+		{"searches", "GET /admin/searches "},
+		{"indexes suggestions", "GET /admin/indexes/suggestions "},
+		{"indexes apply x1", "POST /admin/indexes/suggestions/x1/apply "},
+		{"jobs list", "GET /admin/jobs "},
+		{"jobs get reindex-1", "GET /admin/jobs/reindex-1 "},
+		{"jobs cancel reindex-1", "DELETE /admin/jobs/reindex-1 "},
 	} {
 		t.Run(tt.command, func(t *testing.T) {
 			t.Parallel()

@@ -5,14 +5,18 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"kiln/server"
+	"kiln/server/store/storetest"
 )
 
 // command is the command of a name, with the flags that it has of those above it.
@@ -187,5 +191,77 @@ func TestConfigCheck(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Contract, Operations: configuration in the database is above the file and below
+// environment and flags, which hide it (409); its source is shown, by `kiln config print`
+// and by GET /admin/config.
+func TestSourcesOfConfiguration(t *testing.T) {
+	t.Parallel()
+	database, address := storetest.New(t), freeAddress(t)
+	file := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("search: {default_count: 11, max_count: 111}\nlog: {level: warn}\n"))
+	environment := append(os.Environ(), "RUN_AS_KILN=1", "KILN_DATABASE__URL="+database, "KILN_LOG__ACCESS=off")
+	args := []string{"--config", file, "--listen", address}
+	c := exec.Command(os.Args[0], append([]string{"serve"}, args...)...)
+	c.Dir, c.Env = t.TempDir(), environment
+	said := new(sharedBuffer)
+	c.Stderr = said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "Ctrl-C"); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no banner: %s", said)
+		}
+	}
+	do := func(method, key, body string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequest(method, "http://"+address+"/admin/config/"+strings.Replace(key, ".", "/", 1), strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, strings.ReplaceAll(string(text), `": `, `":`)
+	}
+	for _, tt := range []struct {
+		method, key, body string
+		status            int
+		words             []string
+	}{
+		{"GET", "search.default_count", "", 200, []string{`"source":"file"`, `"value":11`}},
+		{"GET", "log.access", "", 200, []string{`"source":"environment"`}},
+		{"GET", "server.listen", "", 200, []string{`"source":"flag"`}},
+		{"GET", "search.timeout_seconds", "", 200, []string{`"source":"default"`}},
+		{"PUT", "search.default_count", "12", 200, []string{`"source":"database"`, `"value":12`}},
+		{"GET", "search.default_count", "", 200, []string{`"source":"database"`, `"value":12`}},
+		{"PUT", "log.access", `"all"`, 409, []string{"environment"}},
+		{"PUT", "server.listen", `"127.0.0.1:1"`, 409, []string{"flag"}},
+		{"DELETE", "search.default_count", "", 200, []string{`"source":"file"`, `"value":11`}},
+		{"PUT", "search.max_count", `{"value":112}`, 200, []string{`"source":"database"`}},
+	} {
+		status, text := do(tt.method, tt.key, tt.body)
+		for _, word := range tt.words {
+			if status != tt.status || !strings.Contains(text, word) {
+				t.Errorf("%s %s %s: %d %s, want %d and %s", tt.method, tt.key, tt.body, status, text, tt.status, word)
+			}
+		}
+	}
+	show := exec.Command(os.Args[0], append([]string{"config", "print"}, args...)...)
+	show.Dir, show.Env = t.TempDir(), environment
+	out, err := show.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for key, source := range map[string]string{"default_count": `kiln\.yaml`, "max_count": "database", "access": "environment", "listen": "flag", "timeout_seconds": "default"} {
+		if !regexp.MustCompile(`(?m)` + key + `:.*; .*` + source).Match(out) {
+			t.Errorf("kiln config print does not say that %s is of %s:\n%s", key, source, out)
+		}
 	}
 }

@@ -114,7 +114,7 @@ func startKiln(t *testing.T, args ...string) (c *exec.Cmd, said *sharedBuffer) {
 	c.Dir = t.TempDir()
 	c.Env = append(os.Environ(), "RUN_AS_KILN=1")
 	said = new(sharedBuffer)
-	c.Stderr = said
+	c.Stdout, c.Stderr = said, said
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

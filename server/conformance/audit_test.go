@@ -253,3 +253,15 @@ func TestAuditOfManyWrites(t *testing.T) {
 		t.Errorf("_revinclude: %v", got)
 	}
 }
+
+// Contract, Operations: audit: `writes` by default with authorization on, `off` without.
+func TestAuditByDefault(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	app := s.bearer(s.backendToken("backend", "system/*.cruds"))
+	app.post("/Patient", `{"resourceType":"Patient"}`).want(201)
+	app.get("/Patient/a").want(200)
+	a := app.get("/AuditEvent?subtype=create&entity-role=4").want(200).equal("total", "1")
+	a.equal("entry.0.resource.agent.0.who.identifier.value", "backend").equal("entry.0.resource.agent.0.requestor", "true")
+	app.get("/AuditEvent?subtype=read").want(200).equal("total", "0")
+}

@@ -35,7 +35,7 @@ func TestSearchesAndSuggestions(t *testing.T) {
 		return ""
 	}
 	var shapes *answer
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(patience)
 	for find(shapesOf(a, &shapes), "[gender]") == "" { // of the other server
 		if time.Now().After(deadline) {
 			t.Fatalf("no shape of the other server\n%s", shapes.body)

@@ -1,0 +1,107 @@
+package conformance
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"kiln/server"
+	"kiln/server/store/storetest"
+)
+
+// Contract, Operations: CORS by the specification; beside it PATCH, HEAD and the headers
+// that FHIR needs; what is exposed; credentials never with `*`.
+func TestCORS(t *testing.T) {
+	t.Parallel()
+	any, some := start(t), start(t, func(c *server.Config) { c.Server.AllowedOrigins = []string{"https://app.example.org"} })
+	list := func(a *answer, name string) []string {
+		return strings.FieldsFunc(strings.ToLower(strings.Join(a.header.Values(name), ",")), func(c rune) bool { return c == ',' || c == ' ' })
+	}
+	for _, s := range []*service{any, some} {
+		a := s.do("OPTIONS", "/Patient/x", "", "Origin", "https://app.example.org", "Access-Control-Request-Method", "PATCH",
+			"Access-Control-Request-Headers", "if-match,prefer,authorization").want(204)
+		for _, want := range []string{"get", "post", "put", "delete", "options", "patch", "head"} {
+			if !slices.Contains(list(a, "Access-Control-Allow-Methods"), want) {
+				t.Errorf("methods %q lack %s", a.header.Values("Access-Control-Allow-Methods"), want)
+			}
+		}
+		for _, want := range []string{"content-type", "authorization", "accept", "x-request-id", "if-match", "if-none-match", "if-none-exist", "prefer", "x-skip-validation", "last-event-id"} {
+			if !slices.Contains(list(a, "Access-Control-Allow-Headers"), want) {
+				t.Errorf("headers %q lack %s", a.header.Values("Access-Control-Allow-Headers"), want)
+			}
+		}
+		a = s.post("/Patient", `{"resourceType":"Patient"}`, "Origin", "https://app.example.org").want(201)
+		for _, want := range []string{"etag", "location", "content-location", "last-modified", "x-request-id", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after"} {
+			if !slices.Contains(list(a, "Access-Control-Expose-Headers"), want) {
+				t.Errorf("exposed %q lack %s", a.header.Values("Access-Control-Expose-Headers"), want)
+			}
+		}
+		if origin := a.header.Get("Access-Control-Allow-Origin"); origin == "*" && a.header.Get("Access-Control-Allow-Credentials") != "" {
+			t.Errorf("credentials with *: %v", a.header)
+		}
+	}
+	some.get("/metadata", "Origin", "https://other.example.org").want(200).has("Access-Control-Allow-Origin", "")
+	some.get("/metadata", "Origin", "https://app.example.org").want(200).has("Access-Control-Allow-Origin", "https://app.example.org")
+}
+
+// Contract, Operations: `server.pprof` changes at run time, on every server.
+func TestPprofAtRunTime(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	a, b := startOn(t, url), startOn(t, url)
+	status := func(s *service) int { return s.get(s.root("/debug/pprof/cmdline")).status }
+	if got := status(b); got != 404 {
+		t.Errorf("by default: %d", got)
+	}
+	a.put(a.root("/admin/config/server/pprof"), `true`).want(200).equal("restart_required", "false")
+	within(t, "pprof on the other server", func() bool { return status(b) == 200 })
+	a.do("DELETE", a.root("/admin/config/server/pprof"), "").want(200)
+	within(t, "pprof off on the other server", func() bool { return status(b) == 404 })
+}
+
+// Contract, Operations: rate limits: a 401 counts as anonymous, by address, and takes
+// nothing from clients with a token; `requests_per_minute` is of each client and user.
+func TestRateLimitOfStrangers(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, func(c *server.Config) { c.Auth.RateLimiting.Anonymous, c.Auth.RateLimiting.Requests = 4, 6 })
+	for range 2 {
+		s.get("/Patient").want(401)
+		s.get("/Patient", "Authorization", "Bearer nonsense").want(401)
+	}
+	s.get("/Patient", "Authorization", "Bearer nonsense").issue(429, "throttled")
+	s.get("/Patient").issue(429, "throttled")
+	one, two := s.as(systemClient("system/*.rs")), s.as(claims{Subject: "other", Client: "backend", Scope: "system/*.rs"})
+	for range 6 {
+		one.get("/Patient").want(200)
+	}
+	one.get("/Patient").issue(429, "throttled").has("X-RateLimit-Limit", "6").has("X-RateLimit-Remaining", "0")
+	two.get("/Patient").want(200) // the same client for another user
+	s.get(s.root("/health")).want(200)
+}
+
+// Contract, Operations: all of `/admin/*` is JSON in and out, with errors as
+// OperationOutcome.
+func TestAdministrationIsJSON(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, path := range []string{"/admin/cache/stats", "/admin/config", "/admin/features", "/admin/db/stats", "/admin/indexes/suggestions", "/admin/searches", "/admin/jobs", "/admin/servers"} {
+		if got := s.get(s.root(path)).want(200).header.Get("Content-Type"); !strings.HasPrefix(got, "application/json") {
+			t.Errorf("%s: Content-Type %q", path, got)
+		}
+	}
+	for _, r := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", "/admin/nowhere", "", http.StatusNotFound}, {"GET", "/admin/config/nowhere", "", http.StatusNotFound}, {"GET", "/admin/features/nowhere", "", http.StatusNotFound},
+		{"PUT", "/admin/config/search/default_count", `"x"`, http.StatusBadRequest}, {"GET", "/admin/jobs/nowhere", "", http.StatusNotFound},
+		{"DELETE", "/admin/servers", "", http.StatusMethodNotAllowed},
+	} {
+		s.do(r.method, s.root(r.path), r.body).want(r.status).equal("resourceType", "OperationOutcome").equal("issue.0.severity", "error")
+	}
+	near := s.get(s.root("/admin/features/search.explian")).want(404)
+	if !strings.Contains(string(near.body), "search.explain") {
+		t.Errorf("no near flag: %s", near.body)
+	}
+}
