@@ -92,3 +92,32 @@ func TestLineKeepsItsRoom(t *testing.T) {
 		t.Errorf("room for %d, %d wait", l.room, len(l.first)+len(l.waiting))
 	}
 }
+
+// Who learns in the line that it need not wait leaves it, and takes no place.
+func TestLineIsLeft(t *testing.T) {
+	l := &line{room: 1}
+	l.try()
+	news, asked, left := make(chan struct{}), make(chan struct{}, 2), make(chan bool)
+	go func() {
+		known := false
+		in, err := l.enter(t.Context(), false, func() (bool, <-chan struct{}) {
+			asked <- struct{}{}
+			select {
+			case <-news:
+				known = true
+			default:
+			}
+			return known, news
+		})
+		left <- !in && err == nil
+	}()
+	<-asked
+	close(news)
+	if !<-left {
+		t.Error("it waited on, or failed")
+	}
+	l.leave()
+	if !l.try() || l.try() {
+		t.Error("a place was lost or made")
+	}
+}
