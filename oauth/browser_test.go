@@ -163,6 +163,7 @@ func (c *chromium) look(page string) {
 				c.t.Errorf("%s, %s: %s: %s", page, screen.name, problem, strings.Join(list, "\n"))
 			}
 		}
+		c.axe(page + ", " + screen.name)
 		if folder := os.Getenv("KILN_SCREENSHOTS"); folder != "" {
 			picture, err := chromedp.Run(c.ctx, chromedp.FullScreenshot(100))
 			if err != nil {
@@ -174,6 +175,30 @@ func (c *chromium) look(page string) {
 		}
 	}
 	c.quiet(page)
+}
+
+// axe holds a page against the rules of axe-core, where KILN_AXE is the file axe.min.js of
+// its npm package.
+func (c *chromium) axe(page string) {
+	c.t.Helper()
+	file := os.Getenv("KILN_AXE")
+	if file == "" {
+		return
+	}
+	rules, err := os.ReadFile(file)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	script[bool](c, string(rules)+`; window.found = null; axe.run().then(r => { window.found = r; }); true`)
+	for deadline := time.Now().Add(time.Minute); !script[bool](c, `window.found !== null`); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s: axe-core does not answer", page)
+		}
+	}
+	for _, v := range script[[]string](c, `window.found.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 120)).join(" | "))`) {
+		c.t.Errorf("%s: %s", page, v)
+	}
+	c.t.Logf("%s: %d rules of axe-core passed, %d to be looked at by people", page, script[int](c, `window.found.passes.length`), script[int](c, `window.found.incomplete.length`))
 }
 
 // Authorization, Endpoints: the pages in a real browser, by keyboard alone and
@@ -249,6 +274,15 @@ func TestPagesInABrowser(t *testing.T) {
 		t.Fatalf("sent to %s", to)
 	}
 	tokens := s.exchange(to.Query().Get("code"), "redirect_uri", callback)
+	// 5. What goes wrong is told on a page; signing out asks, and is done.
+	c.run(chromedp.Navigate(s.base+"/auth/authorize?client_id=nobody"), chromedp.WaitVisible(chromedp.CSS("h1")))
+	c.mu.Lock()
+	c.problems = nil // the status 400
+	c.mu.Unlock()
+	c.look("error")
+	c.run(chromedp.Navigate(s.base+"/auth/logout"), chromedp.WaitVisible(chromedp.CSS("h1")))
+	c.look("logout")
+
 	if got := tokens.text("scope"); tokens.status != 200 || tokens.text("patient") != "p1" || tokens.text("encounter") != "e1" || strings.Contains(got, "user/Patient.r") || !strings.Contains(got, "patient/*.rs") {
 		t.Errorf("tokens: %d %s", tokens.status, tokens.body)
 	}
