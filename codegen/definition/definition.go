@@ -1,6 +1,12 @@
 // Package definition reads the FHIR definitions that the server is compiled
 // from, through samply's typed models, so that the generator does not depend on
 // its own output.
+//
+// Load opens the packages of definitions/ and returns a Set: structures, search
+// parameters, compartments and operations, sorted, each with a Rank. Of two definitions
+// of one code the one of the lower rank counts: the server's own, then R4's, then those of
+// packages that were added. What an added package has wrong is listed as Unread, with the
+// reason; in R4's it is an error.
 package definition
 
 import (

@@ -1,6 +1,17 @@
 // Package ir makes definitions Go-shaped: it decides every identifier, the form
 // of every field, and how each search parameter is read. What it returns can be
 // printed without further thought, which is what codegen/emit does.
+//
+//	definition.Set --Build--> Model
+//	                            Types                 Type and Field: names, cardinalities, choices
+//	                            Searches              search.go, path.go: an expression as steps over fields
+//	                            Compartments          compartment.go
+//	                            Invariants            invariant.go, condition.go: FHIRPath as conditions over fields
+//	                            Operations            what OperationDefinitions say
+//	                            Interpreted, Omitted  what is left to the FHIRPath engine, or out, each with a Remark
+//
+// name.go decides identifiers: initialisms, words of Go, clashes. Build fails with the
+// definition and the element that it cannot shape.
 package ir
 
 import (

@@ -1,6 +1,11 @@
 // Package outbound calls the addresses that clients of the server name: endpoints of
 // subscriptions and of Apps. It keeps them off the server's own network unless that is
 // allowed.
+//
+// Rules say which URLs are taken: Check refuses http and forbidden addresses when a URL is
+// stored. Client makes the client that calls; it checks the address of each connection, so
+// that a name cannot be given another address after the check.
+// Redirects are not followed; what is answered is bounded by those who read it.
 package outbound
 
 import (

@@ -7,12 +7,13 @@
 //	           Registry   Clauses, ANDed
 //	         (parameters)  of Matches, ORed
 //
-// Four packages share the work on a search:
+// Five packages share the work on a search:
 //
-//	search           query string -> Query; one file for each parameter type
-//	search/match     what a resource must be like: one file for each kind of match
-//	search/plan      the statements that find a page, its total and its includes
-//	search/strategy  which statement is run, and what is remembered of its answer
+//	search             query string -> Query; one file for each parameter type
+//	search/match       what a resource must be like: one file for each kind of match
+//	search/plan        the statements that find a page, its total and its includes
+//	search/strategy    which statement is run, over a small interface of a connection
+//	search/remembered  sets and columns in memory that follow the change log
 //
 // # What is asked
 //

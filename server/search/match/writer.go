@@ -90,6 +90,7 @@ type Writer struct {
 	alias int
 }
 
+// Write writes SQL as it is: constants of the program, never a value.
 func (w *Writer) Write(parts ...string) {
 	for _, s := range parts {
 		w.b = append(w.b, s...)
@@ -109,16 +110,19 @@ func (w *Writer) Param(v any) string {
 	return "$" + strconv.Itoa(len(w.args))
 }
 
+// Terms writes a parameter that is an array of terms.
 func (w *Writer) Terms(t []int64) {
 	w.Bind(t)
 	w.Write("::bigint[]")
 }
 
+// Next is a number for an alias that the statement has not used.
 func (w *Writer) Next() string {
 	w.alias++
 	return strconv.Itoa(w.alias)
 }
 
+// Statement is what was written, with its parameters.
 func (w *Writer) Statement() Statement { return Statement{string(w.b), w.args} }
 
 // Keys writes `x.key = $1`, or ANY of several.
@@ -205,6 +209,7 @@ func (w *Writer) TermAnd(term string, all []int64) {
 	w.Write(")")
 }
 
+// Not writes NOT for a negated predicate.
 func (w *Writer) Not(p *Predicate) {
 	if p.Not {
 		w.Write("NOT ")

@@ -1,4 +1,7 @@
-// Package storetest gives tests a PostgreSQL database of their own.
+// Package storetest gives tests a PostgreSQL database of their own, on the server of
+// TEST_DATABASE_URL: New copies a template with the schema of queries/schema, which is
+// made once for each state of the migrations, and drops the copy when the test ends.
+// Without TEST_DATABASE_URL the test is skipped.
 package storetest
 
 import (
