@@ -7,7 +7,7 @@
 //
 // is one transaction, whatever it touches:
 //
-//	lock current versions (in ref order) -> decide in Go -> one pipeline:
+//	lock current versions (in ref order) -> decide in Go (precondition.go) -> one pipeline:
 //	    move superseded versions to history, insert or update resources,
 //	    replace index rows, append to the change log -> commit
 //

@@ -1,0 +1,49 @@
+package search
+
+import (
+	"slices"
+	"strings"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// CompartmentMatches are the matches of which one holds for every resource of typ in
+// one of the compartments code/id: by R4's definition of the compartment, and for a
+// type that it forgets (Device, Task, …) by a search parameter named like the
+// compartment. nil says that the type has no part in it. Search parameters that
+// arrived at run time make no difference.
+// Spec: https://hl7.org/fhir/R4/compartmentdefinition.html.
+func (r *Registry) CompartmentMatches(typ, code string, ids ...string) []match.Match {
+	def := r.compartments[code]
+	if def == nil {
+		return nil
+	}
+	by := def.By[typ]
+	if len(by) == 0 {
+		if p, ok := r.compiled[typ][strings.ToLower(code)]; !ok || p.Type != fhir.SearchReference {
+			return nil
+		}
+		by = []string{strings.ToLower(code)}
+	}
+	values := make([]fhir.Value, len(ids))
+	refs := make([]int64, len(ids))
+	for i, id := range ids {
+		values[i] = fhir.ValueReference(code, id)
+		refs[i] = int64(values[i])
+	}
+	var keys []fhir.Key
+	var out []match.Match
+	for _, name := range by {
+		if name == "{def}" {
+			out = append(out, match.IDs{Refs: refs})
+		} else if p, ok := r.compiled[typ][name]; ok {
+			keys = append(keys, p.Keys...)
+		}
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > 0 {
+		out = append(out, match.TermsOf(keys, values...))
+	}
+	return out
+}
