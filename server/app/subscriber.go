@@ -185,12 +185,17 @@ func (p *Platform) cut(e *entry, event *notify.Event, chain []string) {
 	_ = p.journal.add(&record{invocation: v}, false)
 }
 
-// Policy implements notify.SubscriberKind.
-func (s Subscribers) Policy(subscriber string) notify.Policy {
-	if e := s.Platform.latest().subscriptions[subscriber]; e != nil {
-		return e.policy
+// Policy implements notify.SubscriberKind. It fails where the database does not say which
+// Apps are in force: an old policy, or none, would give an event up too soon.
+func (s Subscribers) Policy(ctx context.Context, subscriber string) (notify.Policy, error) {
+	apps, err := s.Platform.now(ctx)
+	if err != nil {
+		return notify.Policy{}, fmt.Errorf("the Apps in force are not known: %w", err)
 	}
-	return notify.Policy{MaxAttempts: 1}
+	if e := apps.subscriptions[subscriber]; e != nil {
+		return e.policy, nil
+	}
+	return notify.Policy{MaxAttempts: 1}, nil // Deliver gives it up
 }
 
 // Deliver implements notify.SubscriberKind.

@@ -79,9 +79,10 @@ type SubscriberKind interface {
 	// Load returns the subscribers of a resource that is stored, none where it is
 	// deleted or inactive; of every resource when id is "".
 	Load(ctx context.Context, id string) ([]*Subscriber, error)
-	// Policy is when deliveries to a subscriber are tried again, and Timeout how long one
-	// may take.
-	Policy(subscriber string) Policy
+	// Policy is when deliveries to a subscriber are tried again. Where it fails nothing is
+	// handed over: the deliveries wait, and no attempt is counted.
+	Policy(ctx context.Context, subscriber string) (Policy, error)
+	// Timeout is how long one may take.
 	Timeout() time.Duration
 	// Deliver hands an event over: body is the Notification message. The Result says
 	// whether it arrived.

@@ -477,8 +477,12 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 	}
 	for _, k := range q.s.kinds {
 		if strings.HasPrefix(subscriber, k.Prefix()) {
+			policy, err := k.Policy(ctx, subscriber)
+			if err != nil {
+				return nil, err
+			}
 			return &receiver{
-				policy: k.Policy(subscriber),
+				policy: policy,
 				deliver: func(ctx context.Context, d *Delivery) Result {
 					r := k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
 					if !r.Withheld {
