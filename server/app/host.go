@@ -99,7 +99,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	}
 	switch a.Options.Method {
 	case "", http.MethodPost:
-		q.Method, q.Body = http.MethodPost, a.Options.Parameters
+		q.Method, q.Body = http.MethodPost, p.plainParameters(q, a.Options.Parameters)
 	case http.MethodGet:
 		q.Method, q.Read = http.MethodGet, true
 		more, err := searchValues(a.Options.Parameters)
@@ -124,6 +124,17 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		return version(r, nil)
 	}
 	return p.bundle(r, err)
+}
+
+// plainParameters is the body of a call that has an object of parameters: that of an App
+// has it as {"parameters": {…}}, unless it is a resource or in that form already. The server's own
+// operations take FHIR Parameters.
+func (p *Platform) plainParameters(q interaction.OperationParams, body json.RawMessage) json.RawMessage {
+	var object map[string]json.RawMessage
+	if p.Own.Has(q.Name) || json.Unmarshal(body, &object) != nil || object == nil || object["resourceType"] != nil || object["parameters"] != nil {
+		return body
+	}
+	return append(append([]byte(`{"parameters":`), body...), '}')
 }
 
 // diagnostics is the text of an OperationOutcome's first issue.
