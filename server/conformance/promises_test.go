@@ -24,7 +24,7 @@ var parts = []struct {
 }{
 	{"authorization", "Authorization", true},
 	{"notifications", "Notifications", true},
-	{"apps", "Apps", false},
+	{"apps", "Apps", true},
 	{"operations", "Operations", true},
 }
 
