@@ -71,13 +71,26 @@ func (t *target) notifications(ctx context.Context, s *settings, size notificati
 		return nil, nil, errors.New("notifications are measured on a server of --kiln: leave --url out")
 	}
 	n := &notificationBench{t: t, s: s, size: size}
-	for _, row := range []func(context.Context) error{n.writes, n.webhooks, n.replay, n.connections} {
-		if err := row(ctx); err != nil {
-			return nil, nil, err
+	for _, row := range []struct {
+		name string
+		run  func(context.Context) error
+	}{{"writes among subscriptions", n.writes}, {"webhooks", n.webhooks}, {"replay", n.replay}, {"connections", n.connections}} {
+		within, cancel := context.WithTimeout(ctx, rowBound)
+		err := row.run(within)
+		if within.Err() != nil && ctx.Err() == nil {
+			err = errors.Join(fmt.Errorf("not done within %s", rowBound), err)
+		}
+		cancel()
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", row.name, err)
 		}
 	}
 	return n.goals, n.results, nil
 }
+
+// rowBound is how long a row may take; the dearest part is to make 100,000 Subscriptions active, each of
+// which is a version of its own.
+const rowBound = 15 * time.Minute
 
 type notificationBench struct {
 	t       *target
@@ -165,15 +178,23 @@ func (n *notificationBench) writes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for ctx.Err() == nil { // all are active
+	var last []byte
+	for at := time.Now(); ; wait(ctx, time.Now().Add(100*time.Millisecond)) { // all are active
 		body, err := n.send("GET", "Subscription?status=requested&_summary=count", "", 200)
 		if err != nil {
 			return err
 		}
-		if bytes.Contains(body, []byte(`"total":0`)) {
+		_, rest, _ := bytes.Cut(body, []byte(`"total":`))
+		left, _, _ := bytes.Cut(bytes.Trim(rest, "} "), []byte(","))
+		if string(left) == "0" {
 			break
 		}
-		wait(ctx, time.Now().Add(100*time.Millisecond))
+		if !bytes.Equal(left, last) {
+			last, at = slices.Clone(left), time.Now()
+		}
+		if ctx.Err() != nil || time.Since(at) > time.Minute {
+			return fmt.Errorf("%s of %d subscriptions do not become active", left, n.size.Subscriptions)
+		}
 	}
 	among, err := n.run(ctx, fmt.Sprintf("writes among %d subscriptions", n.size.Subscriptions), 0, op)
 	if err != nil {
@@ -403,6 +424,7 @@ func (n *notificationBench) open(path, header string, want int) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = conn.SetDeadline(time.Now().Add(rowBound))
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", path, address, header); err != nil {
 		conn.Close()
 		return nil, err
