@@ -151,13 +151,14 @@ func (x *searching) bySet() (*knownTotal, error) {
 	return r, nil
 }
 
-// learn lets what would have answered the search be found in the background, when it is
-// missed for the second time.
+// learn lets what would have answered the search be found in the background, when a second
+// search has missed it.
 func (x *searching) learn() {
 	q := x.asks
-	if q == nil {
+	if q == nil || x.learned {
 		return
 	}
+	x.learned = true
 	memory := x.s.remembered
 	if len(q.Columns) == 0 {
 		x.s.find(memory, q.Whole, finding{typ: x.plan.OnlyType(), name: x.q.Types[0], set: q.Whole, clauses: q.Clauses})

@@ -173,6 +173,7 @@ type searching struct {
 
 	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
+	learned    bool           // what is missing was asked for
 	rest       []match.Clause // of asks.Rest
 	inSnapshot bool           // conn is a transaction that sees one snapshot
 
