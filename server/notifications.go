@@ -17,7 +17,7 @@ func (s *Server) notifications(handler *rest.Handler) *notify.Service {
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
-		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands},
+		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}, Audit: s.audit,
 	}
 }
 

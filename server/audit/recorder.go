@@ -168,12 +168,12 @@ func (a *Recorder) keep(events []pending) bool {
 		a.Logger.Error("audit events cannot be kept", slog.Int("events", len(events)), slog.Any("error", err))
 		return false // writing them tries again
 	}
-	a.wake()
+	a.Wake()
 	return true
 }
 
-// wake has AuditEvents made soon.
-func (a *Recorder) wake() {
+// Wake has AuditEvents made soon of what was kept.
+func (a *Recorder) Wake() {
 	select {
 	case a.kept <- struct{}{}:
 	default:
@@ -186,6 +186,27 @@ type keptEvent struct {
 	Event *Event          `json:"e,omitempty"`
 	At    int64           `json:"t,omitempty"` // Event.Time, in Unix milliseconds
 	Body  json.RawMessage `json:"b,omitempty"`
+	// Silent is of an AuditEvent that raises no event: one of a notification would lead
+	// to the next.
+	Silent bool `json:"s,omitempty"`
+}
+
+// Keep keeps with a transaction AuditEvents that raise no event. Wake, once it is committed,
+// has them stored soon.
+func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error {
+	var groups [][]byte
+	for some := range slices.Chunk(bodies, group) {
+		list := make([]keptEvent, len(some))
+		for i, body := range some {
+			list[i] = keptEvent{Body: body, Silent: true}
+		}
+		text, err := json.Marshal(list)
+		if err != nil {
+			return err
+		}
+		groups = append(groups, text)
+	}
+	return t.KeepAudit(ctx, groups)
 }
 
 // makeKept makes AuditEvents of what was kept, here or by a server that is gone.
@@ -273,6 +294,7 @@ func (a *Recorder) writes(group []byte) []*store.Write {
 			a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))
 			continue
 		}
+		w.Unlogged = k.Silent
 		ws = append(ws, w)
 	}
 	return ws
@@ -460,7 +482,7 @@ var patientReference = []byte("Patient/")
 func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
 	status := x.Status()
 	if q.written {
-		q.recorder.wake()
+		q.recorder.Wake()
 		if status < http.StatusBadRequest {
 			return
 		}

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -8,9 +9,17 @@ import (
 	"kiln/server/store"
 )
 
-// audit is the AuditEvent of an attempt, in history and search like any other, but no event.
-// Spec: https://hl7.org/fhir/R4/auditevent.html.
-func (s *Service) audit(f finished) *store.Write {
+// Audit keeps AuditEvents that raise no event.
+type Audit interface {
+	// Keep keeps them with a transaction.
+	Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error
+	// Wake has them stored, once the transaction is committed: in history and search they
+	// are like any other.
+	Wake()
+}
+
+// auditEvent is that of an attempt. Spec: https://hl7.org/fhir/R4/auditevent.html.
+func auditEvent(f finished) []byte {
 	d := f.delivery
 	code, text := "0", "delivered"
 	if !f.result.OK() {
@@ -29,21 +38,7 @@ func (s *Service) audit(f finished) *store.Write {
 	b = fhir.AppendString(b, referenceOf(d.Subscriber))
 	b = append(b, `},"type":{"system":"http://terminology.hl7.org/CodeSystem/audit-entity-type","code":"2"}},{"what":{"reference":`...)
 	b = fhir.AppendString(b, d.Event.Version.ResourceType+"/"+d.Event.Version.ID)
-	b = append(b, `},"role":{"system":"http://terminology.hl7.org/CodeSystem/object-role","code":"4"}}]}`...)
-	r, err := fhir.Decode(s.Service.Model, b)
-	if err != nil {
-		s.Log.Error("make an AuditEvent", "error", err)
-		return nil
-	}
-	w := &store.Write{Method: fhir.POST, ResourceType: "AuditEvent", ID: s.Service.NewID(), Resource: r, Unlogged: true}
-	if w.Body, err = fhir.Splice(b, nil); err == nil {
-		w.Index, err = s.Store.Indexer().Index(w.ID, r)
-	}
-	if err != nil && w.Index == nil {
-		s.Log.Error("make an AuditEvent", "error", err)
-		return nil
-	}
-	return w
+	return append(b, `},"role":{"system":"http://terminology.hl7.org/CodeSystem/object-role","code":"4"}}]}`...)
 }
 
 // referenceOf is the resource that a subscriber is part of: App/1 of App/1/0.

@@ -37,7 +37,9 @@ type Service struct {
 	// Base is the base URL of a request, where Config.BaseURL is "".
 	Base   func(r *http.Request) string
 	Rights Rights // nil: everybody may read everything
-	Log    *slog.Logger
+	// Audit keeps the AuditEvents of deliveries.
+	Audit Audit
+	Log   *slog.Logger
 	// Metrics gets the service's figures; nil counts nothing.
 	Metrics prometheus.Registerer
 	// Tracing makes the spans of webhooks; nil makes none.

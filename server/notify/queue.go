@@ -64,7 +64,7 @@ type finished struct {
 
 const (
 	// perClaim is how many deliveries of a subscriber are taken at a time.
-	perClaim = 16
+	perClaim = 64
 	// flushInterval and flushSize bound how long and how many results wait to be written.
 	flushInterval = 4 * time.Millisecond
 	flushSize     = 400
@@ -628,13 +628,13 @@ func attemptOf(r Result) attempt {
 	return a
 }
 
-// flush writes results, gives subscribers back, and records the deliveries as AuditEvents,
-// in one transaction.
+// flush writes results, gives subscribers back, and keeps AuditEvents of the deliveries, in
+// one transaction. The subscribers do not wait until these are stored.
 func (q *queue) flush(ctx context.Context, batch []finished) error {
 	var p db.FinishDeliveriesParams
 	var back db.ReleaseSubscribersParams
 	back.Holder = q.holder
-	var audits []*store.Write
+	var audits [][]byte
 	for _, f := range batch {
 		if f.delivery == nil {
 			back.Ids, back.Sents = append(back.Ids, f.subscriber), append(back.Sents, f.sent)
@@ -645,9 +645,7 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 			b, _ := json.Marshal([]attempt{attemptOf(f.result)})
 			log, tried = string(b), 1
 			if !f.result.Withheld {
-				if w := q.s.audit(f); w != nil {
-					audits = append(audits, w)
-				}
+				audits = append(audits, auditEvent(f))
 			}
 		}
 		p.Ids = append(p.Ids, pgtype.UUID{Bytes: f.delivery.ID, Valid: true})
@@ -656,7 +654,7 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 		p.RetryMs = append(p.RetryMs, f.retry.Milliseconds())
 		p.Logs = append(p.Logs, log)
 	}
-	return q.s.Store.InTx(ctx, func(t *store.Tx) error {
+	err := q.s.Store.InTx(ctx, func(t *store.Tx) error {
 		d := db.New(t.Conn())
 		if len(p.Ids) > 0 {
 			if err := d.FinishDeliveries(ctx, p); err != nil {
@@ -672,8 +670,12 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 			}
 		}
 		if len(audits) > 0 {
-			return t.Write(ctx, audits)
+			return q.s.Audit.Keep(ctx, t, audits)
 		}
 		return nil
 	})
+	if err == nil && len(audits) > 0 {
+		q.s.Audit.Wake()
+	}
+	return err
 }

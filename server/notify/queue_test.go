@@ -162,7 +162,9 @@ func TestQueueDoesNotBloat(t *testing.T) {
 	if rows > perHour {
 		t.Errorf("%d deliveries are kept, want those of the last hour, %d", rows, perHour)
 	}
-	if largest > early+early/2 {
+	// Without reuse they would be eight times as large. Others of the same PostgreSQL may hold
+	// a vacuum back for a while.
+	if largest > 3*early {
 		t.Errorf("the tables have grown to %d bytes, after three hours they had %d", largest, early)
 	}
 }

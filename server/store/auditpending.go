@@ -71,6 +71,11 @@ func eventsOf(ctx context.Context, ws []*Write, json func(i int) []byte) ([]byte
 	return make(told)
 }
 
+// KeepAudit keeps groups of events with the transaction, as WithAudit does.
+func (t *Tx) KeepAudit(ctx context.Context, groups [][]byte) error {
+	return translate(db.New(t.tx).InsertAuditOfWrites(ctx, groups))
+}
+
 // takenAudit is how many rows of audit_of_write are made AuditEvents in one transaction.
 const takenAudit = 128
 

@@ -49,7 +49,7 @@ const (
 	// beside steady writes each would find a few changes, and cost as much as a write.
 	// A reader that was stopped by a transaction which is still running looks again
 	// after it, since nobody tells when that ends without a change.
-	lookInterval = 20 * time.Millisecond
+	lookInterval = 10 * time.Millisecond
 	// readerLease is how long a server has a named reader after its last sign of life.
 	readerLease = 10 * time.Second
 	// moveInterval is the longest that a named reader is ahead of its stored position
