@@ -117,8 +117,10 @@ func (p *Part) cancelJob(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	cancelled, err := source.Cancel(r.Context(), job.ID)
-	if err == nil && !cancelled {
-		err = outcome.New(outcome.CodeConflict, "job %s has ended already: it is %s", job.ID, job.State)
+	if err == nil && !cancelled { // perhaps since it was looked for
+		if job, _, err = p.job(r.Context(), job.ID); err == nil {
+			err = outcome.New(outcome.CodeConflict, "job %s has ended already: it is %s", job.ID, job.State)
+		}
 	}
 	p.changed(w, r, err, "job "+job.ID, "cancelled")
 	if err == nil {

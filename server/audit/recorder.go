@@ -194,17 +194,12 @@ type keptEvent struct {
 // Keep keeps with a transaction AuditEvents that raise no event. Wake, once it is committed,
 // has them stored soon.
 func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error {
-	var groups [][]byte
-	for some := range slices.Chunk(bodies, group) {
-		list := make([]keptEvent, len(some))
-		for i, body := range some {
-			list[i] = keptEvent{Body: body, Silent: true}
-		}
-		text, err := json.Marshal(list)
-		if err != nil {
+	groups := make([][]byte, len(bodies))
+	for i, body := range bodies {
+		var err error
+		if groups[i], err = json.Marshal([]keptEvent{{Body: body, Silent: true}}); err != nil {
 			return err
 		}
-		groups = append(groups, text)
 	}
 	return t.KeepAudit(ctx, groups)
 }

@@ -76,8 +76,9 @@ func (t *Tx) KeepAudit(ctx context.Context, groups [][]byte) error {
 	return translate(db.New(t.tx).InsertAuditOfWrites(ctx, groups))
 }
 
-// takenAudit is how many rows of audit_of_write are made AuditEvents in one transaction.
-const takenAudit = 128
+// takenAudit is how many rows of audit_of_write are made AuditEvents in one transaction. It
+// is short: readers of the change log wait until it ends.
+const takenAudit = 64
 
 // WriteAuditOfWrites takes events that were committed with writes of any server, and
 // stores what write makes of each row of them, in one transaction. found is false where

@@ -269,10 +269,10 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 }
 
 // recentChanges are what the readers of a server have read last: they read the same,
-// soon one after the other.
+// soon one after the other. It is a part of the change log without a gap.
 type recentChanges struct {
-	pieces []piece
-	count  int // of changes
+	begin   ChangePosition // before the first
+	changes []Change
 
 	// The last look that found nothing.
 	noneAfter ChangePosition
@@ -280,31 +280,37 @@ type recentChanges struct {
 	noneHeld  bool
 }
 
-// piece is a part of the change log without a gap.
-type piece struct {
-	after   ChangePosition
-	changes []Change
-}
-
 // keptChanges bounds recentChanges.
 const keptChanges = 4096
 
 // after returns changes that follow a position, none where they are not known.
 func (r *recentChanges) after(p ChangePosition, count int) []Change {
-	for _, c := range slices.Backward(r.pieces) {
-		if p.Compare(c.after) < 0 || p.Compare(c.changes[len(c.changes)-1].Position) >= 0 {
-			continue
-		}
-		next := sort.Search(len(c.changes), func(i int) bool { return c.changes[i].Position.Compare(p) > 0 })
-		return c.changes[next:min(next+count, len(c.changes))]
+	if p.Compare(r.begin) < 0 {
+		return nil
 	}
-	return nil
+	next := sort.Search(len(r.changes), func(i int) bool { return r.changes[i].Position.Compare(p) > 0 })
+	end := min(next+count, len(r.changes))
+	return r.changes[next:end:end]
 }
 
-func (r *recentChanges) add(p piece) {
-	r.pieces = append(r.pieces, p)
-	for r.count += len(p.changes); r.count > keptChanges && len(r.pieces) > 1; r.pieces = slices.Delete(r.pieces, 0, 1) {
-		r.count -= len(r.pieces[0].changes)
+// add adds what follows a position. What is older than the rest is not kept.
+func (r *recentChanges) add(after ChangePosition, changes []Change) {
+	end := r.begin
+	if n := len(r.changes); n > 0 {
+		end = r.changes[n-1].Position
+	}
+	switch c := after.Compare(end); {
+	case c < 0:
+		return
+	case c > 0:
+		r.begin, r.changes = after, nil
+	}
+	r.changes = append(r.changes, changes...)
+	if more := len(r.changes) - keptChanges; more > 0 {
+		more += keptChanges / 2 // not each time
+		more = min(more, len(r.changes))
+		r.begin = r.changes[more-1].Position
+		r.changes = slices.Clone(r.changes[more:])
 	}
 }
 
@@ -345,7 +351,7 @@ func (f *Feed) look(ctx context.Context, after ChangePosition, count int) (chang
 		r.noneAfter, r.noneAt, r.noneHeld = after, began, held
 		return nil, held, nil
 	}
-	r.add(piece{after, changes})
+	r.add(after, changes)
 	return changes, false, nil
 }
 

@@ -104,8 +104,16 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 // CancelReindexJob ends a job where it is; what it was for stays not indexed, and
 // searches go on to warn of it. It reports whether there was such a job under way.
 func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
-	n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
-	return n > 0, translate(err)
+	for attempt := 1; ; attempt++ {
+		n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
+		// Who works on a chunk of the job takes the same rows in another order.
+		if err == nil || attempt == maxAttempts || !retryable(err) {
+			return n > 0, translate(err)
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return false, err
+		}
+	}
 }
 
 // Reindex does the next step of any job: it ends what has no chunk left, works on
