@@ -35,12 +35,11 @@ type admission struct {
 	dear *line
 }
 
-// line lets some in at a time: the first of those that go first, else the first of the
-// others.
+// line lets some in at a time, in the order of arrival.
 type line struct {
-	mu             sync.Mutex
-	room           int
-	first, waiting []chan struct{} // a closed one has been let in
+	mu      sync.Mutex
+	room    int
+	waiting []chan struct{} // a closed one has been let in
 }
 
 // try goes in where there is room.
@@ -60,16 +59,13 @@ type needless func() (yes bool, again <-chan struct{})
 
 // enter waits until it is let in, or gives up: with the error of ctx, or without one where
 // it is needless, which may be nil.
-func (l *line) enter(ctx context.Context, first bool, needless needless) (in bool, err error) {
+func (l *line) enter(ctx context.Context, needless needless) (in bool, err error) {
 	if l.try() {
 		return true, nil
 	}
-	place, queue := make(chan struct{}), &l.waiting
-	if first {
-		queue = &l.first
-	}
+	place := make(chan struct{})
 	l.mu.Lock()
-	*queue = append(*queue, place)
+	l.waiting = append(l.waiting, place)
 	if l.room > 0 {
 		l.room--
 		l.let()
@@ -94,9 +90,9 @@ func (l *line) enter(ctx context.Context, first bool, needless needless) (in boo
 		break
 	}
 	l.mu.Lock()
-	i := slices.Index(*queue, place)
+	i := slices.Index(l.waiting, place)
 	if i >= 0 {
-		*queue = slices.Delete(*queue, i, i+1)
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
 	if i < 0 { // it was let in meanwhile
@@ -114,16 +110,12 @@ func (l *line) leave() {
 
 // let lets the next one in; mu is held.
 func (l *line) let() {
-	queue := &l.first
-	if len(*queue) == 0 {
-		queue = &l.waiting
-	}
-	if len(*queue) == 0 {
+	if len(l.waiting) == 0 {
 		l.room++
 		return
 	}
-	close((*queue)[0])
-	*queue = slices.Delete(*queue, 0, 1)
+	close(l.waiting[0])
+	l.waiting = slices.Delete(l.waiting, 0, 1)
 }
 
 // shortFor is how long a search counts among the short ones. One that takes longer makes
@@ -190,7 +182,7 @@ func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
 // HoldDear takes a place of a dear search.
 func (s *Searcher) HoldDear(ctx context.Context) (release func(), err error) {
 	l := &connection{s: s}
-	_, err = l.becomeDear(ctx, false, nil)
+	_, err = l.becomeDear(ctx, nil)
 	return l.close, err
 }
 
@@ -205,15 +197,15 @@ func (l *connection) release() {
 
 // becomeDear moves the search to the line of the dear ones; waited is true where others
 // were before it, and it is not dear where needless has said so. It gives the connection
-// back while it waits. What makes the others cheap goes first.
-func (l *connection) becomeDear(ctx context.Context, first bool, needless needless) (waited bool, err error) {
+// back while it waits.
+func (l *connection) becomeDear(ctx context.Context, needless needless) (waited bool, err error) {
 	if l.dear {
 		return false, nil
 	}
 	if line := l.s.admission.dear; !line.try() {
 		waited = true
 		l.release()
-		if in, err := line.enter(ctx, first, needless); !in {
+		if in, err := line.enter(ctx, needless); !in {
 			return true, err
 		}
 	}
@@ -231,7 +223,7 @@ func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
 	if x.private() || x.inSnapshot {
 		return false, nil
 	}
-	return x.connection.becomeDear(ctx, false, nil)
+	return x.connection.becomeDear(ctx, nil)
 }
 
 // becomeDearUnlessFound is becomeDear, but that it returns the page where memory has it
@@ -248,7 +240,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 		return yes, again
 	}
 	for range maxAsked {
-		more, err := x.connection.becomeDear(ctx, false, found)
+		more, err := x.connection.becomeDear(ctx, found)
 		waited = waited || more
 		if err != nil || !more {
 			return nil, waited, err

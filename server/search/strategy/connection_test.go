@@ -9,12 +9,12 @@ import (
 )
 
 // waits enters a line and tells who was let in.
-func waits(l *line, ctx context.Context, name string, first bool, in chan<- string) {
+func waits(l *line, ctx context.Context, name string, in chan<- string) {
 	l.mu.Lock()
-	before := len(l.first) + len(l.waiting)
+	before := len(l.waiting)
 	l.mu.Unlock()
 	go func() {
-		if ok, _ := l.enter(ctx, first, nil); ok {
+		if ok, _ := l.enter(ctx, nil); ok {
 			in <- name
 		} else {
 			in <- name + " gave up"
@@ -22,7 +22,7 @@ func waits(l *line, ctx context.Context, name string, first bool, in chan<- stri
 	}()
 	for {
 		l.mu.Lock()
-		queued := len(l.first) + len(l.waiting)
+		queued := len(l.waiting)
 		l.mu.Unlock()
 		if queued > before {
 			return
@@ -37,10 +37,10 @@ func TestLine(t *testing.T) {
 	}
 	in := make(chan string)
 	ctx, cancel := context.WithCancel(t.Context())
-	waits(l, t.Context(), "a", false, in)
-	waits(l, ctx, "b", false, in)
-	waits(l, t.Context(), "c", false, in)
-	waits(l, t.Context(), "d", true, in)
+	waits(l, t.Context(), "a", in)
+	waits(l, ctx, "b", in)
+	waits(l, t.Context(), "c", in)
+	waits(l, t.Context(), "d", in)
 	cancel()
 	got := []string{<-in}
 	for range 3 {
@@ -48,7 +48,7 @@ func TestLine(t *testing.T) {
 		got = append(got, <-in)
 	}
 	l.leave()
-	if want := []string{"b gave up", "d", "a", "c"}; !slices.Equal(got, want) {
+	if want := []string{"b gave up", "a", "c", "d"}; !slices.Equal(got, want) {
 		t.Errorf("let in %v, want %v", got, want)
 	}
 	if !l.try() || l.try() {
@@ -63,7 +63,7 @@ func TestLineKeepsItsRoom(t *testing.T) {
 	var working sync.WaitGroup
 	var mu sync.Mutex
 	inside := 0
-	for i := range 8 {
+	for range 8 {
 		working.Go(func() {
 			for n := range 500 {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -71,7 +71,7 @@ func TestLineKeepsItsRoom(t *testing.T) {
 					go cancel()
 				}
 				needless := func() (bool, <-chan struct{}) { return n%7 == 0, nil }
-				if ok, _ := l.enter(ctx, i%2 == 0, needless); ok {
+				if ok, _ := l.enter(ctx, needless); ok {
 					mu.Lock()
 					if inside++; inside > room {
 						t.Error("more are inside than there is room for")
@@ -88,8 +88,8 @@ func TestLineKeepsItsRoom(t *testing.T) {
 		})
 	}
 	working.Wait()
-	if l.room != room || len(l.first)+len(l.waiting) > 0 {
-		t.Errorf("room for %d, %d wait", l.room, len(l.first)+len(l.waiting))
+	if l.room != room || len(l.waiting) > 0 {
+		t.Errorf("room for %d, %d wait", l.room, len(l.waiting))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestLineIsLeft(t *testing.T) {
 	news, asked, left := make(chan struct{}), make(chan struct{}, 2), make(chan bool)
 	go func() {
 		known := false
-		in, err := l.enter(t.Context(), false, func() (bool, <-chan struct{}) {
+		in, err := l.enter(t.Context(), func() (bool, <-chan struct{}) {
 			asked <- struct{}{}
 			select {
 			case <-news:

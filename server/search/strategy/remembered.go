@@ -335,7 +335,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	defer cancel()
 	l := &connection{s: s}
 	defer l.close()
-	if _, err := l.becomeDear(ctx, true, nil); err != nil {
+	if _, err := l.becomeDear(ctx, nil); err != nil {
 		return err
 	}
 	conn, err := l.get(ctx)
