@@ -188,8 +188,9 @@ RETURNING events;
 INSERT INTO audit_of_write (events)
 SELECT unnest(@events::bytea[]);
 
--- name: AnyAuditOfWrites :one
-SELECT EXISTS (SELECT FROM audit_of_write);
+-- LastAuditOfWrites is 0 where there is none.
+-- name: LastAuditOfWrites :one
+SELECT coalesce(max(a.id), 0)::bigint FROM audit_of_write a;
 
 -- Rows that another server is making AuditEvents of are passed over.
 -- name: TakeAuditOfWrites :many
@@ -203,12 +204,14 @@ WHERE id IN (
 )
 RETURNING id, events;
 
--- As TakeAuditOfWrites, but what another server is making AuditEvents of is waited for.
+-- As TakeAuditOfWrites, up to a row, but what another server is making AuditEvents of is
+-- waited for.
 -- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
 WHERE id IN (
     SELECT a.id
     FROM audit_of_write a
+    WHERE a.id <= @last
     ORDER BY a.id
     LIMIT @count
     FOR UPDATE

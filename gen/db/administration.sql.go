@@ -126,32 +126,28 @@ func (q *Queries) AddSearchShapes(ctx context.Context, arg AddSearchShapesParams
 	return err
 }
 
-const AnyAuditOfWrites = `-- name: AnyAuditOfWrites :one
-SELECT EXISTS (SELECT FROM audit_of_write)
-`
-
-func (q *Queries) AnyAuditOfWrites(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, AnyAuditOfWrites)
-	var exists bool
-	err := row.Scan(&exists)
-	return exists, err
-}
-
 const AwaitAuditOfWrites = `-- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
 WHERE id IN (
     SELECT a.id
     FROM audit_of_write a
+    WHERE a.id <= $1
     ORDER BY a.id
-    LIMIT $1
+    LIMIT $2
     FOR UPDATE
 )
 RETURNING id, events
 `
 
-// As TakeAuditOfWrites, but what another server is making AuditEvents of is waited for.
-func (q *Queries) AwaitAuditOfWrites(ctx context.Context, count int32) ([]AuditOfWrite, error) {
-	rows, err := q.db.Query(ctx, AwaitAuditOfWrites, count)
+type AwaitAuditOfWritesParams struct {
+	Last  int64
+	Count int32
+}
+
+// As TakeAuditOfWrites, up to a row, but what another server is making AuditEvents of is
+// waited for.
+func (q *Queries) AwaitAuditOfWrites(ctx context.Context, arg AwaitAuditOfWritesParams) ([]AuditOfWrite, error) {
+	rows, err := q.db.Query(ctx, AwaitAuditOfWrites, arg.Last, arg.Count)
 	if err != nil {
 		return nil, err
 	}
@@ -402,6 +398,18 @@ SELECT unnest($1::bytea[])
 func (q *Queries) InsertAuditPending(ctx context.Context, groups [][]byte) error {
 	_, err := q.db.Exec(ctx, InsertAuditPending, groups)
 	return err
+}
+
+const LastAuditOfWrites = `-- name: LastAuditOfWrites :one
+SELECT coalesce(max(a.id), 0)::bigint FROM audit_of_write a
+`
+
+// LastAuditOfWrites is 0 where there is none.
+func (q *Queries) LastAuditOfWrites(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, LastAuditOfWrites)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const PutIndexSuggestion = `-- name: PutIndexSuggestion :exec

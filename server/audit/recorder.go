@@ -243,7 +243,7 @@ func (a *Recorder) makeKept() {
 
 // makeSome makes AuditEvents of some of what was kept, those of writes first.
 func (a *Recorder) makeSome(ctx context.Context) (found bool, err error) {
-	if found, err = a.Store.WriteAuditOfWrites(ctx, false, a.writes); found || err != nil {
+	if found, err = a.Store.WriteAuditOfWrites(ctx, a.writes); found || err != nil {
 		return found, err
 	}
 	return a.Store.WriteAuditPending(ctx, a.writes)
@@ -455,17 +455,11 @@ func (a *Recorder) count(n int) {
 func (a *Recorder) Settle(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, settling)
 	defer cancel()
-	for {
-		found, err := a.Store.WriteAuditOfWrites(bounded, true, a.writes)
-		switch {
-		case err != nil && ctx.Err() == nil && bounded.Err() != nil:
-			return outcome.Unavailable("AuditEvents of the latest writes are still being made: try again in a moment")
-		case err != nil:
-			return err
-		case !found:
-			return nil
-		}
+	err := a.Store.SettleAuditOfWrites(bounded, a.writes)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return outcome.Unavailable("AuditEvents of the latest writes are still being made: try again in a moment")
 	}
+	return err
 }
 
 // patientReference is in every resource that names a patient.

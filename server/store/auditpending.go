@@ -82,19 +82,32 @@ const takenAudit = 64
 
 // WriteAuditOfWrites takes events that were committed with writes of any server, and
 // stores what write makes of each row of them, in one transaction. found is false where
-// there are none; those that another server has taken are waited for with wait, else
-// passed over.
-func (s *Store) WriteAuditOfWrites(ctx context.Context, wait bool, write func(events []byte) []*Write) (found bool, err error) {
-	if found, err = db.New(s.side).AnyAuditOfWrites(ctx); err != nil || !found {
+// there are none that no other server has taken.
+func (s *Store) WriteAuditOfWrites(ctx context.Context, write func(events []byte) []*Write) (found bool, err error) {
+	last, err := db.New(s.side).LastAuditOfWrites(ctx)
+	if err != nil || last == 0 {
 		return false, translate(err)
 	}
+	return s.writeAudit(ctx, write, func(q *db.Queries) ([]db.AuditOfWrite, error) { return q.TakeAuditOfWrites(ctx, takenAudit) })
+}
+
+// SettleAuditOfWrites is WriteAuditOfWrites of all events that were committed before it was
+// called, and waits for those that other servers have taken. What is written meanwhile does
+// not hold it up.
+func (s *Store) SettleAuditOfWrites(ctx context.Context, write func(events []byte) []*Write) error {
+	last, err := db.New(s.side).LastAuditOfWrites(ctx)
+	for found := last > 0; found && err == nil; {
+		found, err = s.writeAudit(ctx, write, func(q *db.Queries) ([]db.AuditOfWrite, error) {
+			return q.AwaitAuditOfWrites(ctx, db.AwaitAuditOfWritesParams{Last: last, Count: takenAudit})
+		})
+	}
+	return translate(err)
+}
+
+// writeAudit stores what write makes of rows that take takes, in one transaction.
+func (s *Store) writeAudit(ctx context.Context, write func(events []byte) []*Write, take func(q *db.Queries) ([]db.AuditOfWrite, error)) (found bool, err error) {
 	err = s.InTx(ctx, func(t *Tx) error {
-		q := db.New(t.tx)
-		take := q.TakeAuditOfWrites
-		if wait {
-			take = q.AwaitAuditOfWrites
-		}
-		rows, err := take(ctx, takenAudit)
+		rows, err := take(db.New(t.tx))
 		if err != nil {
 			return err
 		}
