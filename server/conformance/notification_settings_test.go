@@ -141,7 +141,7 @@ func TestNotificationKeysAtRunTime(t *testing.T) {
 	t.Run("websocket.max_connections", func(t *testing.T) {
 		a.in(t).set("config/notifications/websocket.max_connections", `{"value":0}`)
 		soon(t, "503", func() bool { _, status := b.in(t).dial(); return status == 503 })
-		a.in(t).set("config/notifications/websocket.max_connections", `{"value":10}`)
+		a.in(t).set("config/notifications/websocket.max_connections", `{"value":1000}`)
 	})
 	t.Run("sse.max_connections", func(t *testing.T) {
 		a.in(t).set("config/notifications/sse.max_connections", `{"value":0}`)
@@ -150,7 +150,7 @@ func TestNotificationKeysAtRunTime(t *testing.T) {
 			defer e.close()
 			return e.resp.StatusCode == 503 && e.resp.Header.Get("Retry-After") != ""
 		})
-		a.in(t).set("config/notifications/sse.max_connections", `{"value":10}`)
+		a.in(t).set("config/notifications/sse.max_connections", `{"value":1000}`)
 	})
 	t.Run("sse.heartbeat_interval_seconds", func(t *testing.T) {
 		soon(t, "a stream", func() bool {
@@ -199,12 +199,15 @@ func TestNotificationKeysAtRunTime(t *testing.T) {
 	})
 	t.Run("webhook.max_retries and signing_secret", func(t *testing.T) {
 		a, b := a.in(t), b.in(t)
-		a.set("config/notifications/webhook.signing_secret", `{"value":"later"}`)
 		a.set("config/notifications/webhook.max_retries", `{"value":1}`)
-		time.Sleep(time.Second) // the promise: within a second
-		failing := newReceiver(t)
-		id := b.subscribe(subscription("Patient?", failing.url))
-		checkSignature(t, failing.any(), []byte("later"))
+		a.set("config/notifications/webhook.signing_secret", `{"value":"later"}`)
+		var failing *receiver
+		var id string
+		soon(t, "a handshake signed with the new secret", func() bool {
+			failing = newReceiver(t)
+			id = b.subscribe(subscription("Patient?", failing.url))
+			return signed(failing.any(), []byte("later"))
+		})
 		failing.says(func(_ delivery, w http.ResponseWriter) { w.WriteHeader(500) })
 		a.do("POST", "/Patient", patient("once")).want(201)
 		failing.next()

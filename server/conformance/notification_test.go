@@ -213,17 +213,22 @@ func TestWebhookDelivers(t *testing.T) {
 // checkSignature checks both signatures.
 func checkSignature(t *testing.T, d delivery, key []byte) {
 	t.Helper()
-	mac := hmac.New(sha256.New, key)
-	mac.Write(d.body)
-	if got, want := d.header.Get("X-Signature"), "sha256="+hex.EncodeToString(mac.Sum(nil)); got != want {
-		t.Errorf("X-Signature %q, want %q", got, want)
+	if !signed(d, key) {
+		t.Errorf("X-Signature %q is not of this key", d.header.Get("X-Signature"))
 	}
-	mac = hmac.New(sha256.New, key)
+	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(d.header.Get("Webhook-Id") + "." + d.header.Get("Webhook-Timestamp") + "."))
 	mac.Write(d.body)
 	if got, want := d.header.Get("Webhook-Signature"), "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)); !slices.Contains(strings.Fields(got), want) {
 		t.Errorf("webhook-signature %q, want %q", got, want)
 	}
+}
+
+// signed tells whether X-Signature is the signature of d's body with key.
+func signed(d delivery, key []byte) bool {
+	mac := hmac.New(sha256.New, key)
+	mac.Write(d.body)
+	return d.header.Get("X-Signature") == "sha256="+hex.EncodeToString(mac.Sum(nil))
 }
 
 // Contract, Notifications 2 and 4: what is refused when a Subscription is written.
