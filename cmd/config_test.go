@@ -153,6 +153,8 @@ func TestConfigCheck(t *testing.T) {
 		{flags: "--listen 0.0.0.0:8080", want: []string{"server.listen"}},
 		{flags: "--listen example", want: []string{"server.listen"}},
 		{flags: "--listen 127.0.0.1:0 --base-url example.org", want: []string{`server.base_url is "example.org"`}},
+		{flags: "--listen 127.0.0.1:0 --base-url https://example.org/fhir?a=b", want: []string{`server.base_url is "https://example.org/fhir?a=b": expected a URL without a query and a fragment`}},
+		{flags: "--listen 127.0.0.1:0 --base-url https://example.org/fhir#a", want: []string{`server.base_url is "https://example.org/fhir#a": expected a URL without`}},
 		{flags: "--listen 127.0.0.1:0 --database-url mysql://kiln:hidden@db/kiln", want: []string{`database.url is "mysql://kiln:xxxxx@db/kiln": expected a URL that starts with postgres://`}},
 		{flags: "--listen 127.0.0.1:0 --database-url postgres://kiln@127.0.0.1:1/kiln", want: []string{"connection: the database at 127.0.0.1:1 cannot be reached"}},
 		{flags: "--listen " + busy, want: []string{"port: another program listens on " + busy, "--listen"}},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -33,8 +34,28 @@ func root() *cobra.Command {
 			sub.Args, sub.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
 	}
+	c.SetHelpCommand(helpCommand())
 	addExamples(c)
 	return c
+}
+
+// helpCommand is help of the command that its arguments name; cobra's own ends well for
+// one that there is not.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(c *cobra.Command, args []string) error {
+			about, rest, err := c.Root().Find(args)
+			if err == nil && len(rest) > 0 {
+				err = fmt.Errorf("unknown command %q for %q", rest[0], about.CommandPath())
+			}
+			if err != nil {
+				return err
+			}
+			return about.Help()
+		},
+	}
 }
 
 // addShared gives a command of the top level, and those below it, the flags that it

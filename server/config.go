@@ -145,8 +145,8 @@ func (c Config) Check() error {
 	if c.Search.DefaultCount > c.Search.MaxCount {
 		p.add("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)
 	}
-	p.webURL("server.base_url", c.Server.BaseURL)
-	p.webURL("terminology.server_url", c.Terminology.ServerURL)
+	p.baseURL("server.base_url", c.Server.BaseURL)
+	p.baseURL("terminology.server_url", c.Terminology.ServerURL)
 	p.databaseURL("database.url", c.Database.URL)
 	if c.Database.URL == "" && c.Database.DataDir == "" {
 		p.add("database.url and database.data_dir are both empty: one of them says where the data is")

@@ -38,6 +38,15 @@ func (p *problems) atLeast(key string, value, least int64) {
 	}
 }
 
+// baseURL accepts "" and absolute http and https URLs that paths can be added to.
+func (p *problems) baseURL(key, value string) {
+	if strings.ContainsAny(value, "?#") {
+		p.add("%s is %q: expected a URL without a query and a fragment, as paths are added to it", key, masked(value))
+		return
+	}
+	p.webURL(key, value)
+}
+
 // webURL accepts "" and absolute http and https URLs.
 func (p *problems) webURL(key, value string) {
 	if value == "" {

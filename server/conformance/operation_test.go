@@ -46,6 +46,9 @@ func TestEverything(t *testing.T) {
 		}
 		s.get("/Patient/p1/$everything?_type=Patent").issue(400, "invalid", "Patent")
 		s.get("/Patient/p1/$everything?bogus=1").issue(400, "invalid", "bogus")
+		if a := s.get("/Patient/$everything").issue(404, "not-supported", "there is no operation $everything on the type Patient; there are "); strings.Count(string(a.body), "$everything") > 1 {
+			t.Errorf("operations of a resource are among those of the type: %s", a.body)
+		}
 	})
 	t.Run("_type of what is only referred to", func(t *testing.T) {
 		a := s.in(t).get("/Patient/p1/$everything?_type=Practitioner").want(200)

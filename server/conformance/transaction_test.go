@@ -346,6 +346,10 @@ func TestBatch(t *testing.T) {
 	}
 	s.get("/Patient?active=true").want(200).equal("total", "1")
 
+	t.Run("a transaction reads the CapabilityStatement", func(t *testing.T) {
+		s.in(t).post("/", bundle("transaction", entry("GET", "metadata", "", ""), entry("POST", "Patient", "", `{"resourceType":"Patient"}`))).want(200).
+			equal("entry.0.resource.resourceType", "CapabilityStatement").equal("entry.1.response.status", "201 Created")
+	})
 	t.Run("a hundred writes, all counted", func(t *testing.T) {
 		s := s.in(t)
 		var entries []string

@@ -46,6 +46,12 @@ func TestUpdate(t *testing.T) {
 		s.put("/Patient/absent", patient("absent", "C"), "If-Match", `*`).issue(412, "conflict", "absent")
 		s.put("/Patient/m", patient("m", "D"), "If-Match", `*`).want(200).equal("meta.versionId", "3")
 		s.get("/Patient/absent").want(404)
+		// Of a list one has to match: RFC 9110 §13.1.1.
+		s.put("/Patient/m", patient("m", "E"), "If-Match", `W/"1", W/"2"`).issue(409, "conflict", "version 1 or version 2")
+		s.put("/Patient/m", patient("m", "E"), "If-Match", `W/"1", W/"3"`).want(200).equal("meta.versionId", "4")
+		s.do("PATCH", "/Patient/m", `[]`, "If-Match", `"9" , "4"`, "Content-Type", "application/json-patch+json").want(200)
+		s.do("DELETE", "/Patient/m", "", "If-Match", `W/"8", W/"9"`).issue(409, "conflict")
+		s.do("DELETE", "/Patient/m", "", "If-Match", `W/"5", W/"9"`).want(204)
 	})
 	t.Run("If-None-Match: * creates only (http.html#concurrency)", func(t *testing.T) {
 		s := s.in(t)

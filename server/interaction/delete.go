@@ -29,12 +29,8 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if p.IfMatch != "" && p.IfMatch != "*" {
-		n, err := ParseETag(p.IfMatch)
-		if err != nil {
-			return Response{}, err
-		}
-		w.IfMatch = n
+	if err := ifMatch(w, p.IfMatch); err != nil {
+		return Response{}, err
 	}
 	if p.ID == "" {
 		return s.deleteByCriteria(ctx, p, w)

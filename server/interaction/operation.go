@@ -59,7 +59,7 @@ func (s *Service) operations() Operations {
 // affects reports whether the operation of a Bundle entry changes something.
 func (s *Service) affects(t target) bool {
 	o := s.operations()
-	return o != nil && o.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
+	return o != nil && t.operation != "metadata" && o.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
 }
 
 // Operation runs a $operation. One that there is not is not-supported, 404; one

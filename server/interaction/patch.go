@@ -40,12 +40,8 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if p.IfMatch != "" && p.IfMatch != "*" {
-		n, err := ParseETag(p.IfMatch)
-		if err != nil {
-			return Response{}, err
-		}
-		w.IfMatch = n
+	if err := ifMatch(w, p.IfMatch); err != nil {
+		return Response{}, err
 	}
 	var err error
 	if w.Modify, err = s.modify(ctx, p.ResourceType, p.ContentType, p.Patch); err != nil {

@@ -174,12 +174,10 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	default:
 		return nil
 	}
-	if j.method != "PUT" && q.IfMatch.Text != "" && q.IfMatch.Text != "*" {
-		n, err := ParseETag(q.IfMatch.Text)
-		if err != nil {
+	if j.method != "PUT" {
+		if err := ifMatch(j.w, q.IfMatch.Text); err != nil {
 			return err
 		}
-		j.w.IfMatch = n
 	}
 	err := s.may(ctx, kind, j.to.typ, j.to.id)
 	if j.method == "PUT" {
@@ -432,8 +430,8 @@ func (t *plan) versions() map[string]int {
 			versions[j.target()] = j.existing.VersionID
 		case j.method == "POST":
 			versions[j.target()] = 1
-		case j.method == "PUT" && j.w.IfMatch > 0:
-			versions[j.target()] = j.w.IfMatch + 1
+		case j.method == "PUT" && len(j.w.IfMatch) == 1 && j.w.IfMatch[0] > 0:
+			versions[j.target()] = j.w.IfMatch[0] + 1
 		}
 	}
 	return versions

@@ -16,7 +16,7 @@ type UpdateParams struct {
 	// Criteria is the search of a conditional update, without `?`.
 	Criteria string
 	Body     []byte // must not change until Update returns
-	// IfMatch is the header: the version that must be current; "" for any.
+	// IfMatch is the header: the versions of which one must be current; "" for any.
 	IfMatch string
 	// IfNoneMatch is the header: `*`, the resource must not exist, or entity tags
 	// of which none may be the current version's; "" for no condition.
@@ -83,25 +83,34 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
 	w.MustExist = s.now().RefuseUpdateCreate
 	var err error
-	if w.IfNoneMatch, w.NotVersions, err = noneMatch(ifNoneMatch); err != nil {
+	if w.IfNoneMatch, w.NotVersions, err = entityTags(ifNoneMatch); err != nil {
 		return err
 	}
-	switch ifMatch {
-	case "":
-		return nil
-	case "*":
+	any, versions, err := entityTags(ifMatch)
+	if err != nil {
+		return err
+	}
+	if any {
 		w.MustExist = true
 		return nil
 	}
-	n, err := ParseETag(ifMatch)
-	w.IfMatch = n
+	w.IfMatch = versions
+	return nil
+}
+
+// ifMatch reads the If-Match of a write that creates nothing into w.
+func ifMatch(w *store.Write, header string) error {
+	any, versions, err := entityTags(header)
+	if !any {
+		w.IfMatch = versions
+	}
 	return err
 }
 
-// noneMatch reads the If-None-Match of a write: any says that nothing may exist,
-// versions are those that must not be current. What is no entity tag is invalid; a
-// tag that this server has given to nothing matches nothing. RFC 9110 §13.1.2.
-func noneMatch(header string) (any bool, versions []int, err error) {
+// entityTags reads an If-Match, or the If-None-Match of a write: the versions that it
+// lists, or any for *. What is no entity tag is invalid; a tag that this server has given
+// to nothing is NoVersion. RFC 9110 §13.1.1, §13.1.2.
+func entityTags(header string) (any bool, versions []int, err error) {
 	if header == "" {
 		return false, nil, nil
 	}

@@ -255,7 +255,10 @@ func (s *Set) writeItems(ctx context.Context, tx *store.Tx, items []*packageItem
 		if it.action == "unchanged" {
 			continue
 		}
-		it.w = &store.Write{Method: fhir.PUT, ResourceType: it.file.Type, ID: it.id, IfMatch: it.version, IfNoneMatch: it.version == 0}
+		it.w = &store.Write{Method: fhir.PUT, ResourceType: it.file.Type, ID: it.id, IfNoneMatch: it.version == 0}
+		if it.version != 0 {
+			it.w.IfMatch = []int{it.version}
+		}
 		if err := s.Draft(it.w, it.resource, nil); err != nil {
 			return inFile(it.file, err)
 		}

@@ -206,7 +206,7 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 	return e.Operation.Run(ctx, p, in)
 }
 
-// unknown says that there is no operation where p calls one.
+// unknown says that there is no operation where p calls one, and which there are.
 func (s *Set) unknown(p Request) error {
 	where := "here"
 	switch {
@@ -215,14 +215,17 @@ func (s *Set) unknown(p Request) error {
 	case p.ResourceType != "":
 		where = "on a resource of type " + p.ResourceType
 	}
+	now := s.current.Load()
 	var near []string
-	for _, o := range s.Listed(p.ResourceType) {
-		near = append(near, "$"+o.Name)
+	for _, name := range now.names {
+		if slices.ContainsFunc(now.byName[name], func(e *entry) bool { return e.on(p) }) {
+			near = append(near, name)
+		}
 	}
 	if len(near) == 0 {
 		return outcome.NotSupported("there is no operation %s %s", outcome.Clip(p.Name), where)
 	}
-	return outcome.NotSupported("there is no operation %s %s; %s", outcome.Clip(p.Name), where, "there are "+strings.Join(near, ", "))
+	return outcome.NotSupported("there is no operation %s %s; there are %s", outcome.Clip(p.Name), where, strings.Join(near, ", "))
 }
 
 // parametersResponse answers with a Parameters resource.

@@ -69,8 +69,17 @@ func checkJSON(i int, op jsonpatch.Operation) error {
 	default:
 		return outcome.Invalid("operation %d is %q: expected add, remove, replace, move, copy or test", i, clip(kind))
 	}
-	if path, err := op.Path(); err != nil || path != "" && !strings.HasPrefix(path, "/") {
+	path, err := op.Path()
+	if err != nil || path != "" && !strings.HasPrefix(path, "/") {
 		return outcome.Invalid("operation %d (%s) has no path, or one that is not a JSON Pointer", i, kind)
+	}
+	from, _ := op.From() // "" where there is none
+	for _, pointer := range []string{path, from} {
+		for step := range strings.SplitSeq(pointer, "/") {
+			if len(step) > 1 && step[0] == '0' && strings.Trim(step, "0123456789") == "" {
+				return outcome.Invalid("operation %d (%s): %s has leading zeros, which an index of a JSON Pointer has not", i, kind, clip(pointer))
+			}
+		}
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"kiln/gen/db"
@@ -39,7 +41,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		return outcome.Precondition(outcome.CodeDuplicate, "%s/%s exists, and If-None-Match asks that it does not", w.ResourceType, w.ID)
 	case slices.Contains(w.NotVersions, int(r.Version)):
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s is at version %d, and If-None-Match asks that it is not", w.ResourceType, w.ID, r.Version)
-	case w.IfMatch != 0 && w.IfMatch != int(r.Version):
+	case len(w.IfMatch) > 0 && !slices.Contains(w.IfMatch, int(r.Version)):
 		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for %s", w.ResourceType, w.ID, r.Version, asked(w.IfMatch))
 	}
 	body := w.Body
@@ -65,12 +67,15 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	return nil
 }
 
-// asked is the version of an If-Match in words.
-func asked(version int) string {
-	if version < 0 {
-		return "a version that there never was"
+// asked are the versions of an If-Match in words.
+func asked(versions []int) string {
+	words := make([]string, len(versions))
+	for i, v := range versions {
+		if words[i] = "version " + strconv.Itoa(v); v < 0 {
+			words[i] = "a version that there never was"
+		}
 	}
-	return fmt.Sprintf("version %d", version)
+	return strings.Join(words, " or ")
 }
 
 // decideHidden decides what a write does to a resource that its writer does not see:
@@ -78,7 +83,7 @@ func asked(version int) string {
 func (s *Store) decideHidden(e *entry) error {
 	w := e.w
 	switch {
-	case w.IfMatch != 0:
+	case len(w.IfMatch) > 0:
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
 	case w.MustExist || w.Modify != nil:
 		return outcome.NotFound(w.ResourceType, w.ID)
@@ -115,7 +120,7 @@ func (s *Store) decideAbsent(ctx context.Context, q *db.Queries, e *entry, h db.
 		}
 	}
 	switch {
-	case w.IfMatch != 0:
+	case len(w.IfMatch) > 0:
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
 	case (w.MustExist || w.Modify != nil) && h.Version == 0:
 		return outcome.NotFound(w.ResourceType, w.ID)

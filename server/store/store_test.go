@@ -145,7 +145,7 @@ func TestPreconditions(t *testing.T) {
 	write(t, s, put(t, "Patient", "gone", "1"))
 	write(t, s, remove("Patient", "gone"))
 	with := func(w *store.Write, f func(*store.Write)) *store.Write { f(w); return w }
-	match := func(n int) func(*store.Write) { return func(w *store.Write) { w.IfMatch = n } }
+	match := func(n ...int) func(*store.Write) { return func(w *store.Write) { w.IfMatch = n } }
 	must := func(w *store.Write) { w.MustExist = true }
 	none := func(w *store.Write) { w.IfNoneMatch = true }
 	for _, tt := range []struct {
@@ -154,6 +154,7 @@ func TestPreconditions(t *testing.T) {
 		want  int
 	}{
 		{"If-Match of another version", with(put(t, "Patient", "here", "x"), match(7)), 409},
+		{"If-Match of other versions", with(put(t, "Patient", "here", "x"), match(7, 8)), 409},
 		{"If-Match of an absent resource", with(put(t, "Patient", "new", "x"), match(1)), 412},
 		{"If-Match of a deleted resource", with(put(t, "Patient", "gone", "x"), match(2)), 412},
 		{"If-None-Match: * of an existing one", with(put(t, "Patient", "here", "x"), none), 412},
@@ -217,7 +218,7 @@ func TestParallelPutsWithOneIfMatch(t *testing.T) {
 		s := []*store.Store{a, b}[i%2]
 		wg.Go(func() {
 			w := put(t, "Patient", "a", fmt.Sprint(i))
-			w.IfMatch = 1
+			w.IfMatch = []int{1}
 			err := s.Write(context.Background(), w)
 			mu.Lock()
 			defer mu.Unlock()

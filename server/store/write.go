@@ -24,10 +24,10 @@ type Write struct {
 	// Resource is what Index was made of, for Store.Indexer to do it again should
 	// search parameters change meanwhile; nil for DELETE and with Modify.
 	Resource fhir.Resource
-	// IfMatch is the version that must be current, 0 for any, below 0 for one that
+	// IfMatch are the versions of which one must be current, none for any; one below 0
 	// never is. Another one is a conflict, an absent resource a failed precondition
 	// (412).
-	IfMatch int
+	IfMatch []int
 	// IfNoneMatch is `If-None-Match: *`: the resource must not exist, else 412.
 	IfNoneMatch bool
 	// NotVersions are the entity tags of an If-None-Match: none of these versions

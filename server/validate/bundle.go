@@ -75,8 +75,7 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 	case strings.HasPrefix(url, "urn:uuid:") && !fhir.UUIDKind.Valid(url):
 		u.judge("expected urn:uuid: and a UUID in small letters, found %s", url)
 		return
-	case strings.HasPrefix(url, "urn:oid:") && !fhir.OIDKind.Valid(url):
-		u.judge("expected urn:oid: and an OID, found %s", url)
+	case !u.name(url):
 		return
 	}
 	if e.Resource == nil || (b.Type_.Text == "transaction" || b.Type_.Text == "batch") && e.Request != nil && e.Request.Method.Text == "POST" {
@@ -91,6 +90,20 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 	} else if typ := e.Resource.Type().Name; fhirpath.ReferenceType(url) != "" && u.v.plans.model.Resources[fhirpath.ReferenceType(url)] != nil && fhirpath.ReferenceType(url) != typ {
 		u.judge("fullUrl must not disagree with the type of the resource: expected a URL that ends in %s/%s, found %s", typ, id, url)
 	}
+}
+
+// name judges a URI that names by a UUID or an OID, and reports whether it may stand. Their
+// scheme is urn. Spec: https://hl7.org/fhir/R4/datatypes.html#uri, RFC 4122 §3, RFC 3061.
+func (u *run) name(uri string) bool {
+	switch {
+	case strings.HasPrefix(uri, "urn:uuid:") && !fhir.UUIDKind.Valid(strings.ToLower(uri)), strings.HasPrefix(uri, "uuid:"):
+		u.judge("expected urn:uuid: and a UUID, found %s", uri)
+	case strings.HasPrefix(uri, "urn:oid:") && !fhir.OIDKind.Valid(uri), strings.HasPrefix(uri, "oid:"):
+		u.judge("expected urn:oid: and an OID, found %s", uri)
+	default:
+		return true
+	}
+	return false
 }
 
 // needsFullURL reports whether an entry with a resource and without fullUrl is against

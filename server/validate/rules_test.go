@@ -50,6 +50,10 @@ func TestStrict(t *testing.T) {
 		{"a relative code system", observation(`,"category":[{"coding":[{"system":"local","code":"x"}]}]`), "error Observation.category[0].coding[0].system: expected an absolute URI, found local"},
 		{"a relative canonical", patient(`,"meta":{"profile":["my-profile"]}`), "warning Patient.meta.profile[0]: expected a canonical URL"},
 		{"a relative url of an extension", patient(`,"extension":[{"url":"color","valueString":"red"}]`), "error Patient.extension[0]: expected the absolute url of a definition, found color"},
+		{"an OID that is none", patient(`,"identifier":[{"system":"urn:oid:1.2.x","value":"1"}]`), "error Patient.identifier[0].system: expected urn:oid: and an OID, found urn:oid:1.2.x"},
+		{"an OID without urn", patient(`,"identifier":[{"system":"oid:1.2.3","value":"1"}]`), "error Patient.identifier[0].system: expected urn:oid: and an OID, found oid:1.2.3"},
+		{"a UUID that is none", patient(`,"identifier":[{"system":"urn:uuid:1","value":"1"}]`), "error Patient.identifier[0].system: expected urn:uuid: and a UUID, found urn:uuid:1"},
+		{"a UUID in capitals", patient(`,"identifier":[{"system":"urn:uuid:68D043B5-9ECF-4559-A57A-396E0D452311","value":"1"}]`), ""},
 		{"a urn", patient(`,"identifier":[{"system":"urn:oid:1.2.3","value":"1"}]`), ""},
 		// https://hl7.org/fhir/R4/codesystem-definitions.html#CodeSystem.content
 		{"a code that its code system does not have", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"vital-sign"}]}]`),

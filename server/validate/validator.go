@@ -369,6 +369,8 @@ func (u *run) primitive(n fhir.Node, fp *fieldPlan, whole bool) {
 	case text == "":
 	case fp.absolute && !isAbsolute(text):
 		u.judge("expected an absolute URI, found %s", text)
+	case fp.absolute:
+		u.name(text)
 	case n.T.Kind == fhir.CanonicalKind && text[0] != '#' && !isAbsolute(text):
 		// R4's own examples have relative ones.
 		if u.options.Warnings {
