@@ -77,7 +77,7 @@ RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.reso
 -- FinishDeliveries writes what came of attempts.
 -- name: FinishDeliveries :exec
 UPDATE notification_delivery d
-SET status = u.status::"char", attempts = d.attempts + u.tried, log = d.log || u.log::jsonb,
+SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
     next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@statuses::text[]) AS status, unnest(@tried::integer[]) AS tried,
@@ -120,10 +120,18 @@ WHERE s.id = @id AND s.paused <> @paused::boolean;
 DELETE FROM notification_delivery d
 WHERE d.subscriber = @subscriber AND d.status IN ('p', 'i');
 
+-- StopSubscriber is of one that is off; what it had counted stays to be seen.
+-- name: StopSubscriber :exec
+UPDATE notification_subscriber s
+SET due = NULL, paused = false
+WHERE s.id = @id;
+
+-- RestartSubscriber counts anew for a Subscription that is to start.
 -- name: RestartSubscriber :exec
 UPDATE notification_subscriber s
-SET events = 0, due = NULL, paused = false
-WHERE s.id = @id;
+SET events = 0
+WHERE s.id = 'Subscription/' || @subscription::text AND s.events <> 0
+    AND EXISTS (SELECT FROM notification_subscription n WHERE n.id = @subscription::text AND NOT n.started);
 
 -- name: DeleteSubscriber :exec
 DELETE FROM notification_subscriber s
@@ -152,17 +160,20 @@ SELECT d.id, d.subscriber, d.event, d.resource_type, d.resource_id, d.version, d
 FROM notification_delivery d
 WHERE d.id = @id;
 
--- Redeliver puts a delivery back into the queue with its attempts forgotten.
+-- Redeliver puts a delivery back into the queue with its attempts forgotten: below zero, as
+-- it is tried while its subscriber is paused too. One whose subscriber is gone stays.
 -- name: Redeliver :many
 UPDATE notification_delivery d
-SET status = 'p', attempts = 0, next_attempt = now()
+SET status = 'p', attempts = -1, next_attempt = now()
 WHERE d.id = @id AND d.status IN ('d', 'f', 'p')
+    AND EXISTS (SELECT FROM notification_subscriber s WHERE s.id = d.subscriber)
 RETURNING d.subscriber;
 
 -- name: RedeliverFailed :execrows
 UPDATE notification_delivery d
-SET status = 'p', attempts = 0, next_attempt = now()
-WHERE d.status = 'f' AND d.subscriber = @subscriber;
+SET status = 'p', attempts = -1, next_attempt = now()
+WHERE d.status = 'f' AND d.subscriber = @subscriber
+    AND EXISTS (SELECT FROM notification_subscriber s WHERE s.id = d.subscriber);
 
 -- name: FailedSubscribers :many
 SELECT DISTINCT d.subscriber

@@ -489,7 +489,7 @@ func (q *Queries) FailedSubscribers(ctx context.Context) ([]string, error) {
 
 const FinishDeliveries = `-- name: FinishDeliveries :exec
 UPDATE notification_delivery d
-SET status = u.status::"char", attempts = d.attempts + u.tried, log = d.log || u.log::jsonb,
+SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
     next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END
 FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS status, unnest($3::integer[]) AS tried,
@@ -779,12 +779,14 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepthRow, error) {
 
 const Redeliver = `-- name: Redeliver :many
 UPDATE notification_delivery d
-SET status = 'p', attempts = 0, next_attempt = now()
+SET status = 'p', attempts = -1, next_attempt = now()
 WHERE d.id = $1 AND d.status IN ('d', 'f', 'p')
+    AND EXISTS (SELECT FROM notification_subscriber s WHERE s.id = d.subscriber)
 RETURNING d.subscriber
 `
 
-// Redeliver puts a delivery back into the queue with its attempts forgotten.
+// Redeliver puts a delivery back into the queue with its attempts forgotten: below zero, as
+// it is tried while its subscriber is paused too. One whose subscriber is gone stays.
 func (q *Queries) Redeliver(ctx context.Context, id pgtype.UUID) ([]string, error) {
 	rows, err := q.db.Query(ctx, Redeliver, id)
 	if err != nil {
@@ -807,8 +809,9 @@ func (q *Queries) Redeliver(ctx context.Context, id pgtype.UUID) ([]string, erro
 
 const RedeliverFailed = `-- name: RedeliverFailed :execrows
 UPDATE notification_delivery d
-SET status = 'p', attempts = 0, next_attempt = now()
+SET status = 'p', attempts = -1, next_attempt = now()
 WHERE d.status = 'f' AND d.subscriber = $1
+    AND EXISTS (SELECT FROM notification_subscriber s WHERE s.id = d.subscriber)
 `
 
 func (q *Queries) RedeliverFailed(ctx context.Context, subscriber string) (int64, error) {
@@ -849,12 +852,14 @@ func (q *Queries) ReleaseSubscribers(ctx context.Context, arg ReleaseSubscribers
 
 const RestartSubscriber = `-- name: RestartSubscriber :exec
 UPDATE notification_subscriber s
-SET events = 0, due = NULL, paused = false
-WHERE s.id = $1
+SET events = 0
+WHERE s.id = 'Subscription/' || $1::text AND s.events <> 0
+    AND EXISTS (SELECT FROM notification_subscription n WHERE n.id = $1::text AND NOT n.started)
 `
 
-func (q *Queries) RestartSubscriber(ctx context.Context, id string) error {
-	_, err := q.db.Exec(ctx, RestartSubscriber, id)
+// RestartSubscriber counts anew for a Subscription that is to start.
+func (q *Queries) RestartSubscriber(ctx context.Context, subscription string) error {
+	_, err := q.db.Exec(ctx, RestartSubscriber, subscription)
 	return err
 }
 
@@ -891,6 +896,18 @@ type SetSubscriptionDueParams struct {
 
 func (q *Queries) SetSubscriptionDue(ctx context.Context, arg SetSubscriptionDueParams) error {
 	_, err := q.db.Exec(ctx, SetSubscriptionDue, arg.WaitMs, arg.Tried, arg.ID)
+	return err
+}
+
+const StopSubscriber = `-- name: StopSubscriber :exec
+UPDATE notification_subscriber s
+SET due = NULL, paused = false
+WHERE s.id = $1
+`
+
+// StopSubscriber is of one that is off; what it had counted stays to be seen.
+func (q *Queries) StopSubscriber(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, StopSubscriber, id)
 	return err
 }
 

@@ -64,7 +64,7 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 	in := json.NewDecoder(bytes.NewReader(document))
 	in.DisallowUnknownFields()
 	if err := in.Decode(&p); err != nil {
-		return nil, outcome.Invalid("the policy cannot be read: %v", err)
+		return nil, outcome.Invalid("the policy cannot be read: %s", outcome.JSONProblem(err))
 	}
 	if p.Name == "" || len(p.Name) > 200 {
 		return nil, outcome.Invalid("a policy needs a name of up to 200 bytes").At("name")

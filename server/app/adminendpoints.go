@@ -27,7 +27,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any, expected string)
 		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB")
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return outcome.New(outcome.CodeStructure, "the body is not %s: %v", expected, err)
+		return outcome.New(outcome.CodeStructure, "the body is not %s: %s", expected, outcome.JSONProblem(err))
 	}
 	return nil
 }

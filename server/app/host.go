@@ -54,6 +54,9 @@ func (p *Platform) host(ctx context.Context, e *entry, function string, text jso
 	if dry, ok := ctx.Value(dryKey{}).(*dryRun); ok && (writes[function] || function == "operation" && a.Options.Method != http.MethodGet || function == "fetch") {
 		return dry.instead(function, text, &a)
 	}
+	if function == "search" && a.Type == "" {
+		return nil, outcome.Invalid("fhir.search needs a type")
+	}
 	switch function {
 	case "fetch":
 		return p.fetch(ctx, e, a.URL, a.Options)
@@ -100,6 +103,12 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	switch a.Options.Method {
 	case "", http.MethodPost:
 		q.Method, q.Body = http.MethodPost, p.plainParameters(q, a.Options.Parameters)
+		if p.Own.Has(q.Name) {
+			// Plain values are what a URL can have; FHIR Parameters and resources are a body.
+			if more, err := searchValues(q.Body); err == nil && len(more) > 0 && !more.Has("resourceType") {
+				q.Values, q.Body = merged(q.Values, more), nil
+			}
+		}
 	case http.MethodGet:
 		q.Method, q.Read = http.MethodGet, true
 		more, err := searchValues(a.Options.Parameters)

@@ -118,11 +118,11 @@ func (h *remote) expanded(hc *handlerContext) (string, error) {
 		d := json.NewDecoder(bytes.NewReader(hc.Parameters))
 		d.UseNumber()
 		if err := d.Decode(&values); err != nil {
-			return "", outcome.New(outcome.CodeStructure, "the parameters cannot be read: %v", err)
+			return "", outcome.New(outcome.CodeStructure, "the parameters cannot be read: %s", outcome.JSONProblem(err))
 		}
 	}
 	maps.Copy(values, hc.Query)
-	values["Type"], values["id"] = hc.ResourceType, hc.ResourceID
+	values["Type"], values["id"] = hc.ResourceType, string(hc.ResourceID)
 	template, query, asked := strings.Cut(h.url, "?")
 	var failed error
 	fill := func(template string, escape func(string) string) string {
@@ -217,11 +217,11 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 	}
 	set("User-Agent", "kiln")
 	set("X-App-Id", e.app)
-	set("X-Operation", hc.Operation)
+	set("X-Operation", string(hc.Operation))
 	set("X-Resource-Type", hc.ResourceType)
-	set("X-Resource-Id", hc.ResourceID)
-	set("X-User-Id", hc.User.ID)
-	set("X-Request-Id", hc.RequestID)
+	set("X-Resource-Id", string(hc.ResourceID))
+	set("X-User-Id", string(hc.User.ID))
+	set("X-Request-Id", string(hc.RequestID))
 	caller := interaction.CallerFrom(ctx)
 	set("Traceparent", traceparent(caller.Traceparent))
 	token, err := p.bearer(ctx, e, caller.Token)

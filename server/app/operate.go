@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,22 +22,23 @@ import (
 	"kiln/server/parameters"
 )
 
-// handlerContext is the JSON that a handler gets. The contract, Apps section 3.
+// handlerContext is the JSON that a handler gets, with the same members for all: what there
+// is not is null, and parameters, query and roles are never. The contract, Apps section 3.
 type handlerContext struct {
-	Operation    string          `json:"operation"`
+	Operation    optional        `json:"operation"`
 	Type         string          `json:"type"`
 	ResourceType string          `json:"resourceType"`
-	ResourceID   string          `json:"resourceId,omitempty"`
-	Resource     json.RawMessage `json:"resource,omitempty"`
-	Parameters   json.RawMessage `json:"parameters,omitempty"`
+	ResourceID   optional        `json:"resourceId"`
+	Resource     json.RawMessage `json:"resource"`
+	Parameters   object          `json:"parameters"`
+	Query        query           `json:"query"`
+	User         user            `json:"user"`
+	Client       optional        `json:"client"`
+	Patient      optional        `json:"patient"`
+	App          appName         `json:"app"`
+	RequestID    optional        `json:"requestId"`
 	// RawParameters are FHIR Parameters as they came.
 	RawParameters json.RawMessage `json:"rawParameters,omitempty"`
-	Query         map[string]any  `json:"query,omitempty"`
-	User          user            `json:"user"`
-	Client        string          `json:"client,omitempty"`
-	Patient       string          `json:"patient,omitempty"`
-	App           appName         `json:"app"`
-	RequestID     string          `json:"requestId,omitempty"`
 	// Of an event.
 	Event        string          `json:"event,omitempty"`
 	VersionID    string          `json:"versionId,omitempty"`
@@ -46,14 +48,57 @@ type handlerContext struct {
 }
 
 type user struct {
-	ID       string   `json:"id,omitempty"`
-	FHIRUser string   `json:"fhirUser,omitempty"`
-	Roles    []string `json:"roles,omitempty"`
+	ID       optional `json:"id"`
+	FHIRUser optional `json:"fhirUser"`
+	Roles    roles    `json:"roles"`
 }
 
 type appName struct {
-	ID      string `json:"id"`
-	Version string `json:"version,omitempty"`
+	ID      string   `json:"id"`
+	Version optional `json:"version"`
+}
+
+// optional is a text that is null in JSON where there is none.
+type optional string
+
+// MarshalJSON implements json.Marshaler.
+func (o optional) MarshalJSON() ([]byte, error) {
+	if o == "" {
+		return []byte("null"), nil
+	}
+	return json.Marshal(string(o))
+}
+
+// object is the JSON of an object, {} where there is none.
+type object json.RawMessage
+
+// MarshalJSON implements json.Marshaler.
+func (o object) MarshalJSON() ([]byte, error) {
+	if len(o) == 0 {
+		return []byte("{}"), nil
+	}
+	return o, nil
+}
+
+// query is a text, or several, by name.
+type query map[string]any
+
+// MarshalJSON implements json.Marshaler.
+func (q query) MarshalJSON() ([]byte, error) {
+	if q == nil {
+		return []byte("{}"), nil
+	}
+	return json.Marshal(map[string]any(q))
+}
+
+type roles []string
+
+// MarshalJSON implements json.Marshaler.
+func (r roles) MarshalJSON() ([]byte, error) {
+	if r == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]string(r))
 }
 
 // operate carries out an operation of an App.
@@ -97,7 +142,7 @@ func (p *Platform) operate(ctx context.Context, e *entry, q interaction.Operatio
 // begin begins the log of a run of a handler.
 func (p *Platform) begin(e *entry, hc *handlerContext) *invocation {
 	return &invocation{id: uuid.Must(uuid.NewV7()), app: e.app, operation: strings.TrimPrefix(e.name, "$"), subscription: e.subscription,
-		resourceType: e.typ, resourceID: hc.ResourceID, requestID: hc.RequestID, at: p.Now()}
+		resourceType: e.typ, resourceID: string(hc.ResourceID), requestID: string(hc.RequestID), at: p.Now()}
 }
 
 // end says in the log how a run came to its end.
@@ -188,12 +233,15 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 }
 
 // response answers with what a handler returned: a resource, checked to be FHIR, or any
-// other JSON.
+// other JSON. An object that tells of a resource or an operation, like the context itself,
+// names a resourceType too and is no resource: none has these elements.
 func (p *Platform) response(result json.RawMessage) (interaction.Response, error) {
 	var head struct {
-		ResourceType *string `json:"resourceType"`
+		ResourceType *string         `json:"resourceType"`
+		ResourceID   json.RawMessage `json:"resourceId"`
+		Operation    json.RawMessage `json:"operation"`
 	}
-	if json.Unmarshal(result, &head) != nil || head.ResourceType == nil {
+	if json.Unmarshal(result, &head) != nil || head.ResourceType == nil || head.ResourceID != nil || head.Operation != nil {
 		return interaction.Response{Status: http.StatusOK, Body: result, ContentType: "application/json"}, nil
 	}
 	if _, err := fhir.Decode(p.Service.Model, result); err != nil {
@@ -261,23 +309,25 @@ func failureOf(err error) *sandbox.Failure {
 
 // context makes the handlerContext of a call.
 func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (hc *handlerContext, raw json.RawMessage, err error) {
-	hc = &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version}, RequestID: interaction.CallerFrom(ctx).RequestID}
+	hc = &handlerContext{Operation: optional(e.name[1:]), Type: e.kind, ResourceType: e.typ, ResourceID: optional(q.ID), App: appName{e.app, optional(e.version)},
+		RequestID: optional(interaction.CallerFrom(ctx).RequestID)}
 	if c := access.From(ctx); c != nil {
-		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
+		hc.User, hc.Client, hc.Patient = user{optional(c.Subject), optional(c.FHIRUser), c.Roles}, optional(c.ClientID), optional(c.Patient)
 	}
 	values := q.Values
 	body := bytes.TrimSpace(q.Body)
 	if len(body) > 0 && body[0] != '{' {
+		if e.kind != "search" {
+			return nil, raw, outcome.New(outcome.CodeStructure, "the body is no JSON object, which %s takes", e.name)
+		}
 		form, err := interaction.ParseQuery(string(body))
 		if err != nil {
 			return nil, raw, err
 		}
-		if body, values = nil, merged(values, form); e.kind != "search" {
-			return nil, raw, outcome.Invalid("%s takes JSON, not a form", e.name)
-		}
+		body, values = nil, merged(values, form)
 	}
 	if len(values) > 0 {
-		hc.Query = make(map[string]any, len(values))
+		hc.Query = make(query, len(values))
 		for name, list := range values {
 			if hc.Query[name] = any(list); len(list) == 1 {
 				hc.Query[name] = list[0]
@@ -297,14 +347,15 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 			return nil, raw, err
 		}
 	case len(body) > 0:
-		if hc.Parameters, hc.RawParameters, err = readParameters(body); err != nil {
-			return nil, raw, err
+		if raw, hc.RawParameters, err = p.readParameters(body); err != nil {
+			return nil, nil, err
+		}
+		hc.Parameters = object(raw)
+		if hc.RawParameters != nil {
+			raw = hc.RawParameters
 		}
 	}
-	if e.kind == "write" {
-		body = nil
-	}
-	return hc, body, nil
+	return hc, raw, nil
 }
 
 func merged(a, b url.Values) url.Values {
@@ -335,25 +386,34 @@ func (p *Platform) written(e *entry, id string, body []byte) (json.RawMessage, e
 	return body, nil
 }
 
-// readParameters reads {"parameters": {…}}, FHIR Parameters, or a plain object.
-func readParameters(body []byte) (plain, raw json.RawMessage, err error) {
+// readParameters reads {"parameters": {…}}, FHIR Parameters, or an empty object: raw are
+// Parameters as they came.
+func (p *Platform) readParameters(body []byte) (plain, raw json.RawMessage, err error) {
 	var head struct {
 		ResourceType string          `json:"resourceType"`
 		Parameters   json.RawMessage `json:"parameters"`
 	}
 	if err := json.Unmarshal(body, &head); err != nil {
-		return nil, nil, outcome.New(outcome.CodeStructure, "the body is no JSON object: %v", err)
+		return nil, nil, outcome.New(outcome.CodeStructure, "the body cannot be read: %s", outcome.JSONProblem(err))
 	}
 	switch {
 	case head.ResourceType == "Parameters":
+		if _, err := fhir.Decode(p.Service.Model, body); err != nil {
+			return nil, nil, err
+		}
 		list, err := parameters.Read(body)
 		if err != nil {
 			return nil, nil, outcome.New(outcome.CodeStructure, "the body cannot be read: %v", err)
 		}
-		plain, err := json.Marshal(object(list))
+		if nameless(list) {
+			return nil, nil, outcome.UnprocessableContent(outcome.CodeRequired, "a parameter has no name: name is required")
+		}
+		plain, err := json.Marshal(plainObject(list))
 		return plain, body, err
 	case head.ResourceType != "":
 		return nil, nil, outcome.Invalid("the body is a resource of type %s: expected Parameters or {\"parameters\": {…}}", clip(head.ResourceType))
+	case string(head.Parameters) == "null", head.Parameters == nil && len(bytes.TrimSpace(body[1:])) == 1: // {}
+		return nil, nil, nil
 	case head.Parameters == nil:
 		return nil, nil, outcome.Invalid("the body has no parameters: expected Parameters or {\"parameters\": {…}}")
 	case bytes.TrimSpace(head.Parameters)[0] != '{':
@@ -362,9 +422,14 @@ func readParameters(body []byte) (plain, raw json.RawMessage, err error) {
 	return head.Parameters, nil, nil
 }
 
-// object makes a plain object of parameters: a repeated name is an array, a part an
+// nameless reports whether a parameter, or a part of one, has no name.
+func nameless(list []parameters.Parameter) bool {
+	return slices.ContainsFunc(list, func(q parameters.Parameter) bool { return q.Name == "" || nameless(q.Part) })
+}
+
+// plainObject makes a plain object of parameters: a repeated name is an array, a part an
 // object.
-func object(list []parameters.Parameter) map[string]any {
+func plainObject(list []parameters.Parameter) map[string]any {
 	out := make(map[string]any, len(list))
 	repeated := make(map[string]bool)
 	for _, q := range list {
@@ -373,7 +438,7 @@ func object(list []parameters.Parameter) map[string]any {
 		case q.Resource != nil:
 			v = q.Resource
 		case len(q.Part) > 0:
-			v = object(q.Part)
+			v = plainObject(q.Part)
 		case q.Value == nil:
 			v = nil
 		}

@@ -202,7 +202,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 // operation refuses an operation that could not be undone with the transaction.
 func (t *plan) operation(j *job) error {
 	if t.s.affects(j.to) {
-		return outcome.NotSupported("%s changes something and is not served inside a transaction; a batch serves it", j.to.operation)
+		return outcome.NotSupported("%s changes something, or is an operation of an App, and is not served inside a transaction", j.to.operation)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -132,7 +133,7 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	}
 	switch status {
 	case "requested":
-		return l.handshake(ctx, row, c)
+		return l.handshake(ctx, row, c, v.VersionID)
 	case "error":
 		return l.recover(ctx, row, c)
 	}
@@ -155,7 +156,7 @@ func (l *life) postpone(ctx context.Context, id string, wait time.Duration, trie
 }
 
 // handshake asks a requested subscription's endpoint whether it is there.
-func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription) error {
+func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription, version int) error {
 	s := l.s
 	if c.webSocket {
 		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
@@ -163,7 +164,9 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, errorHeartbeat, 0) // Reconfigured makes it due when they are on
 	}
-	result := l.send(ctx, row, c, "handshake", "requested")
+	// The attempts of one handshake have one id: that of the version that asks for it.
+	id := uuid.NewSHA1(namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
+	result := l.send(ctx, row, c, id, "handshake", "requested")
 	w := s.Settings().Webhook
 	switch {
 	case result.OK():
@@ -188,7 +191,7 @@ func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
 	}
-	result := l.send(ctx, row, c, "heartbeat", "error")
+	result := l.send(ctx, row, c, uuid.New(), "heartbeat", "error")
 	switch {
 	case result.OK():
 		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
@@ -211,7 +214,7 @@ func (l *life) heartbeat(ctx context.Context, row dueSubscription, r *r4.Subscri
 	if quiet := now.Sub(row.LastSent); quiet < every {
 		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
 	}
-	result := l.send(ctx, row, c, "heartbeat", "active")
+	result := l.send(ctx, row, c, uuid.New(), "heartbeat", "active")
 	if result.Gone {
 		return s.transition(ctx, row.ID, []string{"active"}, "off", "the endpoint answered 410 Gone")
 	}
@@ -234,11 +237,10 @@ func untilEnd(c *subscription, wait time.Duration) time.Duration {
 	return wait
 }
 
-// send sends a handshake or a heartbeat.
-func (l *life) send(ctx context.Context, row dueSubscription, c *subscription, kind, status string) Result {
+// send sends a handshake or a heartbeat under an id.
+func (l *life) send(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) Result {
 	s := l.s
-	id := uuid.NewString()
-	body, contentType := s.statusBody(c, id, kind, status, row.Events)
+	body, contentType := s.statusBody(c, id.String(), kind, status, row.Events)
 	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
-	return s.post(ctx, c, k, id, contentType, body)
+	return s.post(ctx, c, k, id.String(), contentType, body)
 }

@@ -57,6 +57,7 @@ type finished struct {
 	status   byte
 	retry    time.Duration
 	tried    bool
+	written  chan<- struct{} // closed once it is written; nil where nobody waits
 
 	subscriber string
 	sent       bool
@@ -337,7 +338,7 @@ func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery,
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}
 		lists[r.Subscriber] = append(lists[r.Subscriber], &Delivery{
-			ID: r.ID.Bytes, Subscriber: r.Subscriber, Number: r.Number, Attempts: int(r.Attempts), Event: e, Queued: r.Queued, ref: r.Ref,
+			ID: r.ID.Bytes, Subscriber: r.Subscriber, Number: r.Number, Attempts: max(0, int(r.Attempts)), Event: e, Queued: r.Queued, ref: r.Ref,
 		})
 	}
 	return lists, nil
@@ -394,7 +395,16 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 			if r.TimedOut {
 				release(true)
 			}
-			q.ended <- f
+			// What a dead letter does to its subscriber comes after it is written: going off
+			// removes deliveries that have not ended, and who sees the error finds its cause.
+			if f.status == 'f' {
+				written := make(chan struct{})
+				f.written = written
+				q.ended <- f
+				<-written
+			} else {
+				q.ended <- f
+			}
 			to.after(ctx, d, r, f)
 		})
 	}
@@ -463,7 +473,8 @@ type receiver struct {
 	host    string
 	policy  Policy
 	deliver func(ctx context.Context, d *Delivery) Result
-	// after is told of each attempt, once it is on its way to be written.
+	// after is told of each attempt: once it is on its way to be written, of a dead letter
+	// once it is written.
 	after func(ctx context.Context, d *Delivery, r Result, f finished)
 }
 
@@ -601,6 +612,11 @@ func (q *queue) write() {
 				break // the leases run out, and the deliveries are sent again under their ids
 			}
 			time.Sleep(time.Duration(attempt) * 200 * time.Millisecond)
+		}
+		for _, f := range batch {
+			if f.written != nil {
+				close(f.written)
+			}
 		}
 		q.wakeUp()
 	}

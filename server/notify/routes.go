@@ -237,7 +237,7 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 		return outcome.New(outcome.CodeTooLong, "the body cannot be read, or is longer than 1 MiB")
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
-		return outcome.New(outcome.CodeStructure, `the body is not {"recipients": ["user"], "message": "text"}: %v`, err)
+		return outcome.New(outcome.CodeStructure, `the body is not {"recipients": ["user"], "message": "text"}: %s`, outcome.JSONProblem(err))
 	}
 	if _, err := s.Store.Read(r.Context(), typ, r.PathValue("id")); err != nil {
 		return err
@@ -434,6 +434,9 @@ func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
 		}
 		if err != nil {
 			return err
+		}
+		if byte(row.Status) != 'i' {
+			return outcome.New(outcome.CodeConflict, "%s is no more: there is nobody to deliver to", row.Subscriber)
 		}
 		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status)))
 	}

@@ -177,12 +177,13 @@ func (k *socket) take(data []byte) {
 		return
 	}
 	var r request
-	if err := json.Unmarshal(data, &r); err != nil {
-		k.refuse("", outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %v", err))
-		return
-	}
+	err := json.Unmarshal(data, &r)
 	if len(r.Ref) > 1024 {
 		k.refuse("", outcome.New(outcome.CodeTooLong, "ref is longer than 1024 bytes"))
+		return
+	}
+	if err != nil { // ref is read nevertheless where only another member is of a wrong kind
+		k.refuse(string(r.Ref), outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %s", outcome.JSONProblem(err)))
 		return
 	}
 	switch r.Type {

@@ -233,7 +233,12 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		if err := q.DropPending(ctx, reference); err != nil {
 			return err
 		}
-		return q.RestartSubscriber(ctx, reference)
+		return q.StopSubscriber(ctx, reference)
+	}
+	if p.Status == "requested" {
+		if err := q.RestartSubscriber(ctx, w.ID); err != nil {
+			return err
+		}
 	}
 	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != "active"})
 }

@@ -176,9 +176,39 @@ func GatewayTimeout(format string, args ...any) *Error {
 }
 
 // Relayed is an error that another party has made, such as the handler of an App: its
-// status, which is 400 to 599, and its code.
+// status, which is 400 to 599, and its code, or one by the status where FHIR has no such code.
 func Relayed(status int, code, diagnostics string) *Error {
+	if !slices.Contains(issueTypes, code) {
+		code = string(relayedCode(status))
+	}
 	return &Error{status: status, Issues: []Issue{{Severity: Failure, Code: Code(code), Diagnostics: diagnostics}}}
+}
+
+// issueTypes are the codes that an issue may have.
+// Spec: https://hl7.org/fhir/R4/valueset-issue-type.html.
+var issueTypes = []string{
+	"invalid", "structure", "required", "value", "invariant", "security", "login", "unknown", "expired", "forbidden", "suppressed",
+	"processing", "not-supported", "duplicate", "multiple-matches", "not-found", "deleted", "too-long", "code-invalid", "extension",
+	"too-costly", "business-rule", "conflict", "transient", "lock-error", "no-store", "exception", "timeout", "incomplete", "throttled",
+	"informational",
+}
+
+func relayedCode(status int) Code {
+	switch {
+	case status == http.StatusUnauthorized:
+		return CodeLogin
+	case status == http.StatusForbidden:
+		return CodeForbidden
+	case status == http.StatusNotFound:
+		return CodeNotFound
+	case status == http.StatusConflict:
+		return CodeConflict
+	case status == http.StatusTooManyRequests:
+		return CodeThrottled
+	case status >= http.StatusInternalServerError:
+		return CodeException
+	}
+	return CodeInvalid
 }
 
 // Internal wraps an unexpected error: 500 exception. The request id is the only

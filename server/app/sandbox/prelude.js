@@ -2,10 +2,10 @@
   "use strict";
   class OperationOutcomeError extends Error {
     constructor(status, code, text, outcome) {
-      super(String(text));
+      super(text === undefined ? "" : String(text));
       this.name = "OperationOutcomeError";
       this.status = Number(status);
-      this.code = String(code);
+      this.code = code === undefined ? "" : String(code);
       this.outcome = outcome || {
         resourceType: "OperationOutcome",
         issue: [{ severity: "error", code: this.code, diagnostics: this.message }],

@@ -291,7 +291,7 @@ func (r *run) do(program *goja.Program, f *frame) (goja.Value, error) {
 // context makes the argument of the handler.
 func (r *run) context(f *frame) (goja.Value, error) {
 	value, err := r.parse(f.Context)
-	if err != nil || len(f.Resource)+len(f.Parameters) == 0 {
+	if err != nil || len(f.Context) == 0 {
 		return value, err
 	}
 	context, raw := value.ToObject(r.vm), r.vm.NewObject()

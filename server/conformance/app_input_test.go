@@ -1,0 +1,94 @@
+package conformance
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The contract, Apps section 3: the context has the same members for all; what there is not is null,
+// parameters and query are objects nevertheless.
+func TestAppContextIsWhole(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	const tell = "(c) => [Object.keys(c).sort().join(), c.parameters.none, c.query.none, c.user.roles.length, c.raw.resource]"
+	s.put("/App/w", app("w", "active", "execute", "Patient", "tell", tell, "read", "Patient", "show", tell, "search", "Patient", "ask", tell,
+		"execute", "Patient", "same", "(c) => c", "execute", "Patient", "some", "(c) => ({resourceType: c.resourceType, resourceId: c.resourceId})")).want(201)
+	const members = "app,client,operation,parameters,patient,query,raw,requestId,resource,resourceId,resourceType,type,user"
+	for name, a := range map[string]*answer{
+		"execute without a body": s.post("/Patient/$tell", ""), "execute with {}": s.post("/Patient/$tell", `{}`), "execute with null": s.post("/Patient/$tell", `{"parameters":null}`),
+		"read": s.get("/Patient/p/$show"), "search": s.get("/Patient/$ask"),
+	} {
+		if a.want(200); a.at("0") != members {
+			t.Errorf("%s: the members are %v, want %s", name, a.at("0"), members)
+		}
+	}
+	// The context names a resourceType, and is no resource.
+	s.post("/Patient/p/$same", "").want(200).equal("resourceId", "p").equal("resource.id", "p").has("Content-Type", "application/json")
+	s.post("/Patient/p/$some", "").want(200).equal("resourceId", "p").has("Content-Type", "application/json")
+}
+
+// The contract, Apps sections 2 and 3: FHIR Parameters are checked to be that; context.raw.parameters is
+// the text of the parameters.
+func TestAppParametersAreChecked(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/App/r", app("r", "active", "execute", "Patient", "raw", "(c) => [c.raw.parameters, c.parameters]")).want(201)
+	for body, want := range map[string]string{
+		`{"resourceType":"Parameters","parameter":[{"name":"x","valueFoo":1}]}`:             "valueFoo",
+		`{"resourceType":"Parameters","parameter":[{"valueInteger":1}]}`:                    "name is required",
+		`{"resourceType":"Parameters","parameter":[{"name":"x","valueInteger":"1"}]}`:       "valueInteger",
+		`{"resourceType":"Parameters","parameter":[{"name":"x","valueDate":"yesterday"}]}`:  "yesterday",
+		`{"resourceType":"Parameters","parameter":[{"name":"r","resource":{"id":"none"}}]}`: "resourceType",
+	} {
+		if a := s.post("/Patient/$raw", body); a.status != 422 && a.status != 400 || !strings.Contains(string(a.body), want) {
+			t.Errorf("%s: %d %s, want %q", body, a.status, a.body, want)
+		}
+	}
+	for _, body := range []string{`nonsense`, `[1]`, `5`, `{"parameters":`} {
+		s.post("/Patient/$raw", body).issue(400, "structure")
+	}
+	if a := s.post("/Patient/$raw", `{"parameters": {"dose": 1.10}}`).want(200); a.at("0") != `{"dose": 1.10}` {
+		t.Errorf("the raw parameters are %s", a.body)
+	}
+}
+
+// The contract, Apps section 3: throw new OperationOutcomeError(status, code, text) chooses; the answer
+// is FHIR, also where the script chose no code of FHIR's.
+func TestAppErrorsAreFHIR(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	codes := map[string]string{
+		"OperationOutcomeError(409, 'conflict', 'mine')": "409 conflict mine", "OperationOutcomeError(404)": "404 not-found without a message",
+		"OperationOutcomeError(599, 'bogus', 'mine')": "599 exception mine", "OperationOutcomeError(418, 'teapot', 'tea')": "418 invalid tea",
+		"OperationOutcomeError(403, undefined, 'no')": "403 forbidden no", "OperationOutcomeError(401, '', 'no')": "401 login no", "OperationOutcomeError(429, 5, 'no')": "429 throttled no",
+	}
+	i := 0
+	for code, want := range codes {
+		id := "e" + string(rune('a'+i))
+		i++
+		s.put("/App/"+id, app(id, "active", "execute", "Patient", id, "() => { throw new "+code+" }")).want(201)
+		a := s.post("/Patient/$"+id, "")
+		w := strings.SplitN(want, " ", 3)
+		if got := a.str("issue.0.code"); strconv.Itoa(a.status) != w[0] || got != w[1] || !strings.Contains(string(a.body), w[2]) {
+			t.Errorf("%s: %d %s, want %s", code, a.status, a.body, want)
+		}
+		s.post("/OperationOutcome/$validate", string(a.body)).want(200)
+	}
+}
+
+// The contract, Apps section 3: fhir.operation takes an object of parameters for the server's own
+// operations too; fhir.search needs a type.
+func TestAppCallsOperationsWithPlainParameters(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/App/f", app("f", "active",
+		"execute", "Patient", "list", "async () => (await fhir.operation('ValueSet/$expand', {parameters: {url: 'http://hl7.org/fhir/ValueSet/administrative-gender', count: 2}})).expansion.contains.length",
+		"execute", "Patient", "all", "async () => (await fhir.search('', {})).total",
+	)).want(201)
+	if a := s.post("/Patient/$list", "").want(200); string(a.body) != "2" {
+		t.Errorf("%s, want 2 codes", a.body)
+	}
+	s.post("/Patient/$all", "").issue(400, "invalid", "needs a type")
+}
