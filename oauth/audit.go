@@ -3,6 +3,7 @@ package oauth
 import (
 	"net/http"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"kiln/server/access"
@@ -33,6 +34,18 @@ type Event struct {
 	// Interaction is the interaction of a request, in the words of the access log, and Method its
 	// HTTP method.
 	Interaction, Method string
+	RequestID           string
+}
+
+// claimedClient is the client that a form says it is from, verified or not.
+func claimedClient(r *http.Request) string {
+	id := r.PostForm.Get("client_id")
+	if name, _, ok := r.BasicAuth(); ok {
+		if plain, err := url.QueryUnescape(name); err == nil {
+			id = plain
+		}
+	}
+	return clipped(id)
 }
 
 // audit hands an event on, as auth.audit says.
@@ -51,7 +64,7 @@ func (s *Server) audit(r *http.Request, e Event) {
 			return
 		}
 	}
-	e.Time, e.Address = s.Now(), s.Proxies.Client(r)
+	e.Time, e.Address, e.RequestID = s.Now(), s.Proxies.Client(r), r.Header.Get("X-Request-Id")
 	if p := access.From(r.Context()); p != nil && e.User == "" && e.Client == "" {
 		e.User, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
 	}

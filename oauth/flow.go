@@ -62,6 +62,18 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		return refuse("access_denied", "the launch is for another user")
 	}
 
+	if f.Launch != "" && f.Context.Patient != "" {
+		// An app reads the record that its launch names as patient/ scopes say, which ask
+		// no more of the user.
+		sees, err := s.Records.Sees(ctx, picker(u, c), "Patient", f.Context.Patient)
+		if err != nil {
+			return err
+		}
+		if !sees {
+			return refuse("access_denied", "the launch is about a patient whom the user may not see")
+		}
+	}
+
 	// 2. What the user may grant, and does.
 	may := mayGrant(f.Scope, u)
 	if may.Empty() {
@@ -176,15 +188,15 @@ func (s *Server) flowGone(w http.ResponseWriter, r *http.Request, err error) {
 
 // picker is the principal that patients and encounters are looked for with: all
 // that the user may see, whatever the app is granted.
-func picker(u *storage.User) *access.Principal {
+func picker(u *storage.User, c *storage.Client) *access.Principal {
 	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
-	return &access.Principal{Subject: u.Username, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles}
+	return &access.Principal{Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles}
 }
 
 func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {
 	p := page{Title: "Choose a patient", Query: text, BirthDate: birthDate, User: u}
 	var err error
-	if p.Patients, err = s.Records.Patients(r.Context(), picker(u), text, birthDate); err != nil {
+	if p.Patients, err = s.Records.Patients(r.Context(), picker(u, c), text, birthDate); err != nil {
 		return err
 	}
 	return s.show(w, r, f, c, http.StatusOK, "patient", p)
@@ -193,7 +205,7 @@ func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c 
 func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
 	p := page{Title: "Choose an encounter", User: u}
 	var err error
-	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u), f.Context.Patient); err != nil {
+	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u, c), f.Context.Patient); err != nil {
 		return err
 	}
 	return s.show(w, r, f, c, http.StatusOK, "encounter", p)
@@ -419,10 +431,10 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	if logicalID.MatchString(id) {
 		var err error
 		if typ == "Patient" {
-			ok, err = s.Records.Sees(ctx, picker(u), typ, id)
+			ok, err = s.Records.Sees(ctx, picker(u, c), typ, id)
 		} else {
 			var list []Encounter
-			list, err = s.Records.Encounters(ctx, picker(u), f.Context.Patient)
+			list, err = s.Records.Encounters(ctx, picker(u, c), f.Context.Patient)
 			ok = slices.ContainsFunc(list, func(e Encounter) bool { return e.ID == id })
 		}
 		if err != nil {

@@ -64,6 +64,19 @@ func TestCodeFlow(t *testing.T) {
 	}
 }
 
+// Contract, Authentication 6: `fhirUser` adds the reference of the user to userinfo.
+func TestUserinfoWithoutFHIRUser(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	for scope, want := range map[string]string{"openid patient/*.rs launch/patient": "", "openid user/*.rs": "", "openid fhirUser": "Practitioner/1", "openid profile": "Practitioner/1"} {
+		a := s.tokens("scope", scope)
+		if u := s.call("GET", "/auth/userinfo", a.text("access_token"), ""); u.status != 200 || u.text("fhirUser") != want {
+			t.Errorf("scope %s: userinfo %d %s, want fhirUser %q", scope, u.status, u.body, want)
+		}
+	}
+}
+
 // The page comes after the checks; without client and redirect_uri nothing is
 // redirected.
 // Contract, Authorization 3: `GET|POST /auth/authorize`: client and redirect_uri, exact string, loopback

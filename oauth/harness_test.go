@@ -62,7 +62,12 @@ func (records) Encounters(_ context.Context, _ *access.Principal, patient string
 	return nil, nil
 }
 
+func (records) PatientOf(context.Context, string) (string, error) { return "p1", nil }
+
 func (records) Sees(_ context.Context, p *access.Principal, _, id string) (bool, error) {
+	if of, ok := strings.CutPrefix(p.FHIRUser, "Patient/"); ok {
+		return id == of, nil
+	}
 	return p.FHIRUser != "Practitioner/2" && (id == "p1" || id == "p2"), nil
 }
 

@@ -139,7 +139,7 @@ func (s *Server) userinfo(w http.ResponseWriter, r *http.Request) {
 	if u.Email != "" {
 		out["email"] = u.Email
 	}
-	if p.FHIRUser != "" {
+	if p.FHIRUser != "" && (p.Scopes.Has("fhirUser") || p.Scopes.Has("profile")) {
 		out["fhirUser"] = p.FHIRUser
 	}
 	writeJSON(w, http.StatusOK, out)
@@ -221,10 +221,19 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 			return "", invalid("there is no %s/%s", typ, id)
 		}
 	}
+	if c.Patient != "" && c.Encounter != "" && s.Records != nil {
+		of, err := s.Records.PatientOf(ctx, c.Encounter)
+		if err != nil {
+			return "", err
+		}
+		if of != "" && of != c.Patient {
+			return "", invalid("Encounter/%s is not one of Patient/%s", c.Encounter, c.Patient)
+		}
+	}
 	if b.FHIRContext != nil {
-		for _, e := range b.FHIRContext {
-			if _, ok := e.(map[string]any); !ok {
-				return "", invalid("fhirContext: expected objects with reference, canonical or identifier")
+		for i, e := range b.FHIRContext {
+			if !isContext(e) {
+				return "", invalid("fhirContext[%d]: expected an object with reference, canonical or identifier, and texts for reference, canonical, type and role", i)
 			}
 		}
 		if c.FHIRContext, err = jsonOf(b.FHIRContext); err != nil {
@@ -254,6 +263,27 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 	}
 	id := random()
 	return id, s.Store.CreateLaunch(ctx, storage.Hash(id), c, s.Now().Add(launchLifetime))
+}
+
+// isContext reports whether a value is an element of fhirContext.
+// SMART App Launch 2.2, fhirContext.
+func isContext(e any) bool {
+	object, ok := e.(map[string]any)
+	if !ok {
+		return false
+	}
+	for _, name := range []string{"reference", "canonical", "type", "role"} {
+		if v, ok := object[name]; ok {
+			if text, ok := v.(string); !ok || text == "" {
+				return false
+			}
+		}
+	}
+	identifier, identified := object["identifier"]
+	if _, ok := identifier.(map[string]any); identified && !ok {
+		return false
+	}
+	return identified || object["reference"] != nil || object["canonical"] != nil
 }
 
 // bareID is the logical id of a bare id or a reference.

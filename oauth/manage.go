@@ -1,12 +1,24 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
 
 	"kiln/server/web"
 )
+
+// made is the id of what was made, as an audit event names it.
+func made(answer any) string {
+	switch a := answer.(type) {
+	case *ClientAnswer:
+		return a.ID
+	case *UserAnswer:
+		return a.Username
+	}
+	return ""
+}
 
 // mountAdmin adds /admin/clients, /admin/users and /admin/apikeys.
 func (s *Server) mountAdmin(m *web.Mux) {
@@ -24,7 +36,7 @@ func (s *Server) mountAdmin(m *web.Mux) {
 				return
 			}
 			if r.Method != http.MethodGet {
-				s.audit(r, Event{Kind: EventManage, Detail: r.Method + " " + pattern[len(r.Method)+1:], Object: r.PathValue("id")})
+				s.audit(r, Event{Kind: EventManage, Detail: r.Method + " " + pattern[len(r.Method)+1:], Object: cmp.Or(r.PathValue("id"), made(answer))})
 			}
 			if status == http.StatusNoContent {
 				noStore(w)

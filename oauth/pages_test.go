@@ -257,10 +257,10 @@ func TestLaunch(t *testing.T) {
 		return a.text("launch")
 	}
 	scope := []string{"scope", "openid launch patient/*.rs"}
-	full := launch(`{"patient": "Patient/p2", "encounter": "e1", "fhirContext": [{"reference": "Observation/1"}], "intent": "review", "needPatientBanner": false,
+	full := launch(`{"patient": "Patient/p1", "encounter": "e1", "fhirContext": [{"reference": "Observation/1"}], "intent": "review", "needPatientBanner": false,
 		"smartStyleUrl": "https://ehr.example.org/style.json", "tenant": "north", "client_id": "app", "user": "doctor"}`)
 	a := s.tokens(append(scope, "launch", full)...)
-	for name, want := range map[string]any{"patient": "p2", "encounter": "e1", "intent": "review", "need_patient_banner": false, "smart_style_url": "https://ehr.example.org/style.json", "tenant": "north"} {
+	for name, want := range map[string]any{"patient": "p1", "encounter": "e1", "intent": "review", "need_patient_banner": false, "smart_style_url": "https://ehr.example.org/style.json", "tenant": "north"} {
 		if a.json[name] != want {
 			t.Errorf("%s is %v, want %v", name, a.json[name], want)
 		}
@@ -276,6 +276,12 @@ func TestLaunch(t *testing.T) {
 		}
 	}
 	refused("a second use", "invalid_request", "launch", full)
+	s.user(map[string]any{"username": "other-doctor", "fhirUser": "Practitioner/2"})
+	b := newBrowser(t)
+	hidden := launch(`{"patient": "p1"}`)
+	if q := s.walk(b, s.authorize(b, s.request(append(scope, "launch", hidden)...)), "other-doctor"); q.Get("error") != "access_denied" {
+		t.Errorf("a launch about a patient whom the user may not see: %v", q)
+	}
 	refused("another user's", "access_denied", "launch", launch(`{"patient": "p1", "user": "nurse"}`))
 	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
 	refused("another client's", "invalid_request", "launch", launch(`{"patient": "p1", "client_id": "other"}`))
@@ -285,6 +291,8 @@ func TestLaunch(t *testing.T) {
 	for name, body := range map[string]string{
 		"an unknown field": `{"person": "p1"}`, "no such patient": `{"patient": "p9"}`, "no id": `{"patient": "a b"}`, "another type": `{"patient": "Observation/1"}`,
 		"no such client": `{"client_id": "nobody"}`, "no such user": `{"user": "nobody"}`, "no JSON": `x`, "a list": `[]`, "fhirContext of texts": `{"fhirContext": ["x"]}`,
+		"an element of fhirContext that names nothing": `{"fhirContext": [{}]}`, "a role that is no text": `{"fhirContext": [{"reference": "List/1", "role": 5}]}`,
+		"another patient's encounter": `{"patient": "p2", "encounter": "e1"}`,
 	} {
 		if a := s.call("POST", "/auth/launch", key.Key, body); a.status != 400 {
 			t.Errorf("%s: %d %s", name, a.status, a.body)

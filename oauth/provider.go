@@ -308,7 +308,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 			err = fosite.ErrInvalidGrant.WithHint("The refresh token is not good.")
 		}
 		s.readRevocations(ctx) // a second use revokes, here at once
-		s.audit(r, Event{Kind: EventToken, Failed: true, Client: r.PostForm.Get("client_id"), Detail: errorName(err)})
+		s.audit(r, Event{Kind: EventToken, Failed: true, Client: claimedClient(r), Detail: errorName(err)})
 		s.oauthError(w, r, err)
 		return
 	}
@@ -340,7 +340,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.readRevocations(r.Context())
-	s.audit(r, Event{Kind: EventRevoke, Client: r.PostForm.Get("client_id")})
+	s.audit(r, Event{Kind: EventRevoke, Client: claimedClient(r)})
 	noStore(w)
 	w.WriteHeader(http.StatusOK)
 }

@@ -30,6 +30,8 @@ type Records interface {
 	Patients(ctx context.Context, p *access.Principal, text, birthDate string) ([]Patient, error)
 	// Encounters returns the encounters of a patient that p may see, latest first.
 	Encounters(ctx context.Context, p *access.Principal, patient string) ([]Encounter, error)
+	// PatientOf returns the id of the patient whom an encounter names, "" for none.
+	PatientOf(ctx context.Context, encounter string) (string, error)
 	// Sees reports whether p may see a resource.
 	Sees(ctx context.Context, p *access.Principal, typ, id string) (bool, error)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -236,6 +237,24 @@ func describePatient(id string, body []byte) oauth.Patient {
 		}
 	}
 	return p
+}
+
+// PatientOf returns the id of the patient whom an encounter names, "" for none.
+func (r records) PatientOf(ctx context.Context, encounter string) (string, error) {
+	v, err := r.service.Store.Read(ctx, "Encounter", encounter)
+	if err != nil {
+		return "", err
+	}
+	var e struct {
+		Subject struct {
+			Reference string `json:"reference"`
+		} `json:"subject"`
+	}
+	if err := json.Unmarshal(v.Body, &e); err != nil {
+		return "", fmt.Errorf("encounter: %w", err)
+	}
+	id, _ := strings.CutPrefix(e.Subject.Reference, "Patient/")
+	return id, nil
 }
 
 func describeEncounter(id string, body []byte) oauth.Encounter {
