@@ -43,13 +43,18 @@ var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U"
 // decided records how access decided on a request: auth.audit.log_access_decisions.
 // One that audit.rest has recorded is not recorded again.
 func (s *Server) decided(x *web.Exchange, r *http.Request) {
+	if x.Status() == http.StatusUnauthorized && x.Route == "other" {
+		if interaction, resource := s.Service.Asked(r.Method, r.URL.Path); interaction != "" {
+			s.audit.Refused(r.Context(), x, r, interaction, resource)
+		}
+	}
 	if x.Audited || !s.now().Auth.Audit.LogAccessDecisions {
 		return
 	}
 	e := oauth.Event{
 		Kind: oauth.EventAccess, Time: time.Now(), Address: s.derived.Load().web.Proxies.Client(r),
 		Failed: x.Status() == http.StatusUnauthorized || x.Status() == http.StatusForbidden,
-		Detail: r.Method + " " + x.Path() + ": " + strconv.Itoa(x.Status()), Object: x.Path(), Interaction: x.Route, Method: r.Method,
+		Detail: r.Method + " " + x.Path() + ": " + strconv.Itoa(x.Status()), Object: x.Path(), Interaction: x.Route, Method: r.Method, RequestID: x.ID,
 	}
 	if p := x.Principal; p != nil {
 		e.User, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
@@ -121,6 +126,13 @@ func auditEvent(e oauth.Event) object {
 		accessEvent(e, event)
 	case e.Object != "":
 		event["entity"] = []object{{"what": object{"display": e.Object}}}
+	}
+	if e.RequestID != "" {
+		entities, _ := event["entity"].([]object)
+		event["entity"] = append(entities, object{
+			"what": object{"identifier": object{"value": e.RequestID}},
+			"type": object{"system": "https://profiles.ihe.net/ITI/BALP/CodeSystem/BasicAuditEntityType", "code": "XrequestId"},
+		})
 	}
 	return event
 }

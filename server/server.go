@@ -163,7 +163,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 
 	// The paths, each part its own; FHIR has all that is left.
 	s.admin = s.administration()
-	parts := []web.Part{s.admin, &admin.Access{Decider: s.Service.Access, Policies: s.policies, Store: s.Store}}
+	parts := []web.Part{s.admin, &admin.Access{Decider: s.Service.Access, Policies: s.policies, Store: s.Store, Changed: s.administratorChanged}}
 	if s.authorizationServer != nil {
 		parts = append(parts, s.authorizationServer)
 	}
@@ -277,7 +277,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Operations:     func() interaction.Operations { return s.Apps },
 		StoredProfiles: s.profiles.of,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,
-			OAuthURIs: s.oauthURIs},
+			OAuthURIs: s.oauthURIs, CORS: func() bool { return len(s.now().Server.AllowedOrigins) > 0 }},
 		Access:   s.policies.Decider,
 		LogRead:  s.logRead,
 		Masks:    map[string]interaction.Mask{"Subscription": func(ctx context.Context, list []fhir.Version) error { return s.notifier.Mask(ctx, list) }},
@@ -340,12 +340,15 @@ func (s *Server) administration() *admin.Part {
 		Instances: func(ctx context.Context) ([]store.Instance, error) {
 			return s.Store.Instances(ctx, time.Now().Add(-instanceDead))
 		},
-		Changed: func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string) {
-			e := s.audit.Of(ctx, x, r)
-			e.Interaction, e.Action, e.Description = "configure", "U", what+": "+to
-			s.audit.Record(e)
-		},
+		Changed: s.administratorChanged,
 	}
+}
+
+// administratorChanged records what an administrator has changed.
+func (s *Server) administratorChanged(ctx context.Context, r *http.Request, x *web.Exchange, what, to string) {
+	e := s.audit.Of(ctx, x, r)
+	e.Interaction, e.Action, e.Description = "configure", "U", what+": "+to
+	s.audit.Record(e)
 }
 
 // clearCaches empties the caches of this server: those named, with commas between,

@@ -52,6 +52,7 @@ func (p *Part) Mount(m *web.Mux) {
 	p.mountSearches(m)
 	p.mountJobs(m)
 	if p.Pprof != nil {
+		m.Handle(web.Admin, "/debug/pprof", p.profile(http.RedirectHandler("/debug/pprof/", http.StatusMovedPermanently).ServeHTTP))
 		m.Handle(web.Admin, "/debug/pprof/", p.profile(pprof.Index))
 		m.Handle(web.Admin, "/debug/pprof/profile", p.profile(pprof.Profile))
 		m.Handle(web.Admin, "/debug/pprof/trace", p.profile(pprof.Trace))

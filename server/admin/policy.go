@@ -20,6 +20,8 @@ type Access struct {
 	Decider  *access.Decider
 	Policies *access.PolicySource
 	Store    PolicyWriter
+	// Changed is called after each change that an administrator has made; may be nil.
+	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }
 
 // PolicyWriter changes what is stored of policies.
@@ -41,12 +43,26 @@ func (a *Access) Mount(m *web.Mux) {
 			}
 		})
 	}
+	change := func(pattern, to string, do func(x *web.Exchange, r *http.Request) (name string, err error)) {
+		handle(pattern, func(x *web.Exchange, r *http.Request) error {
+			name, err := do(x, r)
+			if err == nil && a.Changed != nil {
+				a.Changed(r.Context(), r, x, "policy "+name, to)
+			}
+			return err
+		})
+	}
 	handle("GET /admin/policies", a.list)
-	handle("POST /admin/policies", a.create)
+	change("POST /admin/policies", "created", a.create)
 	handle("GET /admin/policies/{name}", a.read)
-	handle("PUT /admin/policies/{name}", a.replace)
-	handle("PATCH /admin/policies/{name}", a.merge)
-	handle("DELETE /admin/policies/{name}", a.delete)
+	change("PUT /admin/policies/{name}", "replaced", named(a.replace))
+	change("PATCH /admin/policies/{name}", "changed", named(a.merge))
+	change("DELETE /admin/policies/{name}", "deleted", named(a.delete))
+}
+
+// named is a handler of a policy that its path names.
+func named(do func(x *web.Exchange, r *http.Request) error) func(x *web.Exchange, r *http.Request) (string, error) {
+	return func(x *web.Exchange, r *http.Request) (string, error) { return r.PathValue("name"), do(x, r) }
 }
 
 // policy is a policy as it is answered; id is its name, by which its path goes.
@@ -147,14 +163,14 @@ func (a *Access) document(ctx context.Context, raw []byte, name string) (*access
 	return p, text, err
 }
 
-func (a *Access) create(x *web.Exchange, r *http.Request) error {
+func (a *Access) create(x *web.Exchange, r *http.Request) (name string, err error) {
 	raw, err := body(r)
 	if err != nil {
-		return err
+		return "", err
 	}
 	p, text, err := a.document(r.Context(), raw, "")
 	if err != nil {
-		return err
+		return "", err
 	}
 	if _, err := a.Store.ChangePolicy(r.Context(), p.Name, func(old []byte) ([]byte, error) {
 		if old != nil {
@@ -162,10 +178,10 @@ func (a *Access) create(x *web.Exchange, r *http.Request) error {
 		}
 		return text, nil
 	}); err != nil {
-		return err
+		return "", err
 	}
 	x.Header().Set("Location", "/admin/policies/"+url.PathEscape(p.Name))
-	return a.tell(x, r, http.StatusCreated, p.Name)
+	return p.Name, a.tell(x, r, http.StatusCreated, p.Name)
 }
 
 func (a *Access) replace(x *web.Exchange, r *http.Request) error {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -366,7 +367,9 @@ func (p *pending) json() ([]byte, error) {
 type Request struct {
 	recorder *Recorder
 	base     Event
-	written  bool // a write was recorded with itself
+	all      bool        // reads as well
+	written  bool        // a write was recorded with itself
+	entries  atomic.Bool // entries speak for the bundle
 }
 
 // Begin returns what is recorded of a request, nil where nothing is, and the context
@@ -376,7 +379,7 @@ func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) 
 	if mode == Off || mode == Writes && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		return ctx, nil
 	}
-	q := &Request{recorder: a, base: a.Of(ctx, x, r)}
+	q := &Request{recorder: a, base: a.Of(ctx, x, r), all: mode == All}
 	x.Audited = true
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return ctx, q
@@ -406,8 +409,8 @@ func purpose(r *http.Request) string {
 func (q *Request) events(ws []store.Audited) ([]byte, error) {
 	var list []keptEvent
 	for _, w := range ws {
-		if w.ResourceType == "AuditEvent" {
-			continue
+		if w.ResourceType == "AuditEvent" || w.Nothing {
+			continue // what deletes nothing tells nothing of the resource: it may be hidden
 		}
 		e := q.base
 		e.Resource = w.ResourceType + "/" + w.ID
@@ -431,10 +434,10 @@ func (q *Request) events(ws []store.Audited) ([]byte, error) {
 		}
 		list = append(list, keptEvent{Event: &e, At: e.Time.UnixMilli()})
 	}
-	q.written = true
 	if list == nil {
 		return nil, nil
 	}
+	q.written = true
 	q.recorder.count(len(list))
 	return json.Marshal(list)
 }
@@ -476,23 +479,78 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 			return
 		}
 	}
-	e := q.base
-	e.Interaction = x.Route
-	switch {
-	case r.Method == http.MethodDelete:
-		e.Action = "D"
-	case r.Method == http.MethodPut || r.Method == http.MethodPatch:
-		e.Action = "U"
-	case x.Route == "create":
-		e.Action = "C"
-	case r.Method == http.MethodGet && x.Route != "operation" || strings.HasPrefix(x.Route, "search"):
-		e.Action = "R"
-		if strings.HasPrefix(x.Route, "search") {
-			e.Action = "E"
-		}
-	default:
-		e.Action = "E"
+	if x.Route == "options" || q.entries.Load() && status < http.StatusBadRequest {
+		return
 	}
+	query := ""
+	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" {
+		query = strings.TrimSuffix(r.URL.Path+"?"+r.URL.RawQuery, "?")
+	}
+	q.record(r.Method, x.Route, resource, query, status, version)
+}
+
+// Entry records an entry of a batch or transaction, as End does a request. url is
+// relative to the service.
+func (q *Request) Entry(method, interaction, resource, url string, status int, version *fhir.Version) {
+	q.entries.Store(true)
+	if !q.all && (method == http.MethodGet || method == http.MethodHead) {
+		return
+	}
+	query := ""
+	if strings.HasPrefix(interaction, "search") || strings.Contains(url, "?") {
+		query = "/" + strings.TrimPrefix(url, "/")
+	}
+	q.record(method, interaction, resource, query, status, version)
+}
+
+// Refused records a request of which the token was refused, or that had none, where
+// everything is recorded.
+func (a *Recorder) Refused(ctx context.Context, x *web.Exchange, r *http.Request, interaction, resource string) {
+	if a.Rest() != All {
+		return
+	}
+	q := &Request{recorder: a, base: a.Of(ctx, x, r), all: true}
+	x.Audited = true
+	q.record(r.Method, interaction, resource, "", x.Status(), nil)
+}
+
+// byMethod is the interaction of a request that is none of FHIR.
+var byMethod = map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}
+
+// interactionOf is a kind of request in the words of
+// http://hl7.org/fhir/restful-interaction.
+func interactionOf(route, method string) string {
+	switch route {
+	case "bundle":
+		return "batch"
+	case "search-compartment":
+		return "search"
+	case "other", "":
+		return cmp.Or(byMethod[method], "read")
+	}
+	return route
+}
+
+// actionOf is what an interaction does.
+// Spec: https://hl7.org/fhir/R4/valueset-audit-event-action.html.
+func actionOf(interaction, method string) string {
+	switch {
+	case strings.HasPrefix(interaction, "search"), interaction == "operation", interaction == "batch", interaction == "transaction":
+		return "E"
+	case interaction == "create":
+		return "C"
+	case method == http.MethodDelete:
+		return "D"
+	case method == http.MethodPut, method == http.MethodPatch:
+		return "U"
+	}
+	return "R"
+}
+
+func (q *Request) record(method, route, resource, query string, status int, version *fhir.Version) {
+	e := q.base
+	e.Interaction = interactionOf(route, method)
+	e.Action = actionOf(e.Interaction, method)
 	switch {
 	case status >= http.StatusInternalServerError:
 		e.Outcome = Serious
@@ -502,15 +560,12 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 	if status >= http.StatusBadRequest {
 		e.Description = http.StatusText(status)
 	}
-	e.Resource = resource
+	e.Resource, e.Query = resource, query
 	switch {
 	case strings.HasPrefix(resource, "Patient/"):
 		e.Patient = patientOf(resource, nil)
 	case version != nil && bytes.Contains(version.Body, patientReference):
 		e.Version, e.body = version.VersionID, bytes.Clone(version.Body)
-	}
-	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" {
-		e.Query = strings.TrimSuffix(r.URL.Path+"?"+r.URL.RawQuery, "?")
 	}
 	q.recorder.Record(e)
 }

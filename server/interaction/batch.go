@@ -45,9 +45,12 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 					r, err := s.one(ctx, p, j)
 					if err != nil {
 						out.Entries[j.i] = s.failed(ctx, j.i, err)
-						continue
+					} else {
+						out.Entries[j.i] = entryOf(r, p, j.method)
 					}
-					out.Entries[j.i] = entryOf(r, p, j.method)
+					if p.Told != nil && (err != nil || !j.writes() || !r.wrote()) {
+						p.Told(j.done(r, out.Entries[j.i].Answer.Status))
+					}
 				}
 				return nil
 			})

@@ -23,7 +23,38 @@ type BundleParams struct {
 	Return  Return // representation sends written resources back
 	Lenient bool   // handling=lenient, for the searches inside
 	BaseURL string // of the service as the client sees it, without a trailing slash
+	// Told is called with each entry that no write tells of, when it is answered and,
+	// of a transaction, committed: reads, and writes that failed or found nothing to
+	// do. Several goroutines call it; nil asks for none.
+	Told func(Done)
 }
+
+// Done is an entry of a batch or transaction that is answered.
+type Done struct {
+	Method, URL string
+	Interaction string // in the words of http://hl7.org/fhir/restful-interaction
+	Resource    string // reference of what it is about, "" for nothing single
+	Status      int
+	Read        *fhir.Version // what a read or vread answers with
+}
+
+// done is an entry with its answer.
+func (j *job) done(r Response, status int) Done {
+	d := Done{Method: j.method, URL: j.entry.Request.URL.Text, Interaction: j.to.interaction(j.method), Resource: j.to.resource(), Status: status}
+	if (d.Interaction == "read" || d.Interaction == "vread") && r.Version.Body != nil {
+		d.Read = &r.Version
+	}
+	return d
+}
+
+// writes reports whether the entry is a write of a resource, of which the write itself
+// tells where there is one.
+func (j *job) writes() bool {
+	return j.to.operation == "" && !j.to.search && j.method != http.MethodGet && j.method != http.MethodHead
+}
+
+// wrote reports whether there is a new version.
+func (r *Response) wrote() bool { return r.Version.VersionID != 0 && !r.Existing }
 
 // Bundle carries out a batch or a transaction, whichever its type says.
 // Spec: https://hl7.org/fhir/R4/http.html#transaction.
@@ -94,6 +125,14 @@ func (s *Service) batchParts(ctx context.Context, p BundleParams) ([]part, bool)
 		parts[i].entry = &in.Resource.(*r4.Bundle).Entry[0]
 	}
 	return parts, true
+}
+
+// IsTransaction reports whether a body says that it is a transaction.
+func IsTransaction(body []byte) bool {
+	var b struct {
+		Type string `json:"type"`
+	}
+	return json.Unmarshal(body, &b) == nil && b.Type == "transaction"
 }
 
 // emptyTransaction reports whether a body is a transaction with an empty array of

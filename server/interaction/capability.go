@@ -27,6 +27,7 @@ type metadata struct {
 	operations    int64 // their version
 	profiles      int64 // their version
 	uris          map[string]string
+	cors          bool
 	before, after []byte
 }
 
@@ -84,9 +85,10 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 	if s.Facts.OAuthURIs != nil {
 		uris = s.Facts.OAuthURIs()
 	}
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
-		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, uris, mark))
-		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris = reg, version, profilesVersion, uris
+	cors := s.Facts.CORS != nil && s.Facts.CORS()
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, security(uris, cors), mark))
+		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors = reg, version, profilesVersion, uris, cors
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -128,12 +130,12 @@ func each[T any](of func(string) T, list ...string) []T {
 	return out
 }
 
-// security is rest.security of a service with the endpoints of an authorization
-// server, nil without.
+// security is rest.security of a service that lets pages of other origins call, or not,
+// with the endpoints of an authorization server, if it has one.
 // Spec: SMART App Launch 1.0, conformance; http://hl7.org/fhir/R4/valueset-restful-security-service.html.
-func security(endpoints map[string]string) *r4.CapabilityStatementRestSecurity {
+func security(endpoints map[string]string, cors bool) *r4.CapabilityStatementRestSecurity {
 	if len(endpoints) == 0 {
-		return nil
+		return &r4.CapabilityStatementRestSecurity{Cors: booleanOf(cors)}
 	}
 	uris := fhir.Extension{URL: fhir.SystemString{Primitive: text("http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris")}}
 	for _, name := range slices.Sorted(maps.Keys(endpoints)) {
@@ -143,6 +145,7 @@ func security(endpoints map[string]string) *r4.CapabilityStatementRestSecurity {
 	}
 	return &r4.CapabilityStatementRestSecurity{
 		Extension: []fhir.Extension{uris},
+		Cors:      booleanOf(cors),
 		Service: []r4.CodeableConcept{{
 			Coding: []r4.Coding{{
 				System: fhir.URI{Primitive: text("http://terminology.hl7.org/CodeSystem/restful-security-service")}, Code: codeOf("SMART-on-FHIR"), Display: stringOf("SMART-on-FHIR"),
@@ -153,8 +156,8 @@ func security(endpoints map[string]string) *r4.CapabilityStatementRestSecurity {
 }
 
 // capabilityStatement is the statement of the service at base. profiles are those
-// that are stored, by resource type; endpoints those of the authorization server.
-func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, endpoints map[string]string, base string) *r4.CapabilityStatement {
+// that are stored, by resource type.
+func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, security *r4.CapabilityStatementRestSecurity, base string) *r4.CapabilityStatement {
 	c := &r4.CapabilityStatement{
 		Status: codeOf("active"), Date: fhir.DateTime{Primitive: text(s.Facts.Date)}, Kind: codeOf("instance"),
 		Software:       &r4.CapabilityStatementSoftware{Name: stringOf("Kiln"), Version: stringOf(s.Facts.Version)},
@@ -170,7 +173,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 		}},
 	}
 	rest := &c.Rest[0]
-	rest.Security = security(endpoints)
+	rest.Security = security
 	rest.SearchParam = []r4.CapabilityStatementRestResourceSearchParam{searchParam(&fhir.Parameter{Code: "_type", Type: fhir.SearchSpecial, Description: "Resource types to search"})}
 	for i := range common {
 		rest.SearchParam = append(rest.SearchParam, searchParam(&common[i]))
@@ -211,6 +214,12 @@ func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes, pr
 		ReferencePolicy:   each(codeOf, "literal", "logical"),
 		SearchInclude:     each(stringOf, "*"),
 		SearchRevInclude:  each(stringOf, append([]string{"*"}, revIncludes...)...),
+	}
+	if typ == "AuditEvent" { // it can be neither changed nor deleted
+		r.Interaction = slices.DeleteFunc(r.Interaction, func(i r4.CapabilityStatementRestResourceInteraction) bool {
+			return i.Code.Text == "update" || i.Code.Text == "patch" || i.Code.Text == "delete"
+		})
+		r.UpdateCreate, r.ConditionalUpdate, r.ConditionalDelete = booleanOf(false), booleanOf(false), codeOf("not-supported")
 	}
 	for i := range common {
 		r.SearchParam = append(r.SearchParam, searchParam(&common[i]))

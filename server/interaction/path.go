@@ -1,9 +1,11 @@
 package interaction
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 
+	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
 
@@ -18,6 +20,61 @@ type target struct {
 	search      bool   // …/_search
 	query       string // what follows `?`
 	hasQuery    bool
+}
+
+// interaction is what a request of a method asks of the target, in the words of
+// http://hl7.org/fhir/restful-interaction.
+func (t *target) interaction(method string) string {
+	switch {
+	case t.operation == "metadata":
+		return "capabilities"
+	case t.operation != "":
+		return "operation"
+	case method == http.MethodPost && t.typ == "" && !t.search:
+		return "batch"
+	case method == http.MethodPost && !t.search:
+		return "create"
+	case method == http.MethodPut:
+		return "update"
+	case method == http.MethodPatch:
+		return "patch"
+	case method == http.MethodDelete:
+		return "delete"
+	case t.version != "":
+		return "vread"
+	case t.history && t.id != "":
+		return "history-instance"
+	case t.history && t.typ != "":
+		return "history-type"
+	case t.history:
+		return "history-system"
+	case t.compartment != "":
+		return "search"
+	case t.id != "":
+		return "read"
+	case t.typ != "":
+		return "search-type"
+	}
+	return "search-system"
+}
+
+// Asked is what a request asks for, by its method and path: an interaction in the words
+// of http://hl7.org/fhir/restful-interaction, "" for none, and the reference of the
+// resource that it is about, "" for none.
+func (s *Service) Asked(method, path string) (interaction, resource string) {
+	t, err := s.parseTarget(strings.TrimPrefix(path, "/"), "")
+	if err != nil {
+		return "", ""
+	}
+	return t.interaction(method), t.resource()
+}
+
+// resource is the reference of the resource that the target names, "" for none.
+func (t *target) resource() string {
+	if t.typ == "" || !fhir.ValidID(t.id) {
+		return ""
+	}
+	return t.typ + "/" + t.id
 }
 
 // parseTarget reads entry.request.url: relative to the base, or absolute below

@@ -119,6 +119,8 @@ type Facts struct {
 	// http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris; nil
 	// without authorization.
 	OAuthURIs func() map[string]string
+	// CORS reports whether pages of other origins may call; nil says no.
+	CORS func() bool
 }
 
 // UnknownType is the error of a resource type that there is not, not-supported, 404;

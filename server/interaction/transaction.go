@@ -43,6 +43,7 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 		if err != nil {
 			return Response{}, err
 		}
+		t.tell(p)
 		t.release()
 		return Response{Status: http.StatusOK, Bundle: out}, nil
 	}
@@ -67,8 +68,19 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 	if err != nil {
 		return Response{}, err
 	}
+	t.tell(p)
 	t.release()
 	return Response{Status: http.StatusOK, Bundle: out}, nil
+}
+
+// tell tells of the entries that no write tells of.
+func (t *plan) tell(p BundleParams) {
+	if p.Told == nil {
+		return
+	}
+	for _, d := range t.done {
+		p.Told(d)
+	}
 }
 
 // plan is a transaction, read and checked.
@@ -77,7 +89,8 @@ type plan struct {
 	jobs        []*job // in request order
 	writes      []*job // in execution order
 	gets        []*job
-	conditional bool // an entry waits for the answer to its condition
+	done        []Done // the entries of which no write tells, as the last run left them
+	conditional bool   // an entry waits for the answer to its condition
 	linker      linker
 	// about: the key of a condition -> the entry that makes what it is to match.
 	about map[int64]*job
@@ -536,6 +549,9 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 			return nil, inEntry(j.i, err)
 		}
 		out.Entries[j.i] = entryOf(r, p, j.method)
+		if p.Told != nil {
+			t.done = append(t.done, j.done(r, r.Status))
+		}
 	}
 	return out, nil
 }
@@ -543,10 +559,14 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 // response is the answer to the transaction, with what the writes did.
 func (t *plan) response(ctx context.Context, p BundleParams) (*Bundle, error) {
 	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
+	t.done = nil
 	for _, j := range t.writes {
 		r, err := t.s.readable(ctx, j.response(), nil)
 		if err != nil {
 			return nil, inEntry(j.i, err)
+		}
+		if p.Told != nil && !r.wrote() {
+			t.done = append(t.done, j.done(r, r.Status))
 		}
 		out.Entries[j.i] = entryOf(r, p, j.method)
 	}

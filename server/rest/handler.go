@@ -71,6 +71,8 @@ type call struct {
 	leave  func()        // gives back the body's room in the bodyLimit
 	end    func()        // counts off what was entered
 	read   *fhir.Version // what a read or a vread answers with
+	// recorded is what AuditEvents say of the request, nil where there are none.
+	recorded *audit.Request
 }
 
 func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, ctx: x.Context()} }
@@ -78,9 +80,8 @@ func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, 
 // ServeExchange serves one request.
 func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 	c := h.call(x)
-	var recorded *audit.Request
 	if h.Audit != nil {
-		c.ctx, recorded = h.Audit.Begin(c.ctx, x, r)
+		c.ctx, c.recorded = h.Audit.Begin(c.ctx, x, r)
 	}
 	if h.Attribute != nil && r.Method != http.MethodGet && r.Method != http.MethodHead {
 		c.ctx = h.Attribute(c.ctx)
@@ -92,8 +93,8 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 		if c.end != nil {
 			c.end()
 		}
-		if recorded != nil {
-			recorded.End(x, r, c.subject(r), c.read)
+		if c.recorded != nil {
+			c.recorded.End(x, r, c.subject(r), c.read)
 		}
 	}()
 	if r.Header.Get("X-Skip-Validation") == "true" && h.AllowSkipValidation != nil && h.AllowSkipValidation(c.ctx) {
@@ -160,6 +161,8 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
+	case first == "admin" || first == "auth" || first == ".well-known" || first == "health":
+		c.fail(r, outcome.New(outcome.CodeNotFound, "%s is not a path of this server", outcome.Clip(r.URL.Path)))
 	case h.Service.Model.Resources[first] != nil:
 		c.fail(r, outcome.NotSupported("%s is not a path of this server", outcome.Clip(r.URL.Path)))
 	default:

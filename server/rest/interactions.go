@@ -226,9 +226,18 @@ func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 		c.fail(r, err)
 		return
 	}
-	resp, err := h.Service.Bundle(c.ctx, interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.base(r)})
-	if resp.Bundle != nil {
+	p := interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.base(r)}
+	if c.recorded != nil {
+		p.Told = func(d interaction.Done) {
+			c.recorded.Entry(d.Method, d.Interaction, d.Resource, d.URL, d.Status, d.Read)
+		}
+	}
+	resp, err := h.Service.Bundle(c.ctx, p)
+	switch {
+	case resp.Bundle != nil:
 		c.Route = strings.TrimSuffix(resp.Bundle.Type, "-response")
+	case interaction.IsTransaction(body):
+		c.Route = "transaction"
 	}
 	c.answer(r, pref, resp, err)
 }

@@ -47,6 +47,9 @@ type auditKey struct{}
 type Audited struct {
 	*Write
 	JSON []byte // of what is written, nil for a deletion
+	// Nothing says that there was nothing to delete, or nothing that the request can
+	// know of.
+	Nothing bool
 }
 
 // WithAudit returns a context in which the events that make returns for the writes of a
@@ -58,15 +61,15 @@ func WithAudit(ctx context.Context, make func(ws []Audited) ([]byte, error)) con
 }
 
 // eventsOf are the events of writes, nil where nothing is told of them. JSON is what each
-// of them writes.
-func eventsOf(ctx context.Context, ws []*Write, json func(i int) []byte) ([]byte, error) {
+// of them writes; what an entry deletes is known once it is resolved.
+func eventsOf(ctx context.Context, ws []*Write, entries []entry, json func(i int) []byte) ([]byte, error) {
 	make, ok := ctx.Value(auditKey{}).(func(ws []Audited) ([]byte, error))
 	if !ok {
 		return nil, nil
 	}
 	told := []Audited(nil)
 	for i, w := range ws {
-		told = append(told, Audited{w, json(i)})
+		told = append(told, Audited{w, json(i), w.Method == fhir.DELETE && entries[i].action == nothing})
 	}
 	return make(told)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ const (
 // unit is writes that are done together or not at all.
 type unit struct {
 	entries []entry
-	events  []byte // what is told of them, nil for nothing
+	tell    func() ([]byte, error) // returns what is told of them, nil for nothing
 	state   atomic.Int32
 	err     error
 	done    chan struct{}
@@ -86,16 +87,22 @@ func (q *queue) write(ctx context.Context, ws []*Write) error {
 	if err != nil {
 		return err
 	}
-	events, err := eventsOf(ctx, ws, func(i int) []byte {
-		if ws[i].Resource == nil {
-			return nil
-		}
-		return ws[i].Resource.Header().Raw
-	})
-	if err != nil {
-		return err
+	u := &unit{entries: entries, done: make(chan struct{})}
+	u.tell = func() ([]byte, error) {
+		return eventsOf(ctx, ws, entries, func(i int) []byte {
+			if ws[i].Resource == nil {
+				return nil
+			}
+			return ws[i].Resource.Header().Raw
+		})
 	}
-	u := &unit{entries: entries, events: events, done: make(chan struct{})}
+	if !slices.ContainsFunc(ws, func(w *Write) bool { return w.Method == fhir.DELETE }) {
+		events, err := u.tell()
+		if err != nil {
+			return err
+		}
+		u.tell = func() ([]byte, error) { return events, nil }
+	}
 	for i := range entries {
 		entries[i].unit = u
 		for j := range i {
@@ -300,7 +307,11 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 			g.add(e)
 			claims = claims || e.action == claimed
 			if e.index == 0 {
-				g.addEvents(e.unit.events)
+				events, err := e.unit.tell()
+				if err != nil {
+					return err
+				}
+				g.addEvents(events)
 			}
 		}
 	}

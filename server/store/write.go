@@ -228,7 +228,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	for _, e := range sorted {
 		g.add(e)
 	}
-	events, err := eventsOf(ctx, ws, func(i int) []byte { return entries[i].body })
+	events, err := eventsOf(ctx, ws, entries, func(i int) []byte { return entries[i].body })
 	if err != nil {
 		return err
 	}

@@ -120,18 +120,21 @@ func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // stripPrefix makes /fhir/Patient and /Patient/ the same as /Patient.
 func (x *Exchange) stripPrefix(r *http.Request) {
-	path := r.URL.Path
+	path, raw := r.URL.Path, r.URL.RawPath
 	if rest, ok := strings.CutPrefix(path, "/fhir"); ok && (rest == "" || rest[0] == '/') {
 		x.Prefix, path = "/fhir", rest
+		if raw, ok = strings.CutPrefix(raw, "/fhir"); !ok {
+			raw = ""
+		}
 	}
-	if path != "/" && !strings.HasPrefix(path, "/debug/pprof/") {
-		path = strings.TrimSuffix(path, "/")
+	if path != "/" && !strings.HasPrefix(path, "/debug/pprof/") && (raw == "" || strings.HasSuffix(raw, "/")) {
+		path, raw = strings.TrimSuffix(path, "/"), strings.TrimSuffix(raw, "/")
 	}
 	if path == "" {
 		path = "/"
 	}
 	if path != r.URL.Path {
-		r.URL.Path, r.URL.RawPath = path, ""
+		r.URL.Path, r.URL.RawPath = path, raw
 	}
 }
 

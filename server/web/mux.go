@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -94,6 +95,7 @@ func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 	m.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		x := w.(*Exchange)
 		x.Route = route
+		r.Header["X-Request-Id"] = []string{x.ID} // parts that record the request know its id
 		if m.admit(x, r, g) {
 			h.ServeHTTP(x, r.WithContext(x.ctx))
 		}
@@ -159,7 +161,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case len(r.RequestURI) > maxURL:
 		x.Fail(r, outcome.URITooLong("the URL is longer than %d bytes; a search can be a POST to _search", maxURL))
-	case Unclean(r.URL.Path):
+	case unclean(r.URL):
 		// The router would redirect to what it takes for the meaning.
 		m.fallback.ServeExchange(x, r)
 	default:
@@ -223,6 +225,14 @@ func (m *Mux) Now() *Settings {
 
 // Methods are the HTTP methods that some path is served with.
 var Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+
+// unclean is Unclean of a URL. An id below /admin/ may be a URL itself, percent-encoded.
+func unclean(u *url.URL) bool {
+	if u.RawPath != "" && strings.HasPrefix(u.Path, "/admin/") {
+		return Unclean(u.RawPath)
+	}
+	return Unclean(u.Path)
+}
 
 // Unclean reports whether a path has empty segments, or . or .. as one.
 func Unclean(path string) bool {
