@@ -33,6 +33,13 @@ func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error
 	return release, nil
 }
 
+// AwaitDearSearches waits until so many wait for a place among the dear searches.
+func (s *Store) AwaitDearSearches(n int) {
+	for s.searcher.DearWaiting() < n {
+		runtime.Gosched()
+	}
+}
+
 // HoldConnection holds a connection as a search does that takes long.
 func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) {
 	return s.searcher.Hold(ctx)

@@ -17,7 +17,8 @@ type connection struct {
 	s    *Searcher
 	conn *pgxpool.Conn
 	end  func()
-	dear bool // it has a place among the dear searches
+	dear bool     // it has a place among the dear searches
+	key  totalKey // of that place
 }
 
 // admission bounds the searches that run, in two lines. A cheap one gets a place of
@@ -35,21 +36,47 @@ type admission struct {
 	dear *line
 }
 
-// line lets some in at a time, in the order of arrival.
+// line lets some in at a time, in the order of arrival, and of those with one key one at a
+// time: who comes after it finds in memory what it has found.
 type line struct {
 	mu      sync.Mutex
 	room    int
-	waiting []chan struct{} // a closed one has been let in
+	inside  map[totalKey]struct{} // the keys of those inside
+	waiting []place
+}
+
+// place is where somebody waits.
+type place struct {
+	in  chan struct{} // closed when it has been let in
+	key totalKey      // the zero key is nobody's
+}
+
+// admits reports whether one with that key may go in; mu is held.
+func (l *line) admits(key totalKey) bool {
+	_, one := l.inside[key]
+	return l.room > 0 && !one
+}
+
+// admit takes the room of one; mu is held.
+func (l *line) admit(key totalKey) {
+	l.room--
+	if key == (totalKey{}) {
+		return
+	}
+	if l.inside == nil {
+		l.inside = make(map[totalKey]struct{})
+	}
+	l.inside[key] = struct{}{}
 }
 
 // try goes in where there is room.
-func (l *line) try() bool {
+func (l *line) try(key totalKey) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.room == 0 {
+	if !l.admits(key) {
 		return false
 	}
-	l.room--
+	l.admit(key)
 	return true
 }
 
@@ -59,17 +86,14 @@ type needless func() (yes bool, again <-chan struct{})
 
 // enter waits until it is let in, or gives up: with the error of ctx, or without one where
 // it is needless, which may be nil.
-func (l *line) enter(ctx context.Context, needless needless) (in bool, err error) {
-	if l.try() {
+func (l *line) enter(ctx context.Context, key totalKey, needless needless) (in bool, err error) {
+	if l.try(key) {
 		return true, nil
 	}
-	place := make(chan struct{})
+	mine := place{make(chan struct{}), key}
 	l.mu.Lock()
-	l.waiting = append(l.waiting, place)
-	if l.room > 0 {
-		l.room--
-		l.let()
-	}
+	l.waiting = append(l.waiting, mine)
+	l.let()
 	l.mu.Unlock()
 	for {
 		var again <-chan struct{}
@@ -80,7 +104,7 @@ func (l *line) enter(ctx context.Context, needless needless) (in bool, err error
 			}
 		}
 		select {
-		case <-place:
+		case <-mine.in:
 			return true, nil
 		case <-again:
 			continue
@@ -90,32 +114,37 @@ func (l *line) enter(ctx context.Context, needless needless) (in bool, err error
 		break
 	}
 	l.mu.Lock()
-	i := slices.Index(l.waiting, place)
+	i := slices.Index(l.waiting, mine)
 	if i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
 	if i < 0 { // it was let in meanwhile
-		l.leave()
+		l.leave(key)
 	}
 	return false, err
 }
 
 // leave makes room for the next.
-func (l *line) leave() {
+func (l *line) leave(key totalKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.room++
+	delete(l.inside, key)
 	l.let()
 }
 
-// let lets the next one in; mu is held.
+// let lets in who may go in; mu is held.
 func (l *line) let() {
-	if len(l.waiting) == 0 {
-		l.room++
-		return
+	for {
+		i := slices.IndexFunc(l.waiting, func(p place) bool { return l.admits(p.key) })
+		if i < 0 {
+			return
+		}
+		l.admit(l.waiting[i].key)
+		close(l.waiting[i].in)
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
-	close(l.waiting[0])
-	l.waiting = slices.Delete(l.waiting, 0, 1)
 }
 
 // shortFor is how long a search counts among the short ones. One that takes longer makes
@@ -182,8 +211,16 @@ func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
 // HoldDear takes a place of a dear search.
 func (s *Searcher) HoldDear(ctx context.Context) (release func(), err error) {
 	l := &connection{s: s}
-	_, err = l.becomeDear(ctx, nil)
+	_, err = l.becomeDear(ctx, totalKey{}, nil)
 	return l.close, err
+}
+
+// DearWaiting is how many wait for a place of a dear search.
+func (s *Searcher) DearWaiting() int {
+	l := s.admission.dear
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
 }
 
 // release gives the connection back; what is asked afterwards takes another.
@@ -197,15 +234,15 @@ func (l *connection) release() {
 
 // becomeDear moves the search to the line of the dear ones; waited is true where others
 // were before it, and it is not dear where needless has said so. It gives the connection
-// back while it waits.
-func (l *connection) becomeDear(ctx context.Context, needless needless) (waited bool, err error) {
+// back while it waits. Searches with the same clauses have the same key.
+func (l *connection) becomeDear(ctx context.Context, key totalKey, needless needless) (waited bool, err error) {
 	if l.dear {
 		return false, nil
 	}
-	if line := l.s.admission.dear; !line.try() {
+	if line := l.s.admission.dear; !line.try(key) {
 		waited = true
 		l.release()
-		if in, err := line.enter(ctx, needless); !in {
+		if in, err := line.enter(ctx, key, needless); !in {
 			return true, err
 		}
 	}
@@ -213,7 +250,7 @@ func (l *connection) becomeDear(ctx context.Context, needless needless) (waited 
 		l.end() // its place among the cheap ones
 		l.end = func() {}
 	}
-	l.dear = true
+	l.dear, l.key = true, key
 	return waited, nil
 }
 
@@ -223,8 +260,57 @@ func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
 	if x.private() || x.inSnapshot {
 		return false, nil
 	}
-	return x.connection.becomeDear(ctx, nil)
+	return x.connection.becomeDear(ctx, x.clauses(), nil)
 }
+
+// underWay are what searches find at the moment that others want too.
+type underWay struct {
+	mu     sync.Mutex
+	ending map[totalKey]chan struct{} // closed when it has ended
+}
+
+// begin begins something, or returns when the one ends who is at it.
+func (u *underWay) begin(key totalKey) (end func(), ends <-chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if c := u.ending[key]; c != nil {
+		return nil, c
+	}
+	c := make(chan struct{})
+	if u.ending == nil {
+		u.ending = make(map[totalKey]chan struct{})
+	}
+	u.ending[key] = c
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.ending, key)
+		close(c)
+	}, nil
+}
+
+// alone waits, without a connection, until no other search finds what key names. Inside a
+// transaction, which has a connection, it does not wait.
+func (x *searching) alone(ctx context.Context, key totalKey) (end func(), err error) {
+	if x.private() || x.inSnapshot {
+		return func() {}, nil
+	}
+	for {
+		end, ends := x.s.underWay.begin(key)
+		if end != nil {
+			return end, nil
+		}
+		x.connection.release()
+		select {
+		case <-ends:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// clauses name what a search asks for, whatever page of it.
+func (x *searching) clauses() totalKey { return keyOf(x.plan.Count()) }
 
 // becomeDearUnlessFound is becomeDear, but that it returns the page where memory has it
 // before the search is let in.
@@ -240,7 +326,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 		return yes, again
 	}
 	for range maxAsked {
-		more, err := x.connection.becomeDear(ctx, found)
+		more, err := x.connection.becomeDear(ctx, x.clauses(), found)
 		waited = waited || more
 		if err != nil || !more {
 			return nil, waited, err
@@ -257,7 +343,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 func (l *connection) close() {
 	l.release()
 	if l.dear {
-		l.s.admission.dear.leave()
+		l.s.admission.dear.leave(l.key)
 		l.dear = false
 	}
 }

@@ -14,7 +14,7 @@ func waits(l *line, ctx context.Context, name string, in chan<- string) {
 	before := len(l.waiting)
 	l.mu.Unlock()
 	go func() {
-		if ok, _ := l.enter(ctx, nil); ok {
+		if ok, _ := l.enter(ctx, totalKey{}, nil); ok {
 			in <- name
 		} else {
 			in <- name + " gave up"
@@ -32,7 +32,7 @@ func waits(l *line, ctx context.Context, name string, in chan<- string) {
 
 func TestLine(t *testing.T) {
 	l := &line{room: 1}
-	if !l.try() || l.try() {
+	if !l.try(totalKey{}) || l.try(totalKey{}) {
 		t.Fatal("a line of one has room for one")
 	}
 	in := make(chan string)
@@ -44,14 +44,14 @@ func TestLine(t *testing.T) {
 	cancel()
 	got := []string{<-in}
 	for range 3 {
-		l.leave()
+		l.leave(totalKey{})
 		got = append(got, <-in)
 	}
-	l.leave()
+	l.leave(totalKey{})
 	if want := []string{"b gave up", "a", "c", "d"}; !slices.Equal(got, want) {
 		t.Errorf("let in %v, want %v", got, want)
 	}
-	if !l.try() || l.try() {
+	if !l.try(totalKey{}) || l.try(totalKey{}) {
 		t.Error("a place was lost or made")
 	}
 }
@@ -71,7 +71,7 @@ func TestLineKeepsItsRoom(t *testing.T) {
 					go cancel()
 				}
 				needless := func() (bool, <-chan struct{}) { return n%7 == 0, nil }
-				if ok, _ := l.enter(ctx, needless); ok {
+				if ok, _ := l.enter(ctx, totalKey{}, needless); ok {
 					mu.Lock()
 					if inside++; inside > room {
 						t.Error("more are inside than there is room for")
@@ -81,7 +81,7 @@ func TestLineKeepsItsRoom(t *testing.T) {
 					mu.Lock()
 					inside--
 					mu.Unlock()
-					l.leave()
+					l.leave(totalKey{})
 				}
 				cancel()
 			}
@@ -96,11 +96,11 @@ func TestLineKeepsItsRoom(t *testing.T) {
 // Who learns in the line that it need not wait leaves it, and takes no place.
 func TestLineIsLeft(t *testing.T) {
 	l := &line{room: 1}
-	l.try()
+	l.try(totalKey{})
 	news, asked, left := make(chan struct{}), make(chan struct{}, 2), make(chan bool)
 	go func() {
 		known := false
-		in, err := l.enter(t.Context(), func() (bool, <-chan struct{}) {
+		in, err := l.enter(t.Context(), totalKey{}, func() (bool, <-chan struct{}) {
 			asked <- struct{}{}
 			select {
 			case <-news:
@@ -116,8 +116,44 @@ func TestLineIsLeft(t *testing.T) {
 	if !<-left {
 		t.Error("it waited on, or failed")
 	}
-	l.leave()
-	if !l.try() || l.try() {
+	l.leave(totalKey{})
+	if !l.try(totalKey{}) || l.try(totalKey{}) {
 		t.Error("a place was lost or made")
+	}
+}
+
+// Of one key one is inside, and those behind it with other keys go before its next.
+func TestLineLetsInOneOfAKey(t *testing.T) {
+	one, other := totalKey{1}, totalKey{2}
+	l := &line{room: 2}
+	if !l.try(one) || l.try(one) {
+		t.Fatal("two of one key are inside")
+	}
+	in := make(chan error)
+	go func() {
+		_, err := l.enter(t.Context(), one, nil)
+		in <- err
+	}()
+	for waiting := 0; waiting == 0; {
+		l.mu.Lock()
+		waiting = len(l.waiting)
+		l.mu.Unlock()
+	}
+	if ok, err := l.enter(t.Context(), other, nil); !ok || err != nil {
+		t.Fatalf("another key waits: %v", err)
+	}
+	select {
+	case <-in:
+		t.Fatal("two of one key are inside")
+	default:
+	}
+	l.leave(one)
+	if err := <-in; err != nil {
+		t.Fatal(err)
+	}
+	l.leave(one)
+	l.leave(other)
+	if l.room != 2 || len(l.inside) > 0 {
+		t.Errorf("room for %d, %d inside", l.room, len(l.inside))
 	}
 }

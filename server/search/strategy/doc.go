@@ -22,6 +22,9 @@
 //     no index has the order, Gather fetches and sorts them all. An order that no
 //     index has is kept from the second page on. Total and page are of one snapshot.
 //
+// Many equal searches at once compute a dear thing once: of searches with the same clauses
+// one at a time is among the dear ones, and who comes after it looks into memory first.
+//
 // What searches miss for the second time within a minute is found in the background;
 // package remembered follows the change log from there on. Totals of searches that
 // depend on other resources or on full text, and orders, have the snapshot with them

@@ -126,7 +126,17 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.remembers() || !x.s.remembered.Wants(key) {
+	if !x.remembers() {
+		return x.gather(ctx)
+	}
+	if p, _, err := x.becomeDearUnlessFound(ctx); p != nil || err != nil {
+		return p, err
+	}
+	// Somebody else may have sorted meanwhile.
+	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
+		return p, err
+	}
+	if !x.s.remembered.Wants(key) {
 		return x.gather(ctx)
 	}
 	total, err := x.total(ctx, x.byTotal())

@@ -190,16 +190,24 @@ type finding struct {
 	column  *remembered.ColumnKey
 }
 
+// key is what memory knows it by.
+func (f finding) key() any {
+	if f.column != nil {
+		return *f.column
+	}
+	return f.set
+}
+
 // finder finds in the background what is to be remembered, one thing after the other, and
 // keeps what is remembered abreast of the change log between searches.
 type finder struct {
 	mu    sync.Mutex
 	queue []finding
+	now   any // the key of what is being looked for, nil for nothing
 	stop  context.CancelFunc // nil before the first
 	ended bool
 	done  sync.WaitGroup
 	idle  *sync.Cond
-	busy  bool
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 }
@@ -237,7 +245,7 @@ func (s *Searcher) find(memory *remembered.Memory, key any, f finding) {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended || len(w.queue) >= maxFindings {
+	if w.ended || len(w.queue) >= maxFindings || w.now == key || slices.ContainsFunc(w.queue, func(f finding) bool { return f.key() == key }) {
 		return
 	}
 	w.queue = append(w.queue, f)
@@ -261,18 +269,19 @@ func (s *Searcher) findAll(ctx context.Context) {
 		w.mu.Lock()
 		var f finding
 		some := len(w.queue) > 0
+		w.now = nil
 		if some {
 			f = w.queue[0]
-			w.queue = w.queue[1:]
-		}
-		w.busy = some
-		if !some {
+			w.queue, w.now = w.queue[1:], f.key()
+		} else {
 			w.idle.Broadcast()
 		}
 		w.mu.Unlock()
 		if some {
-			// What cannot be found now is wanted again.
-			_ = s.found(ctx, f)
+			if !s.remembered.Has(f.key()) {
+				// What cannot be found now is wanted again.
+				_ = s.found(ctx, f)
+			}
 			w.tell()
 			continue
 		}
@@ -304,7 +313,7 @@ func (s *Searcher) Settled() {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.busy || len(w.queue) > 0 {
+	for w.now != nil || len(w.queue) > 0 {
 		w.idle.Wait()
 	}
 }
@@ -335,7 +344,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	defer cancel()
 	l := &connection{s: s}
 	defer l.close()
-	if _, err := l.becomeDear(ctx, nil); err != nil {
+	if _, err := l.becomeDear(ctx, totalKey{}, nil); err != nil {
 		return err
 	}
 	conn, err := l.get(ctx)

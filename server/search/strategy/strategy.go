@@ -120,6 +120,7 @@ type Searcher struct {
 	now        func() time.Time
 	memory     memory
 	admission  admission
+	underWay   underWay // counts of types
 	remembered *remembered.Memory
 	finder     finder
 	sorting    chan struct{} // has an element for each search that sorts many resources
@@ -477,7 +478,7 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 	if p != nil || err != nil {
 		return p, err
 	}
-	if waited { // somebody else may have counted
+	if waited || known == nil { // somebody else may have counted
 		if known, err = x.known(); err != nil {
 			return nil, err
 		}
@@ -699,7 +700,7 @@ func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err 
 	if err != nil {
 		return 0, err
 	}
-	if waited { // somebody else may have counted
+	if waited || known == nil { // somebody else may have counted
 		if n, ok, err := x.exact(ctx, x.byTotal()); ok || err != nil {
 			return n, err
 		}
@@ -757,6 +758,14 @@ func (x *searching) count(ctx context.Context, st match.Statement, key totalKey)
 func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, error) {
 	st := x.plan.CountType()
 	key := keyOf(st)
+	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+		return max(t.n, atLeast), nil
+	}
+	end, err := x.alone(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	if t, ok := x.s.memory.total(key, x.s.now()); ok {
 		return max(t.n, atLeast), nil
 	}

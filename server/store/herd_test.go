@@ -1,0 +1,105 @@
+package store_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// dearStatements runs f, and counts by kind the statements of its searches that read every
+// match, or every resource of a type.
+func dearStatements(f func(ctx context.Context)) map[string]int {
+	recorder := tracetest.NewSpanRecorder()
+	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(context.Background(), "herd")
+	f(ctx)
+	span.End()
+	kinds := make(map[string]int)
+	for _, s := range recorder.Ended() {
+		for _, a := range s.Attributes() {
+			if a.Key != "db.query.text" {
+				continue
+			}
+			switch sql := a.Value.AsString(); {
+			case strings.HasPrefix(sql, "SELECT count(*) FROM resource r WHERE r.rid >="):
+				kinds["count of the type"]++
+			case strings.HasPrefix(sql, "SELECT (SELECT") && strings.Contains(sql, "count(*)"):
+				kinds["count"]++
+			case strings.HasPrefix(sql, "WITH m AS MATERIALIZED"):
+				kinds["gather"]++
+			case strings.HasPrefix(sql, "SELECT r.rid, (SELECT min("):
+				kinds["sort"]++
+			}
+		}
+	}
+	return kinds
+}
+
+// TestHerdComputesOnce asks a server that remembers nothing the same dear search forty times
+// at once: its matches are counted once. Those of a search in an order that no index has are
+// gathered once, and then sorted once for everybody. The type is counted at most once
+// beside the one snapshot that counts the matches.
+// Contract: Searches while others write, two lines: a thundering herd computes a dear thing once.
+func TestHerdComputesOnce(t *testing.T) {
+	t.Parallel()
+	first, url := open(t)
+	newCorpus(31, 40, 400).load(t, first)
+	for _, tt := range []struct {
+		name string
+		c    searchCase
+		want map[string]int // at most
+	}{
+		{"matches that a walk finds", searchCase{typ: "Observation", values: params("status", "final")}, map[string]int{"count": 1, "count of the type": 2}},
+		{"what most resources are not", searchCase{typ: "Observation", values: params("status:not", "unknown")}, map[string]int{"count": 1, "count of the type": 2}},
+		{"only the count", searchCase{typ: "Observation", values: params("status", "final", "_summary", "count")}, map[string]int{"count": 1}},
+		{"an order without an index", searchCase{typ: "Observation", values: params("date", "ge1990", "_sort", "value-quantity")}, map[string]int{"count": 1, "gather": 1, "sort": 1}},
+	} {
+		for _, together := range []bool{false, true} { // all have found that they are dear before the first is let in
+			s := openAt(t, url)
+			s.SetSearchLimit(50) // more matches than that are counted
+			release := func() {}
+			if together {
+				var err error
+				if release, err = s.HoldDearSearches(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var herd sync.WaitGroup
+			totals := make([]int, 40)
+			dear := dearStatements(func(ctx context.Context) {
+				for i := range totals {
+					q := tt.c.parse(t)
+					herd.Go(func() {
+						if r, err := s.Search(ctx, q); err != nil {
+							t.Error(err)
+						} else {
+							totals[i] = *r.Total
+						}
+					})
+				}
+				if together {
+					s.AwaitDearSearches(len(totals))
+				}
+				release()
+				herd.Wait()
+			})
+			for kind, n := range dear {
+				if n > tt.want[kind] {
+					t.Errorf("%s, together %t: %d statements %s, want %d at most", tt.name, together, n, kind, tt.want[kind])
+				}
+			}
+			if dear["count"]+dear["gather"] == 0 {
+				t.Errorf("%s: nothing dear was computed: %v", tt.name, dear)
+			}
+			for _, n := range totals {
+				if n != totals[0] || n < 50 {
+					t.Errorf("%s: totals %v", tt.name, totals)
+					break
+				}
+			}
+		}
+	}
+}
