@@ -194,3 +194,18 @@ func TestAdminPaths(t *testing.T) {
 	s.get(s.origin() + "/debug/pprof").want(401)
 	s.get(s.origin() + "/debug/pprof/").want(401)
 }
+
+// Contract, Operations: `PUT /admin/config/{category}/{key}`: checked like the file. An issuer over http that
+// is not on this machine is refused at start, and so in the database: no server could start with it.
+func TestConfigurationOfIssuer(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	admin := s.bearer(s.backendToken("operator", "admin"))
+	put := func(key, value string) *answer {
+		return admin.do("PUT", s.origin()+"/admin/config/"+key, `{"value":"`+value+`"}`, "Content-Type", "application/json")
+	}
+	put("auth/issuer", "http://fhir.example.org").issue(400, "invalid", "auth.allow_http")
+	put("server/base_url", "http://fhir.example.org/fhir").issue(400, "invalid", "auth.allow_http")
+	put("auth/issuer", "https://fhir.example.org").want(200).equal("restart_required", "true")
+	put("server/base_url", "http://fhir.example.org/fhir").want(200).equal("restart_required", "true")
+}
