@@ -186,6 +186,14 @@ func (c Config) trustedProxies() ([]netip.Prefix, error) {
 
 func (c Config) baseURL() string { return strings.TrimRight(c.Server.BaseURL, "/") }
 
+// address is baseURL, or the FHIR base at the address that the server listens on.
+func (c Config) address() string {
+	if base := c.baseURL(); base != "" {
+		return base
+	}
+	return c.Server.Scheme() + "://" + c.Server.Listen + "/fhir"
+}
+
 // baseURLs are the URLs that name this service in references.
 func (c Config) baseURLs() []string {
 	if c.baseURL() != "" {

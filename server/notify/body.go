@@ -3,12 +3,14 @@ package notify
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
@@ -44,13 +46,8 @@ func (s *Service) statusBody(c *subscription, id, kind, state string, events int
 // SubscriptionStatus as Parameters. Its id is the notification's, the same at each attempt.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
 func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, state string, events int64, d *Delivery) []byte {
-	base := s.Settings().BaseURL
-	absolute := func(path string) string {
-		if base == "" {
-			return path
-		}
-		return base + "/" + path
-	}
+	base := s.Settings().Address
+	absolute := func(path string) string { return base + "/" + path }
 	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
 	statusID := uuid.NewString()
 	b = append(b, statusID+`","resource":`...)
@@ -79,7 +76,7 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 				b = append(b, `,{"fullUrl":`...)
 				b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
 				b = append(b, `,"resource":`...)
-				b = append(b, v.Body...)
+				b = append(b, s.shown(v)...)
 				b = append(b, `,"request":{"method":"GET","url":`...)
 				b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
 				b = append(b, `},"response":{"status":"200"}}`...)
@@ -150,7 +147,8 @@ func appendStatusParameters(b []byte, id, kind, state, subscription, topic strin
 	return append(b, `]}`...)
 }
 
-// shaped are the resources that the topic's notification shape adds.
+// shaped are the resources that the topic's notification shape adds, as far as the principal
+// of ctx may read them.
 func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.Version {
 	if len(c.include) == 0 {
 		return nil
@@ -166,7 +164,13 @@ func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.
 	q, err := search.Parse(s.Service.Parameters.Current(), e.Version.ResourceType, values, s.Service.SearchOptions(ctx, false, nil))
 	if err == nil {
 		if result, err := s.Store.Search(ctx, q); err == nil {
-			return result.Includes
+			return slices.DeleteFunc(result.Includes, func(v fhir.Version) bool {
+				if s.Rights == nil {
+					return false
+				}
+				seen, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held)))
+				return err != nil || !seen
+			})
 		}
 	}
 	return nil

@@ -13,6 +13,9 @@ type Config struct {
 	// BaseURL is the service's own, without a trailing slash; "" where it depends on
 	// the request.
 	BaseURL string
+	// Address is BaseURL, or what it is of the address that the server listens on, for
+	// messages that answer no request.
+	Address string
 	// VRead makes an event of each version that is read.
 	VRead bool
 	// MaxSubscriptions bounds the Subscriptions that are not off.

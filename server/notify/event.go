@@ -220,6 +220,13 @@ func (s *Service) since(ctx context.Context, text string) (since, error) {
 		if err == nil {
 			err = s.Store.CheckPosition(ctx, p)
 		}
+		if err == nil {
+			// One of another database would wait for what has long been.
+			var now store.ChangeSnapshot
+			if now, err = s.Store.ChangeSnapshot(ctx); err == nil && p.XID > now.Horizon().XID {
+				err = outcome.Invalid("%q is a cursor of events that have not been: this server has not given it out", clip(text))
+			}
+		}
 		return since{position: p}, gone(err)
 	}
 	p, err := s.Store.ChangesSince(ctx, at)

@@ -148,6 +148,7 @@ func (s *Service) Start() error {
 			s.queue.wakeUp()
 		}
 	}})
+	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.checkTopics})
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
 	s.stop = stop

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"kiln/gen/db"
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/store"
 )
@@ -539,7 +540,15 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 				}
 				return r
 			}
-			body, contentType := s.body(ctx, c, row.Status, row.Events, d)
+			reading := ctx
+			if s.Rights != nil { // what a topic adds is for the eyes of the owner too
+				p, err := s.Rights.Principal(ctx, readOwner(row.Owner))
+				if err != nil {
+					return Result{At: time.Now(), Err: "whether the owner may read the resource cannot be told"}
+				}
+				reading = access.With(ctx, p)
+			}
+			body, contentType := s.body(reading, c, row.Status, row.Events, d)
 			r := s.post(ctx, c, k, d.ID.String(), contentType, body)
 			s.metrics.delivered("webhook", c.reference(), r, d.Event.Written)
 			return r

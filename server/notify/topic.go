@@ -6,11 +6,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/store"
 )
 
 // topic is what of a SubscriptionTopic is carried out.
@@ -164,6 +166,56 @@ func (s *Service) topicRules(ctx context.Context, t *topic) ([]Rule, error) {
 		return nil, outcome.Invalid("the topic %s has no resourceTrigger", t.URL)
 	}
 	return rules, nil
+}
+
+// checkTopics refuses SubscriptionTopics that cannot be carried out.
+func (s *Service) checkTopics(ctx context.Context, _ *store.Tx, ws []*store.Write) error {
+	for i, w := range ws {
+		var err error
+		switch modify := w.Modify; {
+		case w.Method == fhir.DELETE:
+		case modify != nil:
+			w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+				body, index, err := modify(current)
+				if err == nil {
+					err = s.checkTopic(ctx, body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+				}
+				return body, index, err
+			}
+		default:
+			err = s.checkTopic(ctx, w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+		}
+		if err != nil {
+			return &store.WriteError{Index: i, Err: err}
+		}
+	}
+	return nil
+}
+
+// checkTopic refuses a topic, unless it is retired, whose triggers or shape a Subscription
+// could not use. It fails with the words of a search, 422.
+func (s *Service) checkTopic(ctx context.Context, body []byte) error {
+	t := new(topic)
+	if err := json.Unmarshal(body, t); err != nil {
+		return outcome.New(outcome.CodeStructure, "the topic cannot be read: %s", outcome.JSONProblem(err))
+	}
+	if t.Status == "retired" {
+		return nil
+	}
+	if _, err := s.topicRules(ctx, t); err != nil {
+		return refused(err, "SubscriptionTopic.resourceTrigger")
+	}
+	for _, shape := range t.Shape {
+		typ := typeOf(shape.Resource)
+		if s.Service.Model.Resources[typ] == nil {
+			return refused(s.Service.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
+		}
+		values := url.Values{"_include": shape.Include, "_revinclude": shape.RevInclude}
+		if _, err := search.Parse(s.Service.Parameters.Current(), typ, values, s.Service.SearchOptions(ctx, false, nil)); err != nil {
+			return refused(err, "SubscriptionTopic.notificationShape")
+		}
+	}
+	return nil
 }
 
 // pathTest is a fhirPathCriteria: %current and %previous are the versions, where there
