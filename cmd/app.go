@@ -239,6 +239,7 @@ func (v invocation) print(w io.Writer) {
 type logReader struct {
 	app, level string
 	since      string
+	from       time.Time // what began before is not of interest
 	seen       map[string]bool
 }
 
@@ -261,10 +262,11 @@ func (l *logReader) next(c *cobra.Command, r *remote) ([]invocation, []byte, err
 	}
 	if l.seen == nil {
 		l.seen = make(map[string]bool)
+		l.from, _ = time.Parse(time.RFC3339Nano, l.since) // the server has read it
 	}
 	var fresh []invocation
 	for _, v := range slices.Backward(page.Invocations) {
-		if !l.seen[v.ID] {
+		if at, err := time.Parse(time.RFC3339Nano, v.At); !l.seen[v.ID] && (err != nil || !at.Before(l.from)) {
 			l.seen[v.ID] = true
 			fresh = append(fresh, v)
 		}
@@ -294,7 +296,7 @@ func appLogs() *cobra.Command {
 					return err
 				}
 				if wantsJSON(c) && !follow {
-					_, err := c.OutOrStdout().Write(raw)
+					_, err := fmt.Fprintf(c.OutOrStdout(), "%s\n", bytes.TrimSpace(raw))
 					return err
 				}
 				for _, v := range list {

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"kiln/gen/r4"
 	"kiln/server/fhir"
@@ -260,7 +261,7 @@ func (p *Platform) answered(e *entry, status int, answer []byte) (interaction.Re
 	if len(bytes.TrimSpace(answer)) == 0 {
 		return interaction.Response{Status: http.StatusNoContent}, nil
 	}
-	if !json.Valid(answer) {
+	if !json.Valid(answer) || !utf8.Valid(answer) {
 		return interaction.Response{}, badGateway(e, "answered with what is not JSON")
 	}
 	r, err := p.response(answer)

@@ -101,7 +101,7 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 	}
 	out := struct {
 		Invocations []logEntry `json:"invocations"`
-		Next        string     `json:"next,omitempty"`
+		Next        *string    `json:"next"`
 	}{Invocations: []logEntry{}}
 	if len(rows) > count {
 		last := rows[count-1]
@@ -110,7 +110,8 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 			next[name] = slices.Clone(list)
 		}
 		next.Set("_cursor", strconv.FormatInt(last.At.UnixMicro(), 10)+"_"+uuid.UUID(last.ID.Bytes).String())
-		out.Next = "/App/" + q.ID + "/" + logName + "?" + next.Encode()
+		at := "/App/" + q.ID + "/" + logName + "?" + next.Encode()
+		out.Next = &at
 		rows = rows[:count]
 	}
 	for _, r := range rows {

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,4 +93,29 @@ func TestAppCallsOperationsWithPlainParameters(t *testing.T) {
 		t.Errorf("%s, want 2 codes", a.body)
 	}
 	s.post("/Patient/$all", "").issue(400, "invalid", "needs a type")
+}
+
+// The contract, Apps section 6: the log's next is null on the last page; 3: an answer that is not UTF-8 is
+// nonsense.
+func TestAppLogEndsAndAnswersAreText(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	handler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write([]byte("{\"a\":\"\xff\"}"))
+	}))
+	t.Cleanup(handler.Close)
+	s.put("/App/h", remoteApp("h", "execute", "latin", `{"type":"http","url":"`+handler.URL+`"}`)).want(201)
+	for range 2 {
+		s.post("/Patient/$latin", "").issue(502, "exception", "not JSON")
+	}
+	soon(t, "the log", func() bool { return s.get("/App/h/$log").want(200).len("invocations") == 2 })
+	page := s.get("/App/h/$log?_count=1").want(200)
+	next := page.str("next")
+	if next == "" || page.len("invocations") != 1 {
+		t.Fatalf("%s", page.body)
+	}
+	if a := s.get(next).want(200); a.len("invocations") != 1 || !strings.Contains(string(a.body), `"next":null`) {
+		t.Errorf("%s", a.body)
+	}
 }
