@@ -131,17 +131,8 @@ func (c Condition) TermTest(typ, id string) (match.TermTest, bool) {
 // the codes of a large value set, full text.
 func decidable(clauses []match.Clause) error {
 	for _, c := range clauses {
-		for _, m := range c.Any {
-			switch m := m.(type) {
-			case match.All:
-				if err := decidable(m.Clauses); err != nil {
-					return err
-				}
-			case match.Terms, match.IDs, match.Updated, match.Dates, match.DateRange, match.Numbers, match.NumberPair,
-				match.Quantities, match.Strings, match.Coded, match.OfTypes:
-			default:
-				return fmt.Errorf("%s=%s: a condition asks for what a resource says itself", c.Name, c.Value)
-			}
+		if match.Open([]match.Clause{c}) {
+			return fmt.Errorf("%s=%s: a condition asks for what a resource says itself", c.Name, c.Value)
 		}
 	}
 	return nil
@@ -153,7 +144,6 @@ func decidable(clauses []match.Clause) error {
 func joined(types []string, conditions map[string]Condition) (match.Clause, bool) {
 	out := match.Clause{Name: "access", Value: "by type"}
 	var whole []string
-	var terms, refs []int64
 	every := true
 	for _, t := range types {
 		c, ok := conditions[t]
@@ -166,22 +156,8 @@ func joined(types []string, conditions map[string]Condition) (match.Clause, bool
 			continue
 		}
 		every = false
-		// The keys of terms and the values of ids belong to a type already.
-		if len(c.clauses) == 1 && !c.clauses[0].Not && !slices.ContainsFunc(c.clauses[0].Any, func(m match.Match) bool {
-			switch m.(type) {
-			case match.Terms, match.IDs:
-				return false
-			}
-			return true
-		}) {
-			for _, m := range c.clauses[0].Any {
-				switch m := m.(type) {
-				case match.Terms:
-					terms = append(terms, m.Values...)
-				case match.IDs:
-					refs = append(refs, m.Refs...)
-				}
-			}
+		if len(c.clauses) == 1 && !c.clauses[0].Not && match.OfOneType(c.clauses[0].Any) {
+			out.Any = append(out.Any, c.clauses[0].Any...)
 			continue
 		}
 		out.Any = append(out.Any, match.All{Clauses: append([]match.Clause{
@@ -190,14 +166,7 @@ func joined(types []string, conditions map[string]Condition) (match.Clause, bool
 	if every {
 		return out, false
 	}
-	if len(terms) > 0 {
-		slices.Sort(terms)
-		out.Any = append(out.Any, match.Terms{Values: slices.Compact(terms)})
-	}
-	if len(refs) > 0 {
-		slices.Sort(refs)
-		out.Any = append(out.Any, match.IDs{Refs: slices.Compact(refs)})
-	}
+	out.Any = match.Merge(out.Any)
 	if len(whole) > 0 {
 		out.Any = append(out.Any, match.OfTypes{Types: whole})
 	}

@@ -161,61 +161,9 @@ func (c *criteria) asks() bool { return c != nil && match.Open(c.query.Clauses) 
 // version that is no longer stored as the current one: the targets of its own references
 // and what refers to it. What else the database would have to know does not hold.
 func (s *Service) heldBefore(ctx context.Context, open []match.Clause, ref int64, r *match.Resource) answer3 {
-	for _, c := range open {
-		found := c.Holds(&match.Resource{Type: r.Type, ID: r.ID, LastUpdated: r.LastUpdated, Index: r.Index}) == match.Yes
-		for _, m := range c.Any {
-			if found {
-				break
-			}
-			var err error
-			switch m := m.(type) {
-			case match.Chain:
-				found, err = s.chained(ctx, m, r.Index)
-			case match.Has:
-				found, err = s.referred(ctx, m, ref)
-			}
-			if err != nil {
-				s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
-			}
-		}
-		if found == c.Not {
-			return no
-		}
-	}
-	return yes
-}
-
-// chained reports whether one of the targets of a chain is what it asks for.
-func (s *Service) chained(ctx context.Context, m match.Chain, x *fhir.Index) (bool, error) {
-	if len(x.Targets) == 0 {
-		return false, nil
-	}
-	q := &search.Query{Type: m.Target, Types: []string{m.Target}, Count: maxFound, Total: search.TotalNone,
-		Clauses: append(slices.Clip(m.Clauses), match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: x.Targets}}})}
-	result, err := s.Store.Search(ctx, q)
-	if err != nil {
-		return false, err
-	}
-	for _, v := range result.Matches {
-		for _, key := range m.Keys {
-			if _, ok := slices.BinarySearch(x.Terms, key.Term(fhir.ValueReference(v.ResourceType, v.ID))); ok {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// referred reports whether a resource that refers to ref is what a _has asks for.
-func (s *Service) referred(ctx context.Context, m match.Has, ref int64) (bool, error) {
-	var terms []int64
-	for _, key := range m.Keys {
-		terms = append(terms, key.Term(fhir.Value(ref)))
-	}
-	q := &search.Query{Type: m.Source, Types: []string{m.Source}, Count: 1, Total: search.TotalNone,
-		Clauses: append(slices.Clip(m.Clauses), match.Clause{Name: "_has", Any: []match.Match{match.Terms{Values: terms}}})}
-	result, err := s.Store.Search(ctx, q)
-	return err == nil && len(result.Matches) > 0, err
+	x := &related{s: s, before: true}
+	a, _ := x.decide(ctx, open, ref, r) // errors of single questions are logged
+	return a
 }
 
 // splitCriteria reads "Type?query"; the query may be missing.

@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"kiln/server/fhir"
 	"kiln/server/search"
@@ -15,6 +14,7 @@ import (
 // a moment, however many those are, and then judged in memory.
 type related struct {
 	s       *Service
+	before  bool // nothing is read: the database is asked about a version before
 	targets map[int64]*match.Resource // by ref; nil where there is none
 	sources map[string]*sources       // by type and keys
 	wanted  map[int64]struct{}        // targets to read
@@ -32,65 +32,48 @@ func (s *Service) newRelated() *related {
 	return &related{s: s, targets: make(map[int64]*match.Resource), sources: make(map[string]*sources), wanted: make(map[int64]struct{})}
 }
 
+// elsewhere is a match about other resources than the one that is judged: a chain, a _has.
+type elsewhere interface {
+	// want notes what has to be read to judge a resource.
+	want(x *related, ref int64, r *match.Resource)
+	// found are the resources that it is about, of those that were read; false where only
+	// the database can tell.
+	found(x *related, ref int64, r *match.Resource) (list []*match.Resource, ok bool)
+	// asked lets the database say whether it holds for a version that is not stored as the
+	// current one.
+	asked(ctx context.Context, s *Service, ref int64, r *match.Resource) (bool, error)
+	// clauses hold for one of the resources that it is about.
+	clauses() []match.Clause
+}
+
+// elsewhereOf is nil for a match about the resource itself, and for one that the database
+// alone can judge.
+func elsewhereOf(m match.Match) elsewhere {
+	switch m := m.(type) {
+	case match.Chain:
+		return chain{m}
+	case match.Has:
+		return has{m}
+	}
+	return nil
+}
+
 // want notes what deciding clauses about a resource needs.
 func (x *related) want(clauses []match.Clause, ref int64, r *match.Resource) {
 	for i := range clauses {
 		for _, m := range clauses[i].Any {
-			switch m := m.(type) {
-			case match.All:
-				x.want(m.Clauses, ref, r)
-			case match.Chain:
-				if m.CanonicalKeys != nil {
-					continue
-				}
-				for _, target := range x.referred(m, r) {
-					if _, ok := x.targets[target]; !ok {
-						x.wanted[target] = struct{}{}
-					}
-				}
-			case match.Has:
-				src := x.sourcesOf(m)
-				if _, ok := src.of[ref]; !ok && !src.many[ref] {
-					src.wanted[ref] = struct{}{}
-				}
+			if e := elsewhereOf(m); e != nil {
+				e.want(x, ref, r)
+			} else {
+				x.want(match.Inner(m), ref, r)
 			}
 		}
 	}
-}
-
-// referred are the targets that r refers to under the keys of a chain.
-func (x *related) referred(m match.Chain, r *match.Resource) []int64 {
-	var list []int64
-	for _, target := range r.Index.Targets {
-		for _, key := range m.Keys {
-			if hasTerm(r, key.Term(fhir.Value(target))) {
-				list = append(list, target)
-				break
-			}
-		}
-	}
-	return list
 }
 
 func hasTerm(r *match.Resource, term int64) bool {
 	_, ok := slices.BinarySearch(r.Index.Terms, term)
 	return ok
-}
-
-func (x *related) sourcesOf(m match.Has) *sources {
-	name := []byte(m.Source)
-	for _, key := range m.Keys {
-		name = append(name, '\n')
-		for shift := 0; shift < 64; shift += 8 {
-			name = append(name, byte(uint64(key)>>shift))
-		}
-	}
-	src := x.sources[string(name)]
-	if src == nil {
-		src = &sources{has: m, of: make(map[int64][]*match.Resource), many: make(map[int64]bool), wanted: make(map[int64]struct{})}
-		x.sources[string(name)] = src
-	}
-	return src
 }
 
 // load reads what is wanted: one search for all targets, and one for each type and search
@@ -226,28 +209,28 @@ func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.
 	case match.No:
 		return no, nil
 	}
-	switch m := m.(type) {
-	case match.All:
-		return x.decide(ctx, m.Clauses, ref, r)
-	case match.Chain:
-		if m.CanonicalKeys != nil {
-			return unknown, nil
-		}
-		var targets []*match.Resource
-		for _, target := range x.referred(m, r) {
-			if t := x.targets[target]; t != nil && slices.Contains(strings.Split(m.Target, "|"), t.Type) {
-				targets = append(targets, t)
+	if inner := match.Inner(m); inner != nil {
+		return x.decide(ctx, inner, ref, r)
+	}
+	e := elsewhereOf(m)
+	if x.before {
+		holds := false
+		if e != nil {
+			var err error
+			if holds, err = e.asked(ctx, x.s, ref, r); err != nil {
+				x.s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
 			}
 		}
-		return x.any(ctx, m.Clauses, targets)
-	case match.Has:
-		src := x.sourcesOf(m)
-		if src.many[ref] {
-			return unknown, nil
-		}
-		return x.any(ctx, m.Clauses, src.of[ref])
+		return is(holds), nil
 	}
-	return unknown, nil
+	if e == nil {
+		return unknown, nil
+	}
+	list, ok := e.found(x, ref, r)
+	if !ok {
+		return unknown, nil
+	}
+	return x.any(ctx, e.clauses(), list)
 }
 
 // any reports whether clauses hold for one of some resources.

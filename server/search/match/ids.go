@@ -30,6 +30,15 @@ func (m IDs) test(w *Writer, r string) {
 	w.Write(")) IS TRUE")
 }
 
+func (m IDs) merge(same []Match) Match {
+	var refs []int64
+	for _, o := range same {
+		refs = append(refs, o.(IDs).Refs...)
+	}
+	slices.Sort(refs)
+	return IDs{Refs: slices.Compact(refs)}
+}
+
 func (m IDs) byRows() bool { return true }
 
 func (m IDs) holds(r *Resource) Answer {

@@ -45,6 +45,7 @@
 package match
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -118,6 +119,11 @@ type (
 	// termTested is decided by the terms and the ref of the resource alone (TermTestOf).
 	termTested interface {
 		termTest(ref int64) (terms []int64, holds, ok bool)
+	}
+	// merging belongs to one resource type, as the keys of its values do, so that it may
+	// stand beside those of other types, and one stands for several of a kind.
+	merging interface {
+		merge(same []Match) Match
 	}
 	// nesting is made of clauses, about other resources where elsewhere is true.
 	nesting interface {
@@ -216,6 +222,20 @@ func Contain(clauses []Clause, is func(Match) bool) bool {
 	})
 }
 
+// Inner are the clauses that a match puts together about the resource itself; nil for one
+// that is not made of clauses, or asks them of other resources.
+func Inner(m Match) []Clause {
+	n, ok := m.(nesting)
+	if !ok {
+		return nil
+	}
+	inner, elsewhere := n.nested()
+	if elsewhere {
+		return nil
+	}
+	return inner
+}
+
 // Open reports whether Holds may say Unknown of clauses.
 func Open(clauses []Clause) bool {
 	return Contain(clauses, func(m Match) bool {
@@ -234,6 +254,34 @@ func ByRows(clauses []Clause) bool {
 			return !ok || !b.byRows()
 		})
 	})
+}
+
+// OfOneType reports whether each of any can only hold for resources of the type that it
+// was made for, whichever types are searched.
+func OfOneType(any []Match) bool {
+	return !slices.ContainsFunc(any, func(m Match) bool { _, ok := m.(merging); return !ok })
+}
+
+// Merge returns alternatives with one in the place of several of a kind, where that kind
+// can hold for what they all do.
+func Merge(any []Match) []Match {
+	var out []Match
+	same := make(map[reflect.Type][]Match)
+	for _, m := range any {
+		if _, ok := m.(merging); !ok {
+			out = append(out, m)
+			continue
+		}
+		same[reflect.TypeOf(m)] = append(same[reflect.TypeOf(m)], m)
+	}
+	for _, m := range any {
+		kind := reflect.TypeOf(m)
+		if list := same[kind]; list != nil {
+			out = append(out, list[0].(merging).merge(list))
+			delete(same, kind)
+		}
+	}
+	return out
 }
 
 // NeedUnits reports whether finding what clauses ask for needs Env.Units.

@@ -63,6 +63,15 @@ func (m Terms) test(w *Writer, r string) {
 	w.Write(") IS TRUE")
 }
 
+func (m Terms) merge(same []Match) Match {
+	var values []int64
+	for _, o := range same {
+		values = append(values, o.(Terms).Values...)
+	}
+	slices.Sort(values)
+	return Terms{slices.Compact(values)}
+}
+
 func (m Terms) byRows() bool { return true }
 
 func (m Terms) holds(r *Resource) Answer {

@@ -203,7 +203,7 @@ func (f finding) key() any {
 type finder struct {
 	mu    sync.Mutex
 	queue []finding
-	now   any // the key of what is being looked for, nil for nothing
+	now   any                // the key of what is being looked for, nil for nothing
 	stop  context.CancelFunc // nil before the first
 	ended bool
 	done  sync.WaitGroup
