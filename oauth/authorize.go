@@ -285,7 +285,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	if asked.Empty() {
 		return nil, refuse("invalid_scope", "scope is missing")
 	}
-	granted := s.grantable(c, asked)
+	granted := s.grantable(ctx, c, asked)
 	if !s.Config().Smart.LaunchStandaloneEnabled {
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch/patient" || o == "launch/encounter" })
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"kiln/oauth"
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/store/storetest"
 	"kiln/server/web"
@@ -61,6 +62,8 @@ func (records) Encounters(_ context.Context, _ *access.Principal, patient string
 	}
 	return nil, nil
 }
+
+func (records) Means(_ context.Context, scope smart.Scope) bool { return scope.Type != "Nothing" }
 
 func (records) PatientOf(context.Context, string) (string, error) { return "p1", nil }
 

@@ -82,8 +82,9 @@ func covers(registered []string, scope string) bool {
 	return err == nil && wider.Covers(scope)
 }
 
-// grantable returns those of the scopes asked for that a client may be granted.
-func (s *Server) grantable(c *storage.Client, asked smart.Scopes) smart.Scopes {
+// grantable returns those of the scopes asked for that a client may be granted. What is
+// about no type or search parameter of this server would give nothing: it is left out.
+func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.Scopes) smart.Scopes {
 	registered, err := smart.Parse(strings.Join(c.Scopes, " "))
 	if err != nil {
 		return smart.Scopes{}
@@ -94,6 +95,9 @@ func (s *Server) grantable(c *storage.Client, asked smart.Scopes) smart.Scopes {
 	}
 	var out smart.Scopes
 	for _, r := range asked.Resource {
+		if s.Records != nil && !s.Records.Means(ctx, r) {
+			continue
+		}
 		if may(r.String()) {
 			out.Resource = append(out.Resource, r)
 			continue
@@ -152,7 +156,7 @@ func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	if asked.Empty() {
 		return fosite.ErrInvalidScope.WithHint("The parameter scope is missing: name system scopes.")
 	}
-	granted := s.grantable(client, asked)
+	granted := s.grantable(ctx, client, asked)
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context != smart.System })
 	granted.Other = slices.DeleteFunc(granted.Other, func(x string) bool { return x != "admin" && x != "launch/context" })
 	if granted.Empty() {

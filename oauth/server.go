@@ -16,6 +16,7 @@ import (
 	"github.com/maypok86/otter/v2/stats"
 	"github.com/ory/fosite"
 
+	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
 	"kiln/server/web"
@@ -30,6 +31,9 @@ type Records interface {
 	Patients(ctx context.Context, p *access.Principal, text, birthDate string) ([]Patient, error)
 	// Encounters returns the encounters of a patient that p may see, latest first.
 	Encounters(ctx context.Context, p *access.Principal, patient string) ([]Encounter, error)
+	// Means reports whether a scope is about resources that there can be: a type and
+	// search parameters of this server.
+	Means(ctx context.Context, scope smart.Scope) bool
 	// PatientOf returns the id of the patient whom an encounter names, "" for none.
 	PatientOf(ctx context.Context, encounter string) (string, error)
 	// Sees reports whether p may see a resource.

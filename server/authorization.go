@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"kiln/oauth"
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -237,6 +238,11 @@ func describePatient(id string, body []byte) oauth.Patient {
 		}
 	}
 	return p
+}
+
+// Means reports whether a scope is about resources that there can be.
+func (r records) Means(ctx context.Context, scope smart.Scope) bool {
+	return r.service.Access.Means(ctx, scope)
 }
 
 // PatientOf returns the id of the patient whom an encounter names, "" for none.

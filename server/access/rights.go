@@ -303,6 +303,22 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 	return Condition{clauses: []match.Clause{{Name: "compartment", Value: text, Any: any}}, words: text}, true
 }
 
+// Means reports whether a scope is about resources that there can be: its type is one,
+// and its search can be asked of the type, of some type where it is about every one.
+func (d *Decider) Means(ctx context.Context, s smart.Scope) bool {
+	searched := func(typ string) bool {
+		_, err := d.search(ctx, typ, s.Search)
+		return err == nil
+	}
+	switch {
+	case s.Type != "*":
+		return d.Registry().Has(s.Type) && (s.Search == "" || searched(s.Type))
+	case s.Search == "":
+		return true
+	}
+	return slices.ContainsFunc(d.Registry().Types(), searched)
+}
+
 // search reads the search of a granular scope or of a policy on typ. It fails where
 // the search is none, or cannot be asked of one resource alone.
 func (d *Decider) search(ctx context.Context, typ, query string) (Condition, error) {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"net/url"
 	"strings"
@@ -208,4 +209,22 @@ func TestConfigurationOfIssuer(t *testing.T) {
 	put("server/base_url", "http://fhir.example.org/fhir").issue(400, "invalid", "auth.allow_http")
 	put("auth/issuer", "https://fhir.example.org").want(200).equal("restart_required", "true")
 	put("server/base_url", "http://fhir.example.org/fhir").want(200).equal("restart_required", "true")
+}
+
+// Contract, Authorization 4: well formed but not allowed: left out of the grant; nothing left: `invalid_scope`.
+// A scope about no resource type or search parameter of this server gives nothing, and is not granted.
+func TestScopesAboutNothing(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	ask := func(scope string) *answer {
+		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("backend:"+url.QueryEscape(clientSecret)))
+		return s.form("/auth/token", url.Values{"grant_type": {"client_credentials"}, "scope": {scope}}, "Authorization", basic)
+	}
+	for _, scope := range []string{"system/Nothing.rs", "system/Observation.rs?nothing=1", "system/Observation.rs?category", "system/Observation.rs?_count=1", "system/*.rs?nothing=1"} {
+		ask(scope).want(400).equal("error", "invalid_scope")
+		ask(scope+" system/Patient.rs").want(200).equal("scope", "system/Patient.rs")
+	}
+	for _, scope := range []string{"system/App.rs", "system/Observation.rs?category=laboratory", "system/*.rs?_id=x", "system/*.rs?patient=Patient/a"} {
+		ask(scope).want(200).equal("scope", scope)
+	}
 }
