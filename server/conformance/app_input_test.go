@@ -119,3 +119,20 @@ func TestAppLogEndsAndAnswersAreText(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 }
+
+// The contract, Specification, AuditEvent: the App is an agent of the AuditEvents of its operations, and
+// they are found by it.
+func TestAuditEventsAreFoundByApp(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	s.put("/App/f", app("f", "active", "execute", "Patient", "one", "() => 1")).want(201)
+	s.put("/App/g", app("g", "active", "execute", "Patient", "two", "() => 2")).want(201)
+	s.post("/Patient/p/$one", "").want(200)
+	s.post("/Patient/p/$two", "").want(200)
+	soon(t, "the AuditEvent", func() bool { return s.get("/AuditEvent?agent=App/f").want(200).str("total") == "1" })
+	s.get("/AuditEvent?agent=App/f&entity=Patient/p&action=E&outcome=0").want(200).equal("total", "1")
+	s.get("/AuditEvent?agent:App=g").want(200).equal("total", "1")
+	s.get("/AuditEvent?agent=App/none").want(200).equal("total", "0")
+	s.get("/AuditEvent?agent=Encounter/p").issue(400, "invalid")
+}

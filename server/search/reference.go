@@ -33,7 +33,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		if !p.reg.Has(modifier) {
 			return nil, badModifier(name, modifier, "reference", "missing", "identifier", "above", "below", "[a resource type]")
 		}
-		if len(targets) > 0 && !slices.Contains(targets, modifier) {
+		if len(targets) > 0 && !slices.Contains(targets, modifier) && modifier != "App" {
 			return nil, outcome.Invalid("parameter %s: it refers to %s, not to %s", outcome.Clip(name), strings.Join(targets, ", "), modifier)
 		}
 		targets = []string{modifier}
@@ -95,7 +95,8 @@ func (p *parser) referenceValues(targets []string, name, v string) ([]fhir.Value
 		if !p.reg.Has(typ) {
 			return nil, p.reg.typeError(typ)
 		}
-		if len(targets) > 0 && !slices.Contains(targets, typ) {
+		// R4's parameters know nothing of Apps, which are agents of AuditEvents.
+		if len(targets) > 0 && !slices.Contains(targets, typ) && typ != "App" {
 			return nil, badValue(name, v, "expected a reference to "+strings.Join(targets, " or "))
 		}
 		values := []fhir.Value{fhir.ValueReference(typ, id)}
