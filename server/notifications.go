@@ -15,7 +15,7 @@ func (s *Server) notifications(handler *rest.Handler) *notify.Service {
 	return &notify.Service{
 		Settings: func() *notify.Config { return &s.derived.Load().notifications },
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
-		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base,
+		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base, Format: rest.Format,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
 		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}, Audit: s.audit,
 	}

@@ -98,3 +98,21 @@ func TestCursorOfAnotherDatabase(t *testing.T) {
 		}
 	}
 }
+
+// Contract, Notifications 4 and 6: $events-history and $test answer in the format that is asked for, and
+// refuse what is not served before they do anything.
+func TestNotificationOperationsNegotiate(t *testing.T) {
+	t.Parallel()
+	s, r := start(t, quick), newReceiver(t)
+	id := s.subscribe(subscription("Patient?", r.url))
+	r.any()
+	for path, method := range map[string]string{"/Patient/$events-history": "GET", "/Subscription/" + id + "/$test": "POST"} {
+		s.do(method, path, "", "Accept", "application/fhir+xml").issue(406, "not-supported")
+		s.do(method, path+"?_format=xml", "").issue(406, "not-supported")
+		s.do(method, path, "", "Accept", "application/json").want(200).has("Content-Type", "application/json; charset=utf-8")
+		s.do(method, path, "").want(200).has("Content-Type", "application/fhir+json; charset=utf-8")
+	}
+	if len(r.got) != 2 {
+		t.Errorf("%d tests were sent, want 2", len(r.got))
+	}
+}

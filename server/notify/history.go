@@ -35,6 +35,10 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 			return err
 		}
 	}
+	contentType, err := s.format(r)
+	if err != nil {
+		return err
+	}
 	values, err := interaction.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return err
@@ -111,7 +115,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		// No page is cut in the middle: the next one begins where this one ends.
 		q.Cursor, q.Count = next, max(1, count-len(found))
 	}
-	s.sendHistory(w, r, typ, found, asked, next)
+	s.sendHistory(w, r, contentType, typ, found, asked, next)
 	return nil
 }
 
@@ -149,7 +153,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 }
 
 // sendHistory writes the Bundle.
-func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, typ string, events []*Event, asked url.Values, next string) {
+func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*Event, asked url.Values, next string) {
 	x := web.Of(w)
 	base := s.Settings().BaseURL
 	if base == "" {
@@ -198,5 +202,5 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, typ string
 	if len(events) > 0 {
 		b = append(b, ']')
 	}
-	x.Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", append(b, '}'), true)
+	x.Send(r, http.StatusOK, contentType, append(b, '}'), true)
 }

@@ -35,7 +35,10 @@ type Service struct {
 	Service *interaction.Service
 	Streams *web.OpenStreams
 	// Base is the base URL of a request, where Config.BaseURL is "".
-	Base   func(r *http.Request) string
+	Base func(r *http.Request) string
+	// Format is the content type that a request asks the answer to have, of those of FHIR;
+	// nil is always application/fhir+json.
+	Format func(r *http.Request) (string, error)
 	Rights Rights // nil: everybody may read everything
 	// Audit keeps the AuditEvents of deliveries.
 	Audit Audit

@@ -57,6 +57,14 @@ func answering(f func(w http.ResponseWriter, r *http.Request) error) http.Handle
 	}
 }
 
+// format is the content type of an answer in FHIR.
+func (s *Service) format(r *http.Request) (string, error) {
+	if s.Format == nil {
+		return fhirJSON + "; charset=utf-8", nil
+	}
+	return s.Format(r)
+}
+
 const jsonType = "application/json; charset=utf-8"
 
 func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
@@ -173,6 +181,10 @@ func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
 // testDelivery answers POST /Subscription/{id}/$test: it sends a test notification and
 // tells what came back, as Parameters.
 func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
+	contentType, err := s.format(r)
+	if err != nil {
+		return err
+	}
 	row, v, err := s.readable(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
 		err = mine(r.Context(), row)
@@ -192,8 +204,8 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
 	}
 	id := uuid.NewString()
-	body, contentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
-	result, answer := s.exchange(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, contentType, body)
+	body, sentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
+	result, answer := s.exchange(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
 	type parameter map[string]any
 	out := []parameter{
 		{"name": "success", "valueBoolean": result.OK()},
@@ -213,7 +225,7 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	web.Of(w).Send(r, http.StatusOK, fhirJSON+"; charset=utf-8", b, true)
+	web.Of(w).Send(r, http.StatusOK, contentType, b, true)
 	return nil
 }
 

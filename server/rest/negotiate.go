@@ -15,6 +15,10 @@ const (
 	plainJSON = "application/json; charset=utf-8"
 )
 
+// Format is the content type that a request asks the answer to have. It fails with
+// not-supported, 406.
+func Format(r *http.Request) (string, error) { return format(r, formatOf(r)) }
+
 // format decides the content type of the answer: by _format where it is given,
 // else by Accept. What is not JSON is not-supported, 406.
 // Spec: https://hl7.org/fhir/R4/http.html#mime-type.
