@@ -3,8 +3,6 @@ package interaction
 import (
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -98,54 +96,9 @@ type Answer struct {
 	Issues  []outcome.Issue
 }
 
-// ETag is the entity tag of a version. Spec: https://hl7.org/fhir/R4/http.html#versioning.
-func ETag(versionID int) string { return `W/"` + strconv.Itoa(versionID) + `"` }
-
-// NoVersion is what ParseETag makes of an entity tag that this server has given to
-// nothing.
-const NoVersion = -1
-
-// ParseETag reads the version out of `W/"3"`. Strong and bare forms are read
-// too, as clients send them. A well-formed tag of no version is NoVersion; what is
-// no entity tag is invalid. Spec: RFC 9110 §8.8.3.
-func ParseETag(tag string) (versionID int, err error) {
-	t := strings.TrimSpace(tag)
-	t = strings.TrimPrefix(t, "W/")
-	quoted := false
-	if n := len(t); n >= 2 && t[0] == '"' && t[n-1] == '"' {
-		t, quoted = t[1:n-1], true
-	}
-	v, err := strconv.ParseUint(t, 10, 31)
-	if err != nil || v == 0 {
-		if quoted && !strings.ContainsFunc(t, func(c rune) bool { return c <= ' ' || c == '"' || c == 0x7f }) {
-			return NoVersion, nil
-		}
-		return 0, outcome.Invalid(`%q is not the ETag of a version: expected W/"1", W/"2", …`, outcome.Clip(tag))
-	}
-	return int(v), nil
-}
-
 // Location is the relative URL of a version.
 func Location(v fhir.Version) string {
 	return v.ResourceType + "/" + v.ID + "/_history/" + strconv.Itoa(v.VersionID)
-}
-
-// notModified reports whether a client that has what the conditions describe
-// needs no new copy. If-None-Match wins over If-Modified-Since.
-// Spec: https://hl7.org/fhir/R4/http.html#cread, RFC 9110 §13.2.2.
-func notModified(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) bool {
-	if ifNoneMatch != "" {
-		for tag := range strings.SplitSeq(ifNoneMatch, ",") {
-			if tag = strings.TrimSpace(tag); tag == "*" {
-				return true
-			}
-			if n, err := ParseETag(tag); err == nil && n == v.VersionID {
-				return true
-			}
-		}
-		return false
-	}
-	return !ifModifiedSince.IsZero() && !v.LastUpdated.Truncate(time.Second).After(ifModifiedSince)
 }
 
 func made(w fhir.Version, created bool) Response {

@@ -2,7 +2,6 @@ package interaction
 
 import (
 	"context"
-	"strings"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -77,55 +76,6 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 		return Response{}, s.updateCreateError(w, err)
 	}
 	return made(w.Result, w.Created), nil
-}
-
-// preconditions reads the conditional headers of a write into w.
-func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
-	w.MustExist = s.now().RefuseUpdateCreate
-	var err error
-	if w.IfNoneMatch, w.NotVersions, err = entityTags(ifNoneMatch); err != nil {
-		return err
-	}
-	any, versions, err := entityTags(ifMatch)
-	if err != nil {
-		return err
-	}
-	if any {
-		w.MustExist = true
-		return nil
-	}
-	w.IfMatch = versions
-	return nil
-}
-
-// ifMatch reads the If-Match of a write that creates nothing into w.
-func ifMatch(w *store.Write, header string) error {
-	any, versions, err := entityTags(header)
-	if !any {
-		w.IfMatch = versions
-	}
-	return err
-}
-
-// entityTags reads an If-Match, or the If-None-Match of a write: the versions that it
-// lists, or any for *. What is no entity tag is invalid; a tag that this server has given
-// to nothing is NoVersion. RFC 9110 §13.1.1, §13.1.2.
-func entityTags(header string) (any bool, versions []int, err error) {
-	if header == "" {
-		return false, nil, nil
-	}
-	for tag := range strings.SplitSeq(header, ",") {
-		if tag = strings.TrimSpace(tag); tag == "*" {
-			any = true
-			continue
-		}
-		n, err := ParseETag(tag)
-		if err != nil {
-			return false, nil, err
-		}
-		versions = append(versions, n)
-	}
-	return any, versions, nil
 }
 
 // updateCreateError turns "does not exist" into 405 where update must not create,

@@ -1,0 +1,105 @@
+package interaction
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/outcome"
+	"kiln/server/store"
+)
+
+// ETag is the entity tag of a version. Spec: https://hl7.org/fhir/R4/http.html#versioning.
+func ETag(versionID int) string { return `W/"` + strconv.Itoa(versionID) + `"` }
+
+// NoVersion is what ParseETag makes of an entity tag that this server has given to
+// nothing.
+const NoVersion = -1
+
+// ParseETag reads the version out of `W/"3"`. Strong and bare forms are read
+// too, as clients send them. A well-formed tag of no version is NoVersion; what is
+// no entity tag is invalid. Spec: RFC 9110 §8.8.3.
+func ParseETag(tag string) (versionID int, err error) {
+	t := strings.TrimSpace(tag)
+	t = strings.TrimPrefix(t, "W/")
+	quoted := false
+	if n := len(t); n >= 2 && t[0] == '"' && t[n-1] == '"' {
+		t, quoted = t[1:n-1], true
+	}
+	v, err := strconv.ParseUint(t, 10, 31)
+	if err != nil || v == 0 {
+		if quoted && !strings.ContainsFunc(t, func(c rune) bool { return c <= ' ' || c == '"' || c == 0x7f }) {
+			return NoVersion, nil
+		}
+		return 0, outcome.Invalid(`%q is not the ETag of a version: expected W/"1", W/"2", …`, outcome.Clip(tag))
+	}
+	return int(v), nil
+}
+
+// preconditions reads the conditional headers of a write into w.
+func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
+	w.MustExist = s.now().RefuseUpdateCreate
+	var err error
+	if w.IfNoneMatch, w.NotVersions, err = entityTags(ifNoneMatch); err != nil {
+		return err
+	}
+	any, versions, err := entityTags(ifMatch)
+	if err != nil {
+		return err
+	}
+	if any {
+		w.MustExist = true
+		return nil
+	}
+	w.IfMatch = versions
+	return nil
+}
+
+// ifMatch reads the If-Match of a write that creates nothing into w.
+func ifMatch(w *store.Write, header string) error {
+	any, versions, err := entityTags(header)
+	if !any {
+		w.IfMatch = versions
+	}
+	return err
+}
+
+// entityTags reads an If-Match, or the If-None-Match of a write: the versions that it
+// lists, or any for *. What is no entity tag is invalid; a tag that this server has given
+// to nothing is NoVersion. RFC 9110 §13.1.1, §13.1.2.
+func entityTags(header string) (any bool, versions []int, err error) {
+	if header == "" {
+		return false, nil, nil
+	}
+	for tag := range strings.SplitSeq(header, ",") {
+		if tag = strings.TrimSpace(tag); tag == "*" {
+			any = true
+			continue
+		}
+		n, err := ParseETag(tag)
+		if err != nil {
+			return false, nil, err
+		}
+		versions = append(versions, n)
+	}
+	return any, versions, nil
+}
+
+// notModified reports whether a client that has what the conditions describe
+// needs no new copy. If-None-Match wins over If-Modified-Since.
+// Spec: https://hl7.org/fhir/R4/http.html#cread, RFC 9110 §13.2.2.
+func notModified(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) bool {
+	if ifNoneMatch != "" {
+		for tag := range strings.SplitSeq(ifNoneMatch, ",") {
+			if tag = strings.TrimSpace(tag); tag == "*" {
+				return true
+			}
+			if n, err := ParseETag(tag); err == nil && n == v.VersionID {
+				return true
+			}
+		}
+		return false
+	}
+	return !ifModifiedSince.IsZero() && !v.LastUpdated.Truncate(time.Second).After(ifModifiedSince)
+}
