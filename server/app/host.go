@@ -135,7 +135,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	return p.bundle(r, err)
 }
 
-// plainParameters is the body of a call that has an object of parameters: that of an App
+// plainParameters is the body of a call that has an object of parameters: the call of an App
 // has it as {"parameters": {…}}, unless it is a resource or in that form already. The server's own
 // operations take FHIR Parameters.
 func (p *Platform) plainParameters(q interaction.OperationParams, body json.RawMessage) json.RawMessage {

@@ -15,7 +15,7 @@ import (
 )
 
 // HistoryParams are the inputs of a history. Without ID it is the history of a
-// type, without ResourceType that of everything.
+// type, without ResourceType the history of everything.
 type HistoryParams struct {
 	ResourceType, ID string
 	Values           url.Values // _since, _at, _count, _cursor, _total

@@ -18,7 +18,7 @@ type Audit interface {
 	Wake()
 }
 
-// auditEvent is that of an attempt. Spec: https://hl7.org/fhir/R4/auditevent.html.
+// auditEvent is the AuditEvent of an attempt. Spec: https://hl7.org/fhir/R4/auditevent.html.
 func auditEvent(f finished) []byte {
 	d := f.delivery
 	code, text := "0", "delivered"

@@ -34,7 +34,7 @@ func (s *Service) body(ctx context.Context, c *subscription, status string, even
 	return appendMessage(nil, d.Event, d.ID, c.reference(), "", c.payload != "" && c.content == fullResource), contentType
 }
 
-// statusBody is a handshake or a heartbeat; id is that of a Bundle.
+// statusBody is a handshake or a heartbeat; id is the id of the Bundle.
 func (s *Service) statusBody(c *subscription, id, kind, state string, events int64) (body []byte, contentType string) {
 	if c.backport {
 		return s.backportBody(context.Background(), c, id, kind, state, events, nil), fhirJSON

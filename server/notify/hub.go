@@ -38,7 +38,7 @@ type lane struct {
 	h       *hub
 	matcher *matcher
 
-	mu       sync.Mutex           // taken before that of the hub
+	mu       sync.Mutex           // taken before the mutex of the hub
 	position store.ChangePosition // of the last change that was passed on
 	// passed is position for those who do not wait for mu, which is held while the database is
 	// asked.
@@ -51,7 +51,7 @@ func (l *lane) passOn(p store.ChangePosition) {
 	l.passed.Store(&p)
 }
 
-// lane is that of a subscriber.
+// lane returns the lane of a subscriber.
 func (h *hub) lane(s *Subscriber) *lane {
 	if s.asks() {
 		return h.lanes[1]

@@ -164,7 +164,7 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, errorHeartbeat, 0) // Reconfigured makes it due when they are on
 	}
-	// The attempts of one handshake have one id: that of the version that asks for it.
+	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
 	id := uuid.NewSHA1(namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
 	result := l.send(ctx, row, c, id, "handshake", "requested")
 	w := s.Settings().Webhook

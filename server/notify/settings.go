@@ -44,8 +44,8 @@ func (s *Service) Reconfigured() {
 	s.life.wakeUp()
 }
 
-// changed returns a channel that the next change of the settings closes. Whoever waits
-// for one takes the channel before looking at the settings.
+// changed returns a channel that the next change of the settings closes. A caller that
+// waits for one takes the channel before looking at the settings.
 func (s *Service) changed() <-chan struct{} {
 	s.changes.mu.Lock()
 	defer s.changes.mu.Unlock()

@@ -33,7 +33,7 @@ type Rules struct {
 	Lookup  func(host string) ([]netip.Addr, error)
 	MaxIdle int // connections kept open to one host
 	// Tracing measures the calls and tells them whose they are; nil does so for those of
-	// a request only. Name is that of the spans.
+	// a request only. Name is the name of the spans.
 	Tracing *telemetry.Tracing
 	Name    string
 }

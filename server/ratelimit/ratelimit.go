@@ -82,7 +82,7 @@ type count struct{ shared, own int64 }
 
 func (c count) all() int64 { return c.shared + c.own }
 
-// advance makes the window that of now.
+// advance begins the window that now is in, where the last one has ended.
 func (c *client) advance(now int64) {
 	starts := now - now%c.window
 	switch {

@@ -22,7 +22,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]match
 		terms := match.TermsOf(param.Keys, values...)
 		t := readToken(v)
 		for _, k := range param.Keys {
-			// Entries that name no system, for it is that of all.
+			// Entries name no system where all of them have the same.
 			switch implicit := p.reg.systems[k]; {
 			case implicit == "" || implicit != t.system:
 			case t.code == "":

@@ -153,8 +153,8 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	return true
 }
 
-// readAllIf answers requests with a condition by one query. An error is that of every
-// request.
+// readAllIf answers requests with a condition by one query. An error is the error of
+// every request.
 func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -211,7 +211,7 @@ func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
 	return err
 }
 
-// readAll answers requests by one query. An error is that of every request.
+// readAll answers requests by one query. An error is the error of every request.
 func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
 	refs := &m.refs
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

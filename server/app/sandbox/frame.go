@@ -57,7 +57,7 @@ func (t *texts) all() [numTexts]*[]byte {
 	return [numTexts]*[]byte{&t.Code, &t.Context, &t.Resource, &t.Parameters, &t.Args, &t.Value}
 }
 
-// send writes one frame: its size and that of its JSON, both in four bytes; the JSON; the
+// send writes one frame: its size and the size of its JSON, both in four bytes; the JSON; the
 // texts.
 func send(w io.Writer, f *frame) error {
 	size := 0

@@ -31,7 +31,7 @@
 //	Terms       r.terms @> $1            GIN resource_terms; clauses ANDed in one scan,
 //	            r.terms && $1            values ORed up to 64
 //	Dates, …    rid from index_date      b-tree (key, low, high, rid), (key, unit, low, rid), …
-//	Coded       the same, the key being that of a composite with a code in its system
+//	Coded       the same, under the key of a composite with a code in its system
 //	Texts       terms of the distinct texts of token_text, then as a chain
 //	Chain       SELECT t.ref # key FROM the targets, then one look-up
 //	            r.terms @> ARRAY[term] for each

@@ -118,7 +118,7 @@ func (p *Plan) includeKeys(includes []search.Include, iterate bool) (keys []int6
 }
 
 // Canonicals are the includes that may follow canonical URLs: of `_include`, or,
-// reverse, of `_revinclude`. iterate is that of Following.
+// reverse, of `_revinclude`. iterate means what it means for Following.
 func (p *Plan) Canonicals(reverse, iterate bool) []search.Include {
 	list := p.q.Includes
 	if reverse {

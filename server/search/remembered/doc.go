@@ -12,7 +12,7 @@
 // # How it stays right
 //
 // All that a Memory keeps is of one state: a snapshot of PostgreSQL and the search
-// parameters in force. Whoever uses it reads, in the statement that fetches the page,
+// parameters in force. A search that uses it reads, in the statement that fetches the page,
 // all resources that have changed since that state, with the index entries that they
 // have now (plan.Changes). Old entries are not needed: a set knows its members, a column
 // the value of each. Each changed resource is taken out of everything and judged anew

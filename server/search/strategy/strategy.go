@@ -342,7 +342,7 @@ func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) 
 }
 
 // learnFrom is the number of matches from which it pays to remember which they are: for
-// the next page, and for whoever asks the same.
+// the next page, and for others that ask the same.
 const learnFrom = 100
 
 // run finds the page, and the total unless the query wants none. exact is false
@@ -442,8 +442,8 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 }
 
 // common finds the page of a search with many matches: along the order where they are
-// common enough, else among all of them. The total is that of known, where it holds, or
-// counted; page and total are of one snapshot.
+// common enough, else among all of them. The total comes from known, where it holds, or
+// is counted; page and total are of one snapshot.
 func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, error) {
 	if !x.plan.Walkable() {
 		return x.sorted(ctx)
