@@ -14,7 +14,7 @@ import (
 // a moment, however many those are, and then judged in memory.
 type related struct {
 	s       *Service
-	before  bool // nothing is read: the database is asked about a version before
+	before  bool                      // nothing is read: the database is asked about a version before
 	targets map[int64]*match.Resource // by ref; nil where there is none
 	sources map[string]*sources       // by type and keys
 	wanted  map[int64]struct{}        // targets to read
