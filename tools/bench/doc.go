@@ -9,6 +9,7 @@
 //	bench slope --kiln bin/kiln                           searches for one patient among few and among all
 //	bench access --kiln bin/kiln                          reads, searches and tokens with authorization, beside those without
 //	bench scale --size 2000000                            the design's rows among 0.2 and among 2 million resources
+//	bench copies --first 1 --copies 9 --url http://…      fill a server with copies of the corpus
 //	bench operations --kiln bin/kiln                      what rate limits and audit cost
 //	bench notifications --kiln bin/kiln                   subscriptions, webhooks, WebSockets, event streams
 //	bench apps --kiln bin/kiln --corpus DIR               operations of Apps beside reads

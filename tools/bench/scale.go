@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -39,7 +39,10 @@ func copiesWorkload(first, copies int) Workload {
 	return w
 }
 
-var uuidPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+const (
+	uuidFirstHyphen = 8 // its place in a UUID
+	uuidLength      = 36
+)
 
 // copyBundle is a bundle with other UUIDs: those of its resources and identifiers. The
 // same UUID becomes the same other one.
@@ -47,18 +50,66 @@ func copyBundle(bundle []byte, n int) []byte {
 	if n == 0 {
 		return bundle
 	}
-	return uuidPattern.ReplaceAllFunc(bundle, func(id []byte) []byte {
-		var last [4]byte
-		if _, err := hex.Decode(last[:], id[28:]); err != nil {
-			return id
+	out := bytes.Clone(bundle)
+	for at := 0; ; {
+		hyphen := bytes.IndexByte(out[at:], '-')
+		if hyphen < 0 {
+			return out
 		}
+		at += hyphen + 1
+		begin := at - 1 - uuidFirstHyphen
+		if begin < 0 || begin+uuidLength > len(out) || !isUUID(out[begin:begin+uuidLength]) {
+			continue
+		}
+		at = begin + uuidLength
+		var last [4]byte
+		_, _ = hex.Decode(last[:], out[at-8:at])
 		for i := range last {
 			last[i] ^= byte(n >> (8 * i))
 		}
-		out := append([]byte(nil), id...)
-		hex.Encode(out[28:], last[:])
-		return out
-	})
+		hex.Encode(out[at-8:at], last[:])
+	}
+}
+
+// isUUID reports whether b, of a UUID's length, is one in lower case.
+func isUUID(b []byte) bool {
+	for i, c := range b {
+		switch i {
+		case uuidFirstHyphen, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func copiesCommand(s *settings) *cobra.Command {
+	var first, copies int
+	c := &cobra.Command{
+		Use:   "copies",
+		Short: "Import copies of the corpus with other ids, to fill a server",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			t, err := s.target(c.Context())
+			if err != nil {
+				return err
+			}
+			defer t.close()
+			r, err := t.measure(c.Context(), copiesWorkload(first, copies), Load{Clients: 4, Seed: s.seed}, 1)
+			if err != nil {
+				return err
+			}
+			return s.report(c.OutOrStdout(), []Result{r})
+		},
+	}
+	c.Flags().IntVar(&first, "first", 0, "the first copy; 0 is the corpus itself")
+	c.Flags().IntVar(&copies, "copies", 1, "how many copies")
+	return c
 }
 
 func scaleCommand(s *settings) *cobra.Command {
