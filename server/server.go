@@ -243,7 +243,7 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
 	c = stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
-		SearchMemory: searchMemory(s.Config.Search), Logger: s.Logger})
+		SearchMemory: searchMemory(s.Config.Search), Remembers: collectWith, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -430,15 +430,26 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 // tenth off the processor time of searches and pages, for 30 MB. GOGC overrides it.
 const gcPercent = 200
 
+// aliveBytes is about what is alive beside what searches remember. That is large, without
+// pointers and rarely changed, so that collecting costs little with it, and leaving twice
+// of it behind would cost much.
+const aliveBytes = 32 << 20
+
+// collectWith lets the heap grow by what gcPercent leaves to the rest of it, and by a fourth
+// of what searches remember.
+func collectWith(remembered int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(int((gcPercent*aliveBytes + 25*remembered) / (aliveBytes + remembered)))
+	}
+}
+
 // Run serves until ctx ends, then lets running requests finish. The address is
 // taken first, so that /health/live answers while the database starts.
 func Run(ctx context.Context, c Config, o Options) error {
 	if err := c.CheckServe(); err != nil {
 		return err
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	collectWith(0)
 	listener, err := net.Listen("tcp", c.Server.Listen)
 	if err != nil {
 		return listenError(c.Server.Listen, err)

@@ -814,6 +814,54 @@ func params(pairs ...string) url.Values {
 	return v
 }
 
+// TestCommonTermsAreRemembered asks for what nobody has asked before, of terms of which
+// others have been dear: memory answers, and follows what another server writes.
+func TestCommonTermsAreRemembered(t *testing.T) {
+	s, at := open(t)
+	other := openAt(t, at)
+	s.SetSearchLimit(20)
+	observation := func(i, code int) *store.Write {
+		return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%d","status":%q,"code":{"coding":[{"code":"c%d"}]},
+			"effectiveDateTime":"20%02d-01-01"}`, i, []string{"final", "amended"}[i%2], code, i%50))
+	}
+	var all []*store.Write
+	for i := range 400 {
+		all = append(all, observation(i, i%4))
+	}
+	if err := s.WriteAll(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		for _, code := range []string{"c0", "c1"} {
+			find(t, s, (&searchCase{typ: "Observation", values: params("code", code, "date", "ge2001")}).parse(t))
+		}
+	}
+	s.SearchSettled()
+	check := func(when string, want int, values ...string) {
+		t.Helper()
+		before := s.Remembered().Hits
+		sc := searchCase{typ: "Observation", values: params(values...)}
+		if got := *find(t, s, sc.parse(t)).Total; got != want {
+			t.Errorf("%s, %s: total %d, want %d", when, &sc, got, want)
+		}
+		if s.Remembered().Hits == before {
+			t.Errorf("%s, %s: not answered by memory", when, &sc)
+		}
+	}
+	check("one term", 100, "code", "c3")
+	check("two", 100, "code", "c2", "status", "final")
+	check("two that exclude each other", 0, "code", "c2", "status", "amended")
+	check("alternatives", 200, "code", "c1,c3", "status", "amended")
+	check("none of some", 100, "status", "amended", "code:not", "c1")
+	check("with a comparison", 48, "code", "c3", "date", "ge2026")
+	write(t, other, observation(0, 3))   // was c0
+	write(t, other, observation(400, 3)) // new
+	write(t, other, remove("Observation", "o3"))
+	check("after writes", 101, "code", "c3")
+	check("after writes", 2, "code", "c3", "status", "final")
+	check("after writes", 99, "code", "c0")
+}
+
 // TestTotalsFollowTheIndex changes what a resource is found by, as work on the index
 // does: without a new version, and with a row of the change log that names none.
 func TestTotalsFollowTheIndex(t *testing.T) {

@@ -39,8 +39,11 @@ type Config struct {
 	// SearchMemory is the bytes that searches remember at most; 0 means
 	// strategy.DefaultMemory, below 0 nothing.
 	SearchMemory int64
-	Logger       *slog.Logger     // nil discards
-	Now          func() time.Time // nil means time.Now
+	// Remembers, if not nil, is told how many bytes searches remember, after each change by
+	// much, from one goroutine.
+	Remembers func(bytes int64)
+	Logger    *slog.Logger     // nil discards
+	Now       func() time.Time // nil means time.Now
 }
 
 // Store is one server's way to the data. It is safe for concurrent use; any
@@ -121,7 +124,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s.liveness.start()
 	s.flush.start(s)
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, MemoryBytes: c.SearchMemory})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))

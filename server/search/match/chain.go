@@ -138,7 +138,7 @@ func (Chain) open() {}
 
 // holds depends on what the resource refers to, unless it refers to nothing.
 func (m Chain) holds(r *Resource) Answer {
-	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.hasTerm(k.Term(fhir.ValuePresent())) }) {
+	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.ValuePresent())) }) {
 		return No
 	}
 	return Unknown

@@ -69,7 +69,7 @@ func (Hierarchy) open() {}
 
 // holds depends on the hierarchy, unless the resource refers to nothing.
 func (m Hierarchy) holds(r *Resource) Answer {
-	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.hasTerm(k.Term(fhir.ValuePresent())) }) {
+	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.ValuePresent())) }) {
 		return No
 	}
 	return Unknown

@@ -15,7 +15,8 @@ type Resource struct {
 	Index       *fhir.Index // finished
 }
 
-func (r *Resource) hasTerm(term int64) bool {
+// HasTerm reports whether the resource has a term.
+func (r *Resource) HasTerm(term int64) bool {
 	_, ok := slices.BinarySearch(r.Index.Terms, term)
 	return ok
 }

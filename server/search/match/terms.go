@@ -75,7 +75,7 @@ func (m Terms) merge(same []Match) Match {
 func (m Terms) byRows() bool { return true }
 
 func (m Terms) holds(r *Resource) Answer {
-	return of(slices.ContainsFunc(m.Values, r.hasTerm))
+	return of(slices.ContainsFunc(m.Values, r.HasTerm))
 }
 
 func (m Terms) termTest(int64) (terms []int64, holds, ok bool) { return m.Values, false, true }

@@ -15,19 +15,24 @@ import (
 // The transactions that a snapshot has not seen are those from its end on and those that
 // were running: the change log is looked up by both, however old a running one is.
 func Changes(since string, types []int16) match.Statement {
+	return MostChanges(since, types, remembered.MaxChanges)
+}
+
+// MostChanges is Changes of most resources at most, and one more.
+func MostChanges(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
-	w.changes(since, types)
+	w.changes(since, types, most)
 	return w.Statement()
 }
 
-func (w *writer) changes(since string, types []int16) {
+func (w *writer) changes(since string, types []int16, most int) {
 	snapshot, _, _ := strings.Cut(since, " ")
 	at := w.Param(snapshot) + "::text::pg_snapshot"
 	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
 		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
 		" n AS MATERIALIZED (SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
 	w.Bind(types)
-	w.Write("::smallint[]) LIMIT ", strconv.Itoa(remembered.MaxChanges+1), ")",
+	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")",
 		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AS followed,",
 		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
 		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
@@ -43,7 +48,7 @@ func (p *Plan) RowsChanged(rids []int64, since string, types []int16) match.Stat
 	w := newWriter(p.env)
 	w.Write("SELECT k.followed, k.changed, k.now, NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
 		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea FROM (")
-	w.changes(since, types)
+	w.changes(since, types, remembered.MaxChanges)
 	w.Write(") k")
 	if len(rids) > 0 {
 		w.Write(" UNION ALL SELECT NULL::boolean, NULL::text, NULL::text, ")
@@ -67,20 +72,66 @@ func (p *Plan) Members() match.Statement {
 // columnTables are the tables of the kinds of columns.
 var columnTables = [...]string{remembered.Dates: "index_date", remembered.Numbers: "index_number", remembered.Quantities: "index_quantity"}
 
-// Column is the statement that reads the entries of a column: rid, whether it is a range
-// of numbers, and low and high end of a date, or the number as text and its unit.
+// Column is the statement that reads the entries of a column: rid, whether any of them is
+// a range of numbers, and low and high end of a date, or the number as text and its unit.
+// It reads nothing but an index.
 func Column(c remembered.ColumnKey) match.Statement {
 	w := newWriter(nil)
 	switch c.Kind {
 	case remembered.Dates:
 		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")
 	case remembered.Numbers:
-		w.Write("SELECT x.rid, x.high IS NOT NULL, 0::bigint, 0::bigint, x.low::text, 0::bigint")
+		w.Write("SELECT x.rid, ")
+		w.anyRange(c)
+		w.Write(", 0::bigint, 0::bigint, x.low::text, 0::bigint")
 	case remembered.Quantities:
-		w.Write("SELECT x.rid, x.high IS NOT NULL, 0::bigint, 0::bigint, x.low::text, x.unit")
+		w.Write("SELECT x.rid, ")
+		w.anyRange(c)
+		w.Write(", 0::bigint, 0::bigint, x.low::text, x.unit")
 	}
 	w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
 	w.Keys("x", c.List())
+	return w.Statement()
+}
+
+// anyRange writes whether a column has a range of numbers.
+func (w *writer) anyRange(c remembered.ColumnKey) {
+	w.Write("(SELECT EXISTS (SELECT FROM ", columnTables[c.Kind], " y WHERE ")
+	w.Keys("y", c.List())
+	w.Write(" AND y.high IS NOT NULL))")
+}
+
+// The resources whose terms SampleTerms reads: so many one after the other, at so many
+// places among all of the type.
+const (
+	samplesAtOnce = 250
+	samplePlaces  = 40
+)
+
+// SampleTerms is the statement that reads the terms of some resources of a type, evenly
+// spread, as arrays.
+func SampleTerms(typ int16) match.Statement {
+	w := newWriter(nil)
+	end := func(order string) {
+		w.Write("(SELECT r.rid FROM resource r WHERE ")
+		w.Typed("r", []int16{typ})
+		w.Write(" ORDER BY r.rid ", order, " LIMIT 1)")
+	}
+	w.Write("WITH b AS MATERIALIZED (SELECT ")
+	end("")
+	w.Write(" AS low, ")
+	end("DESC")
+	w.Write(" AS high), s AS MATERIALIZED (SELECT b.low, b.high, greatest(1, (b.high - b.low) / ", strconv.Itoa(samplePlaces), ") AS step FROM b)",
+		" SELECT t.terms FROM s CROSS JOIN generate_series(s.low, s.high, s.step) AS g(at) CROSS JOIN LATERAL (",
+		"SELECT r.terms FROM resource r WHERE r.rid >= g.at AND r.rid < g.at + s.step ORDER BY r.rid LIMIT ", strconv.Itoa(samplesAtOnce), ") t")
+	return w.Statement()
+}
+
+// AllTerms is the statement that reads rid and terms of every resource of a type.
+func AllTerms(typ int16) match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT r.rid, r.terms FROM resource r WHERE ")
+	w.Typed("r", []int16{typ})
 	return w.Statement()
 }
 
@@ -109,6 +160,16 @@ func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause,
 		}
 	}
 	return compared, rest, true
+}
+
+// Terms is what the clauses ask of terms, nil where they ask nothing, or what is neither of
+// terms nor one of so many comparisons.
+func (p *Plan) Terms(comparisons int) *remembered.Terms {
+	c := &p.where
+	if c.ByID || len(c.Preds) != comparisons || len(c.All)+len(c.Any) == 0 {
+		return nil
+	}
+	return &remembered.Terms{All: c.All, Any: c.Any, None: c.None}
 }
 
 // columnOf is the column that a match is a comparison of.

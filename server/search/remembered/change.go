@@ -13,6 +13,10 @@ import (
 // of them everything is forgotten.
 const MaxChanges = 4000
 
+// MaxBrought is the number of changed resources that are brought into what has been found,
+// and is not remembered yet.
+const MaxBrought = 50_000
+
 // Changes are the resources of some types that have changed between two states, as
 // plan.Changes reads them.
 type Changes struct {

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/cockroachdb/apd/v3"
-
 	"kiln/server/fhir"
 	"kiln/server/search/match"
+
+	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // Kind is what the values of a column are: those of an ordered table of the index.
@@ -97,64 +97,86 @@ func compareLow(a, b cell) int { return cmp.Or(cmp.Compare(a.low, b.low), cmp.Co
 
 func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
 
-// newColumn returns nil for entries that a column does not hold: two of one resource,
-// and numbers that are too large or too fine (pointOf).
-func newColumn(key ColumnKey, units map[int64]*match.Unit, entries []Entry) *column {
-	c := &column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units}
-	of := make(map[int64][]Entry)
-	for _, e := range entries {
-		of[e.Unit] = append(of[e.Unit], e)
-	}
-	all := make(map[uint32]bool, len(entries))
-	for unit, entries := range of {
-		p := newPart(key.Kind, entries)
-		if p == nil || key.Kind == Quantities && units[unit] == nil {
-			return nil
-		}
-		for _, e := range entries {
-			n, ok := number(e.RID)
-			if !ok || all[n] {
-				return nil
-			}
-			all[n] = true
-		}
-		c.parts[unit] = p
-	}
-	return c
+// A ColumnBuilder makes a column of entries that are added one after the other.
+type ColumnBuilder struct {
+	column
+	resources *roaring.Bitmap
+	cells     map[int64]*[][]cell // by unit
 }
 
-func newPart(kind Kind, entries []Entry) *part {
+// NewColumn returns a builder without entries. Units are those that the entries may have.
+func NewColumn(key ColumnKey, units map[int64]*match.Unit) *ColumnBuilder {
+	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units},
+		resources: roaring.New(), cells: make(map[int64]*[][]cell)}
+}
+
+// cellsAtOnce is the number of cells that are allocated together while a column is read.
+const cellsAtOnce = 4096
+
+// Add reports false for an entry that a column does not hold: a second one of a resource,
+// and a number that is too large or too fine (pointOf).
+func (b *ColumnBuilder) Add(e Entry) bool {
+	c, ok := cellOf(b.key.Kind, e)
+	if !ok || !b.resources.CheckedAdd(c.n) {
+		return false
+	}
+	of := b.cells[e.Unit]
+	if of == nil {
+		if b.key.Kind == Quantities && b.units[e.Unit] == nil {
+			return false
+		}
+		of = &[][]cell{nil}
+		b.cells[e.Unit] = of
+	}
+	last := len(*of) - 1
+	if len((*of)[last]) == cellsAtOnce {
+		*of = append(*of, make([]cell, 0, cellsAtOnce))
+		last++
+	}
+	(*of)[last] = append((*of)[last], c)
+	return true
+}
+
+// finish returns the column, and ends the use of the builder.
+func (b *ColumnBuilder) finish() *column {
+	for unit, cells := range b.cells {
+		b.parts[unit] = newPart(b.key.Kind, slices.Concat(*cells...))
+		delete(b.cells, unit)
+	}
+	return &b.column
+}
+
+// newPart takes the cells, which it sorts in place.
+func newPart(kind Kind, cells []cell) *part {
 	p := &part{points: kind != Dates}
-	byN := make([]cell, 0, len(entries))
-	var shorts, long []cell
-	for _, e := range entries {
-		c, ok := p.cell(e)
-		if !ok {
-			return nil
+	isLong := func(c cell) bool { return p.length(c) > short }
+	shorts := cells // in the order of their low ends, as an index gives them
+	var long []cell
+	if slices.ContainsFunc(cells, isLong) {
+		shorts = make([]cell, 0, len(cells))
+		for _, c := range cells {
+			if isLong(c) {
+				long = append(long, c)
+			} else {
+				shorts = append(shorts, c)
+			}
 		}
-		byN = append(byN, c)
-		if p.length(c) > short {
-			long = append(long, c)
-			continue
-		}
-		shorts = append(shorts, c)
+	}
+	for _, c := range shorts {
 		p.widest = max(p.widest, p.length(c))
 	}
-	p.byN, p.byLow, p.long = newList(compareN, byN), newList(compareLow, shorts), newList(compareN, long)
+	p.byLow, p.long = newList(compareLow, shorts), newList(compareN, long)
+	p.byN = newList(compareN, cells)
 	return p
 }
 
-// cell reads an entry; false where the part has no room for it.
-func (p *part) cell(e Entry) (cell, bool) {
+// cellOf reads an entry; false where a column has no room for it.
+func cellOf(kind Kind, e Entry) (cell, bool) {
 	n, ok := number(e.RID)
-	if !p.points {
+	if !ok || kind == Dates {
 		return cell{e.Low, e.High, n}, ok
 	}
-	d, _, err := apd.NewFromString(e.Number)
-	if err != nil || !ok {
-		return cell{}, false
-	}
-	at, ok := pointOf(d)
+	at, ok := parsePoint(e.Number)
 	return cell{at.whole, at.rest, n}, ok
 }
 
@@ -194,14 +216,10 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 	add := func(e Entry) bool {
 		p := c.parts[e.Unit]
 		if p == nil {
-			if p = newPart(c.key.Kind, []Entry{e}); p == nil {
-				return false
-			}
+			p = newPart(c.key.Kind, nil)
 			c.parts[e.Unit] = p
-			found++
-			return true
 		}
-		x, ok := p.cell(e)
+		x, ok := cellOf(c.key.Kind, e)
 		if ok {
 			p.insert(x)
 			found++

@@ -11,6 +11,17 @@ import (
 	"kiln/server/search/match"
 )
 
+// columnOf is the column of entries, nil where one has no room.
+func columnOf(key ColumnKey, entries ...Entry) *column {
+	b := NewColumn(key, nil)
+	for _, e := range entries {
+		if !b.Add(e) {
+			return nil
+		}
+	}
+	return b.finish()
+}
+
 // A column of numbers counts and finds what a comparison of the decimals finds, with up
 // to 24 digits behind the point.
 func TestColumnOfNumbers(t *testing.T) {
@@ -40,7 +51,7 @@ func TestColumnOfNumbers(t *testing.T) {
 		values = append(values, d)
 		entries = append(entries, Entry{RID: int64(i), Number: d.Text('f')})
 	}
-	c := newColumn(ColumnKey{Kind: Numbers, Keys: KeysOf([]fhir.Key{1})}, nil, entries)
+	c := columnOf(ColumnKey{Kind: Numbers, Keys: KeysOf([]fhir.Key{1})}, entries...)
 	if c == nil {
 		t.Fatal("numbers of 24 decimals have no column")
 	}
@@ -93,11 +104,11 @@ func TestColumnOfNumbers(t *testing.T) {
 func TestColumnRefuses(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"1e14", "-1e14", "1e-25", "NaN"} {
-		if c := newColumn(ColumnKey{Kind: Numbers}, nil, []Entry{{RID: 1, Number: text}}); c != nil {
+		if c := columnOf(ColumnKey{Kind: Numbers}, Entry{RID: 1, Number: text}); c != nil {
 			t.Errorf("%s has a column", text)
 		}
 	}
-	if c := newColumn(ColumnKey{Kind: Numbers}, nil, []Entry{{RID: 1, Number: "1"}, {RID: 1, Number: "2"}}); c != nil {
+	if c := columnOf(ColumnKey{Kind: Numbers}, Entry{RID: 1, Number: "1"}, Entry{RID: 1, Number: "2"}); c != nil {
 		t.Error("two numbers of one resource have a column")
 	}
 }

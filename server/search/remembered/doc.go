@@ -6,6 +6,7 @@
 //	change.go    changed resources, as they are read from the index tables
 //	snapshot.go  which transactions a state of the database has seen
 //	set.go       the surrogates of the resources for which some clauses hold
+//	terms.go     those of the resources that have one term, for each common term of a type
 //	column.go    the values of an ordered parameter; window.go, what a comparison asks of it
 //	list.go      an ordered list that is changed in place
 //

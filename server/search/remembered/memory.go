@@ -27,7 +27,9 @@ type Memory struct {
 	versions   map[int16]int // grows with every change of a type
 	sets       map[Key]*item
 	columns    map[ColumnKey]*item
-	bytes      int64 // of all, when last added up
+	terms      map[termKey]*item
+	termsOf    map[TypeKey]bool // the types whose common terms have been looked for
+	bytes      int64            // of all, when last added up
 	steps      []step
 	behind     *state // that the last step which is not in steps led to
 	wanted     map[any]want
@@ -38,10 +40,11 @@ type Memory struct {
 // Key names the clauses of a set.
 type Key [16]byte
 
-// item is a set or a column, and what it is good for.
+// item is a set, a column or the set of a term, and what it is good for.
 type item struct {
 	set    *set
 	column *column
+	term   *termSet
 	typ    int16
 	cost   time.Duration // of finding it
 	uses   float64
@@ -49,17 +52,23 @@ type item struct {
 }
 
 func (i *item) bytes() int64 {
-	if i.set != nil {
+	switch {
+	case i.set != nil:
 		return i.set.bytes()
+	case i.column != nil:
+		return i.column.bytes()
 	}
-	return i.column.bytes()
+	return i.term.bytes()
 }
 
 func (i *item) apply(n uint32, r *match.Resource) bool {
-	if i.set != nil {
+	switch {
+	case i.set != nil:
 		return i.set.apply(n, r)
+	case i.column != nil:
+		return i.column.apply(n, r)
 	}
-	return i.column.apply(n, r)
+	return i.term.apply(n, r)
 }
 
 // step is what was brought in at once.
@@ -106,6 +115,7 @@ type Question struct {
 	Rest    Key            // of those that no comparison is
 	HasRest bool           // there are some
 	Columns []Comparison   // the others
+	Terms   *Terms         // what Rest says, without Columns what Whole does; nil where that is more than terms
 	Page    Page           // Limit 0 asks for the total
 	// Exactly asks for the total in the very state that changes are read in: it stands
 	// beside rows that the same statement has found.
@@ -148,10 +158,13 @@ func (m *Memory) answer(q *Question) (Answer, bool) {
 	var ns []uint32
 	if s := m.use(m.sets[q.Whole]); s != nil {
 		a.Total, ns = int64(s.set.members.GetCardinality()), pageOf(s.set.members, q.Page)
-	} else {
-		if len(q.Columns) == 0 {
+	} else if len(q.Columns) == 0 {
+		members := m.byTerms(q)
+		if members == nil {
 			return Answer{}, false
 		}
+		a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
+	} else {
 		parts := make([][]compared, len(q.Columns))
 		for i, c := range q.Columns {
 			column := m.use(m.columns[c.Column])
@@ -162,11 +175,11 @@ func (m *Memory) answer(q *Question) (Answer, bool) {
 		}
 		var rest *roaring.Bitmap
 		if q.HasRest {
-			s := m.use(m.sets[q.Rest])
-			if s == nil {
+			if s := m.use(m.sets[q.Rest]); s != nil {
+				rest = s.set.members
+			} else if rest = m.byTerms(q); rest == nil {
 				return Answer{}, false
 			}
-			rest = s.set.members
 		}
 		if rest == nil && len(parts) == 1 {
 			var total int
@@ -222,16 +235,24 @@ func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compa
 		slices.Sort(ns)
 		out.AddMany(ns)
 	}
-	if looks >= dearIntersection && m.wants(q.Whole) {
-		out.RunOptimize()
-		s := &item{set: &set{clauses: q.Clauses, members: out}, typ: q.Type, cost: time.Since(begin), used: m.now(), uses: 1}
-		if m.makeRoom(s.bytes(), s.score(m.now())) {
-			m.sets[q.Whole] = s
-			m.bytes += s.bytes()
-		}
-		delete(m.wanted, q.Whole)
+	if looks >= dearIntersection {
+		m.keepDear(q, out, time.Since(begin))
 	}
 	return out
+}
+
+// keepDear keeps what all clauses of a question hold for, when it was asked for before.
+func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Duration) {
+	if !m.wants(q.Whole) {
+		return
+	}
+	members.RunOptimize()
+	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, used: m.now(), uses: 1}
+	if m.makeRoom(s.bytes(), s.score(m.now())) {
+		m.sets[q.Whole] = s
+		m.bytes += s.bytes()
+	}
+	delete(m.wanted, q.Whole)
 }
 
 // Settle brings the memory to the state that c was read in, and says whether a is the
@@ -320,18 +341,12 @@ func (m *Memory) bring(c *Changes) bool {
 			t := int16(rid >> 48)
 			m.versions[t]++
 			n, ok := number(rid)
-			for k, i := range m.sets {
+			m.all(func(i *item, forget func()) {
 				if i.typ == t && (!ok || !i.apply(n, r)) {
 					m.bytes -= i.bytes()
-					delete(m.sets, k)
+					forget()
 				}
-			}
-			for k, i := range m.columns {
-				if i.typ == t && (!ok || !i.apply(n, r)) {
-					m.bytes -= i.bytes()
-					delete(m.columns, k)
-				}
-			}
+			})
 		}
 		m.steps = append(m.steps, step{&now, changed})
 		m.trimSteps()
@@ -355,9 +370,22 @@ func (m *Memory) trimSteps() {
 	}
 }
 
+// all calls f for each item.
+func (m *Memory) all(f func(i *item, forget func())) {
+	for k, i := range m.sets {
+		f(i, func() { delete(m.sets, k) })
+	}
+	for k, i := range m.columns {
+		f(i, func() { delete(m.columns, k) })
+	}
+	for k, i := range m.terms {
+		f(i, func() { delete(m.terms, k) })
+	}
+}
+
 func (m *Memory) forget() {
 	m.state, m.steps, m.behind = nil, nil, nil
-	m.sets, m.columns, m.bytes = nil, nil, 0
+	m.sets, m.columns, m.terms, m.termsOf, m.bytes = nil, nil, nil, nil, 0
 	m.generation++
 }
 
@@ -401,24 +429,93 @@ func (m *Memory) Since(built string, typ int16, name string) (since string, type
 
 func (m *Memory) typeNumbers() []int16 { return slices.Sorted(maps.Keys(m.types)) }
 
-// Found is what was read to be remembered.
+// Found is what was read to be remembered: a set, a column or terms.
 type Found struct {
 	State string // that it was read in
 	Cost  time.Duration
 	Type  int16
+	Name  string // of the type
 
 	// A set:
 	Set     Key
 	Clauses []match.Clause
 	RIDs    []int64
-	// or a column, where Entries is not nil:
-	Column  ColumnKey
-	Entries []Entry
-	Units   map[int64]*match.Unit
+	// or a column, where it is not nil:
+	Column *ColumnBuilder
+	// or the sets of terms, where it is not nil:
+	Terms *TermsBuilder
+
+	items map[any]*item
 }
 
-// Add remembers what was found, with the changes since Since: kept is false where it
-// could not be, again where the same with newer changes may succeed.
+// Make prepares what is to be remembered; false where that cannot be.
+func (f *Found) Make(now time.Time) bool {
+	made := func(uses float64) *item { return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses} }
+	f.items = make(map[any]*item)
+	switch {
+	case f.Column != nil:
+		i := made(2)
+		i.column = f.Column.finish()
+		f.items[i.column.key] = i
+	case f.Terms != nil:
+		for term, members := range f.Terms.sets {
+			i := made(0)
+			members.RunOptimize()
+			i.term = &termSet{term, members}
+			f.items[termKey{f.Type, term}] = i
+		}
+	default:
+		ns := make([]uint32, len(f.RIDs))
+		for j, rid := range f.RIDs {
+			n, ok := number(rid)
+			if !ok {
+				return false
+			}
+			ns[j] = n
+		}
+		slices.Sort(ns)
+		i := made(2)
+		i.set = &set{clauses: f.Clauses, members: roaring.New()}
+		i.set.members.AddMany(ns)
+		i.set.members.RunOptimize()
+		f.items[f.Set] = i
+	}
+	return true
+}
+
+// Bring moves what was made to the state c.Now; false where that cannot be.
+func (f *Found) Bring(c Changes) bool {
+	built, ok1 := parseState(f.State)
+	since, ok2 := parseState(c.Since)
+	now, ok3 := parseState(c.Now)
+	if !ok1 || !ok2 || !ok3 || !c.Followed || now.index != built.index || !built.includes(&since) || !now.includes(&built) {
+		return false
+	}
+	changed, err := parseChanges(c.Rows, func(int16) string { return f.Name })
+	if err != nil || len(changed) > MaxBrought || !f.apply(changed) {
+		return false
+	}
+	f.State = c.Now
+	return true
+}
+
+func (f *Found) apply(changed map[int64]*match.Resource) bool {
+	for rid, r := range changed {
+		if int16(rid>>48) != f.Type {
+			continue
+		}
+		n, ok := number(rid)
+		for _, i := range f.items {
+			if !ok || !i.apply(n, r) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Add remembers what was found and made, with the changes since Since: kept is false where
+// it could not be, again where the same with newer changes may succeed.
 func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -435,22 +532,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	if m.state != nil && !m.bring(&c) {
 		return false, true
 	}
-	i := f.item(m.now())
-	if i == nil {
-		return false, false
-	}
-	apply := func(changed map[int64]*match.Resource) bool {
-		for rid, r := range changed {
-			if int16(rid>>48) != f.Type {
-				continue
-			}
-			if n, ok := number(rid); !ok || !i.apply(n, r) {
-				return false
-			}
-		}
-		return true
-	}
-	if !apply(changed) {
+	if !f.apply(changed) {
 		return false, false
 	}
 	if m.state == nil {
@@ -460,47 +542,41 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 			return false, true
 		}
 		for _, s := range m.steps {
-			if !read.includes(s.to) && !apply(s.changed) {
+			if !read.includes(s.to) && !f.apply(s.changed) {
 				return false, false
 			}
 		}
 	}
 	if m.sets == nil {
-		m.sets, m.columns = make(map[Key]*item), make(map[ColumnKey]*item)
+		m.sets, m.columns, m.terms = make(map[Key]*item), make(map[ColumnKey]*item), make(map[termKey]*item)
+		m.termsOf = make(map[TypeKey]bool)
 	}
-	if !m.makeRoom(i.bytes(), i.score(m.now())) {
-		return false, false
+	if f.Terms != nil {
+		m.termsOf[TypeKey(f.Type)] = true
 	}
-	m.bytes += i.bytes()
-	if i.set != nil {
-		m.sets[f.Set] = i
-	} else {
-		m.columns[f.Column] = i
+	for k, i := range f.items {
+		if !m.makeRoom(i.bytes(), i.score(m.now())) {
+			return f.Terms != nil, false
+		}
+		m.bytes += i.bytes()
+		switch k := k.(type) {
+		case Key:
+			put(m, m.sets, k, i)
+		case ColumnKey:
+			put(m, m.columns, k, i)
+		case termKey:
+			put(m, m.terms, k, i)
+		}
 	}
 	return true, false
 }
 
-func (f *Found) item(now time.Time) *item {
-	i := &item{typ: f.Type, cost: f.Cost, used: now, uses: 2}
-	if f.Entries != nil {
-		if i.column = newColumn(f.Column, f.Units, f.Entries); i.column == nil {
-			return nil
-		}
-		return i
+// put replaces an item.
+func put[K comparable](m *Memory, items map[K]*item, key K, i *item) {
+	if old := items[key]; old != nil {
+		m.bytes -= old.bytes()
 	}
-	ns := make([]uint32, len(f.RIDs))
-	for j, rid := range f.RIDs {
-		n, ok := number(rid)
-		if !ok {
-			return nil
-		}
-		ns[j] = n
-	}
-	slices.Sort(ns)
-	i.set = &set{clauses: f.Clauses, members: roaring.New()}
-	i.set.members.AddMany(ns)
-	i.set.members.RunOptimize()
-	return i
+	items[key] = i
 }
 
 // Limit is the number of bytes that the memory may take.
@@ -521,14 +597,10 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	}
 	var all []candidate
 	m.bytes = 0
-	for k, i := range m.sets {
-		all = append(all, candidate{i, func() { delete(m.sets, k) }})
+	m.all(func(i *item, forget func()) {
+		all = append(all, candidate{i, forget})
 		m.bytes += i.bytes()
-	}
-	for k, i := range m.columns {
-		all = append(all, candidate{i, func() { delete(m.columns, k) }})
-		m.bytes += i.bytes()
-	}
+	})
 	now := m.now()
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.score(now), b.score(now)) })
 	for _, c := range all {
@@ -568,7 +640,7 @@ type want struct {
 // maxWanted bounds what is told apart of what was wanted.
 const maxWanted = 4096
 
-// Wants reports whether something, a Key or a ColumnKey, is wanted for the second time
+// Wants reports whether something, a Key, a ColumnKey or a TypeKey, is wanted for the second time
 // within a minute. The caller finds it then.
 func (m *Memory) Wants(key any) bool {
 	m.mu.Lock()
@@ -617,7 +689,8 @@ func (m *Memory) Refused(c ColumnKey) bool {
 	return ok && m.now().Sub(at) < refusedFor
 }
 
-// Has reports whether a set or a column is remembered.
+// Has reports whether a set or a column is remembered, or the common terms of a type have
+// been looked for.
 func (m *Memory) Has(key any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -626,13 +699,22 @@ func (m *Memory) Has(key any) bool {
 		return m.sets[k] != nil
 	case ColumnKey:
 		return m.columns[k] != nil
+	case TypeKey:
+		return m.termsOf[k]
 	}
 	return false
 }
 
+// Bytes is about how much is kept.
+func (m *Memory) Bytes() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bytes
+}
+
 // Stat tells what is kept.
 type Stat struct {
-	Sets, Columns int
+	Sets, Columns int // the sets of terms among the others
 	Bytes         int64
 	Hits          int64 // answers so far
 }
@@ -641,12 +723,7 @@ type Stat struct {
 func (m *Memory) Stat() Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Stat{Sets: len(m.sets), Columns: len(m.columns), Hits: m.hits}
-	for _, i := range m.sets {
-		s.Bytes += i.bytes()
-	}
-	for _, i := range m.columns {
-		s.Bytes += i.bytes()
-	}
+	s := Stat{Sets: len(m.sets) + len(m.terms), Columns: len(m.columns), Hits: m.hits}
+	m.all(func(i *item, _ func()) { s.Bytes += i.bytes() })
 	return s
 }

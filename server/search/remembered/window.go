@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/apd/v3"
 
@@ -148,6 +149,52 @@ func pointOf(d *apd.Decimal) (point, bool) {
 	}
 	p := halves(q)
 	return p, p.whole >= -maxWhole && p.whole <= maxWhole
+}
+
+// parsePoint is the point of a decimal as PostgreSQL writes it; false where it has none.
+func parsePoint(text string) (point, bool) {
+	if p, ok := parsePlain(text); ok {
+		return p, true
+	}
+	d, _, err := apd.NewFromString(text)
+	if err != nil {
+		return point{}, false
+	}
+	return pointOf(d)
+}
+
+// wholeDigits is how many digits before the point parsePlain reads: with wholeDecimals
+// more they fit into an int64, below maxWhole.
+const wholeDigits = 12
+
+// parsePlain is parsePoint of digits alone, few before the decimal point and no more
+// behind it than a point has.
+func parsePlain(text string) (p point, ok bool) {
+	digits, negative := strings.CutPrefix(text, "-")
+	whole, decimals, _ := strings.Cut(digits, ".")
+	if whole == "" || len(whole) > wholeDigits || len(decimals) > wholeDecimals+restDecimals {
+		return point{}, false
+	}
+	read := func(n int64, digits string, width int) int64 {
+		for i := range width {
+			n *= 10
+			if i < len(digits) {
+				c := digits[i]
+				ok = ok && c >= '0' && c <= '9'
+				n += int64(c - '0')
+			}
+		}
+		return n
+	}
+	ok = true
+	p.whole = read(read(0, whole, len(whole)), decimals[:min(wholeDecimals, len(decimals))], wholeDecimals)
+	p.rest = read(0, decimals[min(wholeDecimals, len(decimals)):], restDecimals)
+	if negative { // the rest is never negative
+		if p.whole = -p.whole; p.rest > 0 {
+			p.whole, p.rest = p.whole-1, oneRest.Int64()-p.rest
+		}
+	}
+	return p, ok
 }
 
 // halves makes a point of a number of 24 decimals.

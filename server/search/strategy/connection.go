@@ -159,6 +159,9 @@ func newAdmission(maxConns int) admission {
 	}
 }
 
+// busy reports whether as many short searches run as may.
+func (t *admission) busy() bool { return len(t.short) == cap(t.short) }
+
 // take waits for a turn, and returns how to end it.
 func (t *admission) take(ctx context.Context) (end func(), err error) {
 	select {

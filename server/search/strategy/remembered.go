@@ -1,8 +1,10 @@
 package strategy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"sync"
@@ -31,7 +33,8 @@ func (x *searching) question() (*remembered.Question, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	q := &remembered.Question{Type: x.plan.OnlyType(), Clauses: x.plan.Clauses(), Columns: compared, HasRest: len(rest) > 0, Page: page}
+	q := &remembered.Question{Type: x.plan.OnlyType(), Clauses: x.plan.Clauses(), Columns: compared, HasRest: len(rest) > 0, Page: page,
+		Terms: x.plan.Terms(len(compared))}
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err
 	}
@@ -160,25 +163,47 @@ func (x *searching) learn() {
 	}
 	x.learned = true
 	memory := x.s.remembered
-	if len(q.Columns) == 0 {
-		x.s.find(memory, q.Whole, finding{typ: x.plan.OnlyType(), name: x.q.Types[0], set: q.Whole, clauses: q.Clauses})
-		return
-	}
 	if memory.Has(q.Whole) {
 		return
 	}
+	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
-		if memory.Refused(c.Column) { // then the matches themselves
-			x.s.find(memory, q.Whole, finding{typ: q.Type, name: x.q.Types[0], set: q.Whole, clauses: q.Clauses})
-			return
-		}
+		whole = whole || memory.Refused(c.Column) // then the matches themselves
+	}
+	if whole {
+		x.find(finding{set: q.Whole, clauses: q.Clauses})
+		return
 	}
 	for _, c := range q.Columns {
-		x.s.find(memory, c.Column, finding{typ: q.Type, name: x.q.Types[0], column: &c.Column})
+		x.find(finding{column: &c.Column})
 	}
 	if q.HasRest {
-		x.s.find(memory, q.Rest, finding{typ: q.Type, name: x.q.Types[0], set: q.Rest, clauses: x.rest})
+		x.find(finding{set: q.Rest, clauses: x.rest})
 	}
+}
+
+// learnDear is learn after a search that has found too much to look at each. What is asked
+// of terms is then answered by all common terms of the type.
+func (x *searching) learnDear() {
+	q := x.asks
+	if q == nil || x.learned {
+		return
+	}
+	if q.Terms == nil || x.s.remembered.Has(remembered.TypeKey(q.Type)) {
+		x.learn()
+		return
+	}
+	x.learned = true
+	x.find(finding{terms: true})
+	for _, c := range q.Columns {
+		x.find(finding{column: &c.Column})
+	}
+}
+
+// find queues a finding of the type searched.
+func (x *searching) find(f finding) {
+	f.typ, f.name = x.plan.OnlyType(), x.q.Types[0]
+	x.s.find(f)
 }
 
 // finding is something to remember.
@@ -188,12 +213,16 @@ type finding struct {
 	set     remembered.Key
 	clauses []match.Clause
 	column  *remembered.ColumnKey
+	terms   bool // the common terms of the type
 }
 
 // key is what memory knows it by.
 func (f finding) key() any {
-	if f.column != nil {
+	switch {
+	case f.column != nil:
 		return *f.column
+	case f.terms:
+		return remembered.TypeKey(f.typ)
 	}
 	return f.set
 }
@@ -237,9 +266,13 @@ const maxFindings = 64
 // followEvery is how often changes are read where no search reads them.
 const followEvery = 250 * time.Millisecond
 
+// tellFrom is by how many bytes what is remembered has changed when it is told.
+const tellFrom = 4 << 20
+
 // find queues a finding that is wanted and not there.
-func (s *Searcher) find(memory *remembered.Memory, key any, f finding) {
-	if memory.Has(key) || !memory.Wants(key) {
+func (s *Searcher) find(f finding) {
+	key := f.key()
+	if s.remembered.Has(key) || !s.remembered.Wants(key) {
 		return
 	}
 	w := &s.finder
@@ -265,7 +298,12 @@ func (s *Searcher) findAll(ctx context.Context) {
 	w := &s.finder
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
+	var told int64
 	for {
+		if now := s.remembered.Bytes(); s.remembers != nil && max(now-told, told-now) >= tellFrom {
+			told = now
+			s.remembers(now)
+		}
 		w.mu.Lock()
 		var f finding
 		some := len(w.queue) > 0
@@ -338,46 +376,65 @@ func (s *Searcher) follow(ctx context.Context) {
 	}
 }
 
-// found finds something and remembers it.
+// found finds something and remembers it. It stands in no line: the dear searches that wait
+// there need what it finds. While short searches wait it rests as long as it works.
 func (s *Searcher) found(ctx context.Context, f finding) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	l := &connection{s: s}
-	defer l.close()
-	if _, err := l.becomeDear(ctx, totalKey{}, nil); err != nil {
-		return err
-	}
-	conn, err := l.get(ctx)
+	conn, err := s.store.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	out := remembered.Found{Type: f.typ, Set: f.set, Clauses: f.clauses}
+	defer conn.Release()
+	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses}
 	begin := time.Now()
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		if f.column != nil {
-			return s.readColumn(ctx, tx, *f.column, &out)
+		worked := time.Now()
+		rest := func() {
+			if s.admission.busy() {
+				wait(ctx, time.Since(worked))
+			}
+			worked = time.Now()
 		}
-		return s.readSet(ctx, tx, f, &out)
+		switch {
+		case f.column != nil:
+			return s.readColumn(ctx, tx, *f.column, &out, rest)
+		case f.terms:
+			return s.readTerms(ctx, tx, f.typ, &out, rest)
+		}
+		return s.readSet(ctx, tx, f, &out, rest)
 	})
 	if err != nil || !plan.Lasting(out.State) {
 		return err
 	}
 	out.Cost = time.Since(begin)
+	if !out.Make(s.now()) {
+		return nil
+	}
+	changes := func(since string, types []int16, most int) (remembered.Changes, error) {
+		st := plan.MostChanges(since, types, most)
+		var c changes
+		err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...)
+		return c.since(since, types), err
+	}
+	// What was written while this was found may be much.
+	c, err := changes(out.State, []int16{f.typ}, remembered.MaxBrought)
+	if err != nil || !out.Bring(c) {
+		return err
+	}
 	for range 10 {
 		since, types, ok := s.remembered.Since(out.State, f.typ, f.name)
 		if !ok {
 			return nil
 		}
-		st := plan.Changes(since, types)
-		var c changes
-		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err != nil {
+		c, err := changes(since, types, remembered.MaxChanges)
+		if err != nil {
 			return err
 		}
-		kept, again := s.remembered.Add(&out, c.since(since, types))
-		if kept || !again {
+		if kept, again := s.remembered.Add(&out, c); kept || !again {
 			if !kept && f.column != nil {
 				s.remembered.Refuse(*f.column)
 			}
@@ -385,6 +442,17 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		}
 	}
 	return nil
+}
+
+// readAtOnce is the number of rows that are read without a rest.
+const readAtOnce = 10_000
+
+// wait returns after a time, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // entriesFor is how many entries of a column fit into so many bytes, members how many
@@ -396,7 +464,7 @@ const (
 
 // readSet reads the members of a set; it is left without a state where there are too
 // many.
-func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found) error {
+func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found, rest func()) error {
 	env := &match.Env{Limit: s.memory.limit, Type: func(string) (int16, bool) { return f.typ, true }}
 	if match.NeedUnits(f.clauses) {
 		units, err := readUnits(ctx, tx)
@@ -428,25 +496,101 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 			out.State = ""
 			return nil
 		}
+		if len(out.RIDs)%readAtOnce == 0 {
+			rest()
+		}
 	}
 	return rows.Err()
 }
 
-// readColumn reads the entries of a column; it is left without a state where there are
-// too many, or ranges of numbers.
-func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.ColumnKey, out *remembered.Found) error {
-	out.Column, out.Entries = key, []remembered.Entry{}
-	var err error
-	if key.Kind == remembered.Quantities {
-		if out.Units, err = readUnits(ctx, tx); err != nil {
+// mostCommon bounds the terms of a type that are remembered together, and commonFrom is
+// how often one is among those of plan.SampleTerms.
+const (
+	mostCommon = 1024
+	commonFrom = 10
+)
+
+// readTerms reads which resources of a type have the terms that are common there.
+func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *remembered.Found, rest func()) error {
+	times := make(map[int64]int)
+	st := plan.SampleTerms(typ)
+	rows, err := tx.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := eachInt8(rows.RawValues()[0], func(term int64) { times[term]++ }); err != nil {
 			return err
 		}
 	}
-	refuse := func() error {
-		s.remembered.Refuse(key)
-		out.State = ""
-		return nil
+	if err := rows.Err(); err != nil {
+		return err
 	}
+	var common []int64
+	for term, n := range times {
+		if n >= commonFrom {
+			common = append(common, term)
+		}
+	}
+	slices.SortFunc(common, func(a, b int64) int { return cmp.Or(cmp.Compare(times[b], times[a]), cmp.Compare(a, b)) })
+	common = common[:min(mostCommon, len(common))]
+
+	terms := remembered.NewTerms(common)
+	st = plan.AllTerms(typ)
+	all, err := tx.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	for n := 1; all.Next(); n++ {
+		v := all.RawValues()
+		if len(v[0]) != 8 {
+			return errNotBinary
+		}
+		rid, fits := rawInt8(v[0]), true
+		if err := eachInt8(v[1], func(term int64) { fits = terms.Add(rid, term) && fits }); err != nil {
+			return err
+		}
+		if !fits {
+			out.State = ""
+			return nil
+		}
+		if n%readAtOnce == 0 {
+			rest()
+		}
+	}
+	out.Terms = terms
+	return all.Err()
+}
+
+// eachInt8 calls f for each element of a bigint[] of one dimension without nulls, in
+// PostgreSQL's binary format: dimensions, flags and type, then length and lower bound, then
+// each element behind its size.
+func eachInt8(array []byte, f func(int64)) error {
+	if len(array) == 12 && binary.BigEndian.Uint32(array) == 0 {
+		return nil // empty
+	}
+	if len(array) < 20 || binary.BigEndian.Uint32(array) != 1 || len(array) != 20+12*int(binary.BigEndian.Uint32(array[12:])) {
+		return errNotBinary
+	}
+	for b := array[20:]; len(b) > 0; b = b[12:] {
+		f(rawInt8(b[4:12]))
+	}
+	return nil
+}
+
+// readColumn reads the entries of a column; it is left without a state where there are
+// too many, or ranges of numbers.
+func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.ColumnKey, out *remembered.Found, rest func()) error {
+	var units map[int64]*match.Unit
+	var err error
+	if key.Kind == remembered.Quantities {
+		if units, err = readUnits(ctx, tx); err != nil {
+			return err
+		}
+	}
+	out.Column = remembered.NewColumn(key, units)
 	st := plan.Column(key)
 	rows, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
@@ -454,7 +598,7 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 	}
 	defer rows.Close()
 	most := int(s.remembered.Limit() / 2 / columnEntryBytes)
-	for rows.Next() {
+	for n := 1; rows.Next(); n++ {
 		v := rows.RawValues()
 		for _, i := range []int{0, 2, 3, 5} {
 			if len(v[i]) != 8 {
@@ -462,9 +606,13 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 			}
 		}
 		e := remembered.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
-		out.Entries = append(out.Entries, e)
-		if len(out.Entries) > most || v[1][0] != 0 || int16(e.RID>>48) != key.Type {
-			return refuse()
+		if n > most || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
+			s.remembered.Refuse(key)
+			out.State = ""
+			return nil
+		}
+		if n%readAtOnce == 0 {
+			rest()
 		}
 	}
 	return rows.Err()

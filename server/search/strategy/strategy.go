@@ -105,6 +105,9 @@ type Config struct {
 	Limit int
 	// MemoryBytes bounds what is remembered; 0 means DefaultMemory, below 0 nothing.
 	MemoryBytes int64
+	// Remembers, if not nil, is told how many bytes are remembered of matches and values,
+	// after each change by much, from one goroutine.
+	Remembers func(bytes int64)
 }
 
 // ordersPart is the part of the memory that orders may take.
@@ -123,7 +126,8 @@ type Searcher struct {
 	underWay   underWay // counts of types
 	remembered *remembered.Memory
 	finder     finder
-	sorting    chan struct{} // has an element for each search that sorts many resources
+	remembers  func(bytes int64) // may be nil
+	sorting    chan struct{}     // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher that remembers nothing yet.
@@ -137,6 +141,7 @@ func New(c Config) *Searcher {
 	s.memory.orders.limit = int(memory / ordersPart)
 	s.remembered = remembered.New(memory-memory/ordersPart, s.now)
 	s.finder.idle = sync.NewCond(&s.finder.mu)
+	s.remembers = c.Remembers
 	return s
 }
 
@@ -408,7 +413,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 4. A common search.
-	x.learn()
+	x.learnDear()
 	if !x.plan.Walkable() {
 		p, err := x.sorted(ctx)
 		return p, true, err
@@ -705,7 +710,7 @@ func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err 
 			return n, err
 		}
 	}
-	x.learn()
+	x.learnDear()
 	return x.count(ctx, count, keyOf(count))
 }
 
