@@ -11,6 +11,7 @@ import (
 // be.
 type Resource struct {
 	Type, ID    string
+	VersionID   int // where the maker knows it; no match asks for it
 	LastUpdated time.Time
 	Index       *fhir.Index // finished
 }

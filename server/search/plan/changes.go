@@ -34,7 +34,7 @@ func (w *writer) changes(since string, types []int16, most int) {
 	w.Bind(types)
 	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")",
 		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AS followed,",
-		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
+		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'v', r.version, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
 		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
 		" 'n', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text)) FROM index_number x WHERE x.rid = r.rid),",
 		" 'q', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text, 'System', q.system, 'Code', q.code, 'Unit', q.unit)) FROM index_quantity x JOIN quantity_unit q ON q.id = x.unit WHERE x.rid = r.rid),",

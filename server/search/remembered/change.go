@@ -31,6 +31,7 @@ type Changes struct {
 type changed struct {
 	RID     int64   `json:"r"`
 	ID      *string `json:"i"`
+	Version int     `json:"v"`
 	Updated int64   `json:"u"` // microseconds
 	Terms   []int64 `json:"t"`
 	Dates   []struct {
@@ -80,7 +81,7 @@ func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Re
 		for _, e := range c.Strings {
 			x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(e.Key), Text: e.Text})
 		}
-		out[c.RID] = &match.Resource{Type: typeName(int16(c.RID >> 48)), ID: *c.ID, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
+		out[c.RID] = &match.Resource{Type: typeName(int16(c.RID >> 48)), ID: *c.ID, VersionID: c.Version, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
 	}
 	return out, nil
 }

@@ -28,10 +28,12 @@ type Memory struct {
 	sets       map[Key]*item
 	columns    map[ColumnKey]*item
 	terms      map[termKey]*item
-	termsOf    map[TypeKey]bool // the types whose common terms have been looked for
-	bytes      int64            // of all, when last added up
+	termsOf    map[TypeKey]bool  // the types whose common terms have been looked for
+	listed     map[int16][]keyed // all items by type; nil when some have come or gone
+	bytes      int64             // of all, when last added up
 	steps      []step
-	behind     *state // that the last step which is not in steps led to
+	behind     *state            // that the last step which is not in steps led to
+	brought    map[int64]version // what was brought in of late, by surrogate
 	wanted     map[any]want
 	refused    map[ColumnKey]time.Time // when a column could not be kept
 	hits       int64
@@ -71,6 +73,20 @@ func (i *item) apply(n uint32, r *match.Resource) bool {
 	return i.term.apply(n, r)
 }
 
+// version tells the versions of a resource apart.
+type version struct {
+	id int
+	at int64 // microseconds
+}
+
+func versionOf(r *match.Resource) version { return version{r.VersionID, r.LastUpdated.UnixMicro()} }
+
+// keyed is an item and its key.
+type keyed struct {
+	*item
+	key any
+}
+
 // step is what was brought in at once.
 type step struct {
 	to      *state
@@ -82,6 +98,9 @@ const (
 	maxSteps   = 256
 	maxStepped = 2 * MaxChanges
 )
+
+// maxKnown bounds the versions that are known to have been brought in.
+const maxKnown = 4 * maxStepped
 
 // keptFor is how long a state is followed that nobody reads, and how old one may be:
 // the change log is not kept for ever.
@@ -249,8 +268,7 @@ func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Durati
 	members.RunOptimize()
 	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, used: m.now(), uses: 1}
 	if m.makeRoom(s.bytes(), s.score(m.now())) {
-		m.sets[q.Whole] = s
-		m.bytes += s.bytes()
+		m.keep(keyed{s, q.Whole})
 	}
 	delete(m.wanted, q.Whole)
 }
@@ -336,23 +354,93 @@ func (m *Memory) bring(c *Changes) bool {
 		m.forget()
 		return false
 	}
-	if len(changed) > 0 {
-		for rid, r := range changed {
-			t := int16(rid >> 48)
-			m.versions[t]++
-			n, ok := number(rid)
-			m.all(func(i *item, forget func()) {
-				if i.typ == t && (!ok || !i.apply(n, r)) {
-					m.bytes -= i.bytes()
-					forget()
-				}
-			})
+	for rid, r := range changed {
+		if v, known := m.brought[rid]; known && r != nil && v == versionOf(r) {
+			delete(changed, rid) // by another search, which read it before
 		}
+	}
+	if len(changed) > 0 {
+		m.apply(changed)
 		m.steps = append(m.steps, step{&now, changed})
 		m.trimSteps()
 	}
 	m.state, m.at = &now, m.now()
 	return true
+}
+
+// apply brings changed resources into all items; it drops those that have no room for one.
+func (m *Memory) apply(changed map[int64]*match.Resource) {
+	if m.brought == nil || len(m.brought) > maxKnown {
+		m.brought = make(map[int64]version)
+	}
+	for rid, r := range changed {
+		t := int16(rid >> 48)
+		m.versions[t]++
+		n, ok := number(rid)
+		for _, i := range m.items()[t] {
+			if !ok || !i.apply(n, r) {
+				m.drop(i)
+			}
+		}
+		delete(m.brought, rid)
+		if r != nil {
+			m.brought[rid] = versionOf(r)
+		}
+	}
+}
+
+// items are all items, by type.
+func (m *Memory) items() map[int16][]keyed {
+	if m.listed == nil {
+		m.listed = make(map[int16][]keyed)
+		for k, i := range m.sets {
+			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		}
+		for k, i := range m.columns {
+			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		}
+		for k, i := range m.terms {
+			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		}
+	}
+	return m.listed
+}
+
+// keep adds an item, in the place of another with its key.
+func (m *Memory) keep(i keyed) {
+	switch k := i.key.(type) {
+	case Key:
+		m.freed(m.sets[k])
+		m.sets[k] = i.item
+	case ColumnKey:
+		m.freed(m.columns[k])
+		m.columns[k] = i.item
+	case termKey:
+		m.freed(m.terms[k])
+		m.terms[k] = i.item
+	}
+	m.bytes += i.bytes()
+	m.listed = nil
+}
+
+// drop forgets an item.
+func (m *Memory) drop(i keyed) {
+	switch k := i.key.(type) {
+	case Key:
+		delete(m.sets, k)
+	case ColumnKey:
+		delete(m.columns, k)
+	case termKey:
+		delete(m.terms, k)
+	}
+	m.freed(i.item)
+	m.listed = nil
+}
+
+func (m *Memory) freed(i *item) {
+	if i != nil {
+		m.bytes -= i.bytes()
+	}
 }
 
 func (m *Memory) trimSteps() {
@@ -370,22 +458,9 @@ func (m *Memory) trimSteps() {
 	}
 }
 
-// all calls f for each item.
-func (m *Memory) all(f func(i *item, forget func())) {
-	for k, i := range m.sets {
-		f(i, func() { delete(m.sets, k) })
-	}
-	for k, i := range m.columns {
-		f(i, func() { delete(m.columns, k) })
-	}
-	for k, i := range m.terms {
-		f(i, func() { delete(m.terms, k) })
-	}
-}
-
 func (m *Memory) forget() {
 	m.state, m.steps, m.behind = nil, nil, nil
-	m.sets, m.columns, m.terms, m.termsOf, m.bytes = nil, nil, nil, nil, 0
+	m.sets, m.columns, m.terms, m.termsOf, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
 }
 
@@ -558,25 +633,9 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		if !m.makeRoom(i.bytes(), i.score(m.now())) {
 			return f.Terms != nil, false
 		}
-		m.bytes += i.bytes()
-		switch k := k.(type) {
-		case Key:
-			put(m, m.sets, k, i)
-		case ColumnKey:
-			put(m, m.columns, k, i)
-		case termKey:
-			put(m, m.terms, k, i)
-		}
+		m.keep(keyed{i, k})
 	}
 	return true, false
-}
-
-// put replaces an item.
-func put[K comparable](m *Memory, items map[K]*item, key K, i *item) {
-	if old := items[key]; old != nil {
-		m.bytes -= old.bytes()
-	}
-	items[key] = i
 }
 
 // Limit is the number of bytes that the memory may take.
@@ -591,28 +650,25 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	if m.bytes+bytes <= m.limit {
 		return true
 	}
-	type candidate struct {
-		*item
-		forget func()
-	}
-	var all []candidate
+	var all []keyed
 	m.bytes = 0
-	m.all(func(i *item, forget func()) {
-		all = append(all, candidate{i, forget})
-		m.bytes += i.bytes()
-	})
+	for _, of := range m.items() {
+		all = append(all, of...)
+		for _, i := range of {
+			m.bytes += i.bytes()
+		}
+	}
 	now := m.now()
-	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.score(now), b.score(now)) })
-	for _, c := range all {
+	slices.SortFunc(all, func(a, b keyed) int { return cmp.Compare(a.score(now), b.score(now)) })
+	for _, i := range all {
 		// A little more than is needed, so that not every addition sorts anew.
 		if m.bytes+bytes <= m.limit-m.limit/16 {
 			break
 		}
-		if c.score(now) > score && m.bytes+bytes > m.limit {
+		if i.score(now) > score && m.bytes+bytes > m.limit {
 			return false
 		}
-		c.forget()
-		m.bytes -= c.bytes()
+		m.drop(i)
 	}
 	return m.bytes+bytes <= m.limit
 }
@@ -724,6 +780,10 @@ func (m *Memory) Stat() Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := Stat{Sets: len(m.sets) + len(m.terms), Columns: len(m.columns), Hits: m.hits}
-	m.all(func(i *item, _ func()) { s.Bytes += i.bytes() })
+	for _, of := range m.items() {
+		for _, i := range of {
+			s.Bytes += i.bytes()
+		}
+	}
 	return s
 }

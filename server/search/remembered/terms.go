@@ -34,7 +34,7 @@ type termSet struct {
 func (s *termSet) apply(n uint32, r *match.Resource) bool {
 	if r != nil && r.HasTerm(s.term) {
 		s.members.Add(n)
-	} else {
+	} else if s.members.Contains(n) { // removing looks further
 		s.members.Remove(n)
 	}
 	return true
