@@ -18,7 +18,8 @@
 // have now (plan.Changes). Old entries are not needed: a set knows its members, a column
 // the value of each. Each changed resource is taken out of everything and judged anew
 // (match.Hold). That makes a change idempotent, so that several searches may read the
-// same changes at the same time, and bring them in any order of their snapshots:
+// same changes at the same time, and bring them in any order of their snapshots; a version
+// that was brought in already is left out:
 //
 //	Ask     the page as of state S                      surrogates
 //	        rows of these, and the changes since S      one statement, in snapshot T
