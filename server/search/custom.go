@@ -106,17 +106,54 @@ func reserved(code string) string {
 }
 
 // own reports whether a code has a meaning of its own in every search, with or
-// without a SearchParameter: R4 defines some of them, and one of its examples
-// defines _id once more.
-func own(code string) bool {
-	return code == "_type" || slices.Contains(commonNames, code) || fhir.RefusedParameters[code] != ""
+// without a SearchParameter: `_id`, `_has`, `_type`, `_tag` and the like.
+// Spec: https://hl7.org/fhir/R4/search.html#all.
+func (c *Compiler) own(code string) bool {
+	if code == "_type" || slices.Contains(commonNames, code) || fhir.RefusedParameters[code] != "" {
+		return true
+	}
+	if !strings.HasPrefix(code, "_") {
+		return false
+	}
+	for _, typ := range c.Base.names {
+		if _, ok := c.Base.compiled[typ][code]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// restates reports whether a definition says of each type what its code means there
+// anyway: one of R4's examples defines _id once more, and so does US Core.
+func (c *Compiler) restates(d *Definition, expr *fhirpath.Expr, types []string) bool {
+	if expr == nil {
+		return false
+	}
+	paths := func(typ string, expr *fhirpath.Expr) (list []string) {
+		for _, n := range fhirpath.Branches(expr.Root) {
+			if root := fhirpath.RootOf(n); root == typ || c.Base.model.Resources[root] == nil {
+				list = append(list, fhirpath.CanonicalPathFrom(typ, n))
+			}
+		}
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	return !slices.ContainsFunc(types, func(typ string) bool {
+		p, ok := c.Base.compiled[typ][d.Code]
+		if !ok || p.Type != d.Type {
+			return true
+		}
+		meant, err := fhirpath.Parse(p.Expression)
+		return err != nil || !slices.Equal(paths(typ, expr), paths(typ, meant))
+	})
 }
 
 // Compile checks a definition and compiles it for each of its types. It fails
 // with required or invalid, 400, naming the element and in an expression the
 // position, when the definition can never work. One whose parameter cannot be
-// searched by (type special, no expression) compiles, and is Unsupported; one of
-// _id and the like has no Parameters and changes nothing.
+// searched by (type special, no expression) compiles, and is Unsupported. A code that
+// has a meaning in every search, like _id or _has, is refused, but for a definition that
+// says just that: it has no Parameters and changes nothing.
 func (c *Compiler) Compile(d Definition) (*Custom, error) {
 	for _, e := range []struct{ name, value, what string }{
 		{"code", d.Code, "the name of the parameter in queries"},
@@ -150,7 +187,10 @@ func (c *Compiler) Compile(d Definition) (*Custom, error) {
 	if err != nil {
 		return nil, err
 	}
-	if own(d.Code) {
+	if c.own(d.Code) {
+		if !c.restates(&d, expr, types) {
+			return nil, outcome.Invalid("%q cannot be the code of a search parameter: FHIR gives it a meaning in every search, which a SearchParameter does not change", d.Code).At("SearchParameter.code")
+		}
 		return out, nil
 	}
 	for _, typ := range types {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kiln/server/fhir"
+	"kiln/server/fhirpath"
 	"kiln/server/outcome"
 	"kiln/server/search/match"
 )
@@ -93,9 +94,13 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 
 // ofType reads `system|code|value`, an identifier by its type, and `system|code`,
 // any identifier of that type. A part that is missing is refused: of two parts the
-// first must be a system, a URI, for `code|value` says less than it seems to.
+// first must be a system, a URI, for `code|value` says less than it seems to. Only an
+// Identifier has a type: the modifier is refused for what never is one.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
 func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
+	if !p.reg.givesIdentifier(param) {
+		return nil, outcome.Invalid("parameter %s: modifier \":of-type\" applies to identifiers only, and %s never gives one", outcome.Clip(name), param.Code)
+	}
 	parts := split(v, '|', 0)
 	for i := range parts {
 		parts[i] = unescape(parts[i])
@@ -107,6 +112,33 @@ func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, e
 		return []match.Match{match.TermsOf(param.Keys, fhir.ValueOfType(parts[0], parts[1], ""))}, nil
 	}
 	return nil, badValue(name, v, "expected type system|type code|identifier value, or type system|type code, every part with a value and the system a URI")
+}
+
+// givesIdentifier reports whether a value of param can be an Identifier, or that is not
+// known before a resource is there. param may be of several resource types.
+func (r *Registry) givesIdentifier(param *fhir.Parameter) bool {
+	for _, typ := range r.names {
+		own := r.types[typ][param.Code]
+		if own == nil || slices.ContainsFunc(own.Keys, func(k fhir.Key) bool { return !slices.Contains(param.Keys, k) }) {
+			continue
+		}
+		expr, err := fhirpath.Parse(own.Expression)
+		if err != nil {
+			return true
+		}
+		for _, branch := range fhirpath.Branches(expr.Root) {
+			program, err := fhirpath.CompileExpr(&fhirpath.Expr{Source: expr.Source, Root: branch},
+				fhirpath.Options{Model: r.model, Input: r.model.Resources[typ].Type(), CollectionAs: true})
+			if err != nil {
+				return true
+			}
+			names := program.Types()
+			if len(names) == 0 || slices.Contains(names, "FHIR.Identifier") || slices.Contains(names, "FHIR.Extension") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // expand asks the terminology server for codes.
