@@ -24,6 +24,22 @@ func TestDelete(t *testing.T) {
 		s.get("/Patient/" + id).want(200)
 		s.do("DELETE", "/Patient/"+id, "", "If-Match", `W/"1"`).want(204)
 	})
+	t.Run("If-Match: * of what is absent or deleted (RFC 9110 §13.1.1)", func(t *testing.T) {
+		s := s.in(t)
+		id := s.create(`{"resourceType":"Patient"}`)
+		for _, absent := range []string{"nobody-at-all", "no_id"} {
+			s.do("DELETE", "/Patient/"+absent, "", "If-Match", "*").issue(412, "conflict", absent)
+			s.do("DELETE", "/Patient/"+absent, "", "If-Match", `W/"1"`).want(412)
+			s.do("DELETE", "/Patient/"+absent, "").want(204)
+		}
+		s.do("PATCH", "/Patient/nobody-at-all", `[]`, "If-Match", "*", "Content-Type", "application/json-patch+json").issue(412, "conflict", "nobody-at-all")
+		entry := entry("DELETE", "Patient/nobody-at-all", "", "", `,"ifMatch":"*"`)
+		s.post("/", bundle("transaction", entry)).issue(412, "conflict", "nobody-at-all")
+		s.post("/", bundle("batch", entry)).want(200).equal("entry.0.response.status", "412 Precondition Failed")
+		s.do("DELETE", "/Patient/"+id, "", "If-Match", "*").want(204)
+		s.do("DELETE", "/Patient/"+id, "", "If-Match", "*").want(412)
+		s.do("DELETE", "/Patient/"+id, "").want(204)
+	})
 }
 
 // http.html#3.1.0.7.1 (conditional delete)

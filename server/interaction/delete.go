@@ -6,6 +6,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/store"
 )
 
@@ -18,7 +19,8 @@ type DeleteParams struct {
 }
 
 // Delete deletes a resource: its next version marks the deletion. Deleting what
-// does not exist, or is deleted already, is 204 as well, and makes no version.
+// does not exist, or is deleted already, is 204 as well, and makes no version; with an
+// If-Match it is 412, RFC 9110 §13.1.1.
 // With Criteria, several matches are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#delete, #3.1.0.7.1.
 func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) {
@@ -36,6 +38,9 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 		return s.deleteByCriteria(ctx, p, w)
 	}
 	if !fhir.ValidID(p.ID) {
+		if w.IfExists || len(w.IfMatch) > 0 {
+			return Response{}, outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", p.ResourceType, outcome.Clip(p.ID))
+		}
 		return Response{Status: http.StatusNoContent}, nil
 	}
 	if err := s.write(ctx, w); err != nil {

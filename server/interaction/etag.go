@@ -49,7 +49,7 @@ func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) err
 		return err
 	}
 	if any {
-		w.MustExist = true
+		w.IfExists = true
 		return nil
 	}
 	w.IfMatch = versions
@@ -59,9 +59,11 @@ func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) err
 // ifMatch reads the If-Match of a write that creates nothing into w.
 func ifMatch(w *store.Write, header string) error {
 	any, versions, err := entityTags(header)
-	if !any {
-		w.IfMatch = versions
+	if any {
+		w.IfExists = true
+		return err
 	}
+	w.IfMatch = versions
 	return err
 }
 

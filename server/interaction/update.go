@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"net/http"
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -78,13 +79,11 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	return made(w.Result, w.Created), nil
 }
 
-// updateCreateError turns "does not exist" into 405 where update must not create,
-// and into 412 where If-Match is *.
+// updateCreateError turns "does not exist" into 405 where update must not create. What a
+// resource refers to and is not there is another error, of another status.
 func (s *Service) updateCreateError(w *store.Write, err error) error {
-	if w.Method == fhir.PUT && outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
-		if !s.now().RefuseUpdateCreate {
-			return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
-		}
+	o, ok := outcome.From(err)
+	if ok && w.Method == fhir.PUT && w.MustExist && (o.HTTPStatus() == http.StatusNotFound || o.HTTPStatus() == http.StatusGone) {
 		return outcome.MethodNotAllowed("%s/%s does not exist and this server chooses the ids of new resources (fhir.update_create is off): POST to %s instead",
 			w.ResourceType, w.ID, w.ResourceType)
 	}

@@ -85,6 +85,8 @@ func (s *Store) decideHidden(e *entry) error {
 	switch {
 	case len(w.IfMatch) > 0:
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
+	case w.IfExists:
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
 	case w.MustExist || w.Modify != nil:
 		return outcome.NotFound(w.ResourceType, w.ID)
 	case w.Method == fhir.DELETE:
@@ -122,6 +124,8 @@ func (s *Store) decideAbsent(ctx context.Context, q *db.Queries, e *entry, h db.
 	switch {
 	case len(w.IfMatch) > 0:
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks for %s", w.ResourceType, w.ID, asked(w.IfMatch))
+	case w.IfExists:
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s does not exist, and If-Match asks that it does", w.ResourceType, w.ID)
 	case (w.MustExist || w.Modify != nil) && h.Version == 0:
 		return outcome.NotFound(w.ResourceType, w.ID)
 	case w.MustExist || w.Modify != nil:

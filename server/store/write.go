@@ -28,6 +28,8 @@ type Write struct {
 	// never is. Another one is a conflict, an absent resource a failed precondition
 	// (412).
 	IfMatch []int
+	// IfExists is `If-Match: *`: the resource must exist, else 412.
+	IfExists bool
 	// IfNoneMatch is `If-None-Match: *`: the resource must not exist, else 412.
 	IfNoneMatch bool
 	// NotVersions are the entity tags of an If-None-Match: none of these versions
