@@ -1,11 +1,15 @@
 package server
 
 import (
+	"encoding/json"
+	"fmt"
 	"time"
 
+	"kiln/definitions"
 	"kiln/oauth"
 	"kiln/server/app"
 	"kiln/server/app/sandbox"
+	"kiln/server/interaction"
 	"kiln/server/outbound"
 	"kiln/server/rest"
 )
@@ -36,13 +40,41 @@ func (s *Server) appClients() app.Clients {
 
 // definition returns one of the definitions that the server is built with, and those of
 // the operations of Apps.
-func (s *Server) definition(typ, id string) ([]byte, bool, error) {
+func (s *Server) definition(typ, id string) (interaction.Definition, bool, error) {
 	if typ == "OperationDefinition" {
-		if body, ok, err := s.Apps.Definition(id); ok || err != nil {
-			return body, ok, err
+		if body, ok := s.Apps.Definition(id); ok {
+			return interaction.Definition{ID: id, Body: body}, true, nil
 		}
 	}
-	return definition(typ, id)
+	body, ok, err := definition(typ, id)
+	return interaction.Definition{ID: id, Body: body, Condensed: true}, ok, err
+}
+
+// resolve is definition by the canonical URL, of the types that the capability statement
+// names by it.
+func (s *Server) resolve(typ, url string) (interaction.Definition, bool, error) {
+	switch typ {
+	case "OperationDefinition", "SearchParameter", "StructureDefinition":
+	default:
+		return interaction.Definition{}, false, nil
+	}
+	if id, ok := app.DefinitionID(url); ok && typ == "OperationDefinition" {
+		body, ok := s.Apps.Definition(id)
+		return interaction.Definition{ID: id, Body: body}, ok, nil
+	}
+	all, err := definitions.Embedded()
+	if err != nil {
+		return interaction.Definition{}, false, err
+	}
+	body, ok := all.Resolve(url)
+	if !ok {
+		return interaction.Definition{}, false, nil
+	}
+	var head struct{ ResourceType, ID string }
+	if err := json.Unmarshal(body, &head); err != nil {
+		return interaction.Definition{}, false, fmt.Errorf("definition %s: %w", url, err)
+	}
+	return interaction.Definition{ID: head.ID, Body: body, Condensed: true}, head.ResourceType == typ, nil
 }
 
 // platformConfig is the configuration of the application platform in force.

@@ -274,6 +274,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Validator:      writesValidator{s},
 		Terminology:    s.Terminology,
 		Definition:     s.definition,
+		Resolve:        s.resolve,
 		Operations:     func() interaction.Operations { return s.Apps },
 		StoredProfiles: s.profiles.of,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,

@@ -387,9 +387,17 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 	return p.operate(ctx, e, q)
 }
 
+// definitionBase is what the canonicals of OperationDefinitions begin with.
+const definitionBase = "http://kiln/fhir/OperationDefinition/"
+
 // definitionURL is the canonical of the OperationDefinition of an App's operation.
-func definitionURL(e *entry) string {
-	return "http://kiln/fhir/OperationDefinition/" + definitionID(e)
+func definitionURL(e *entry) string { return definitionBase + definitionID(e) }
+
+// DefinitionID is the id that a canonical names an OperationDefinition of an App's
+// operation by; false where it names another one.
+func DefinitionID(canonical string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(canonical, definitionBase)
+	return id, ok && strings.HasPrefix(id, "app-")
 }
 
 // definitionID is the logical id of the OperationDefinition, of at most 64 characters.
@@ -405,18 +413,18 @@ func definitionID(e *entry) string {
 const maxID = 64 // characters of a logical id
 
 // Definition returns the OperationDefinition of an active App's operation.
-func (p *Platform) Definition(id string) ([]byte, bool, error) {
+func (p *Platform) Definition(id string) ([]byte, bool) {
 	if !strings.HasPrefix(id, "app-") || !p.Config().Enabled {
-		return nil, false, nil
+		return nil, false
 	}
 	for _, list := range p.latest().byType {
 		for _, e := range list {
 			if definitionID(e) == id {
-				return e.definition(), true, nil
+				return e.definition(), true
 			}
 		}
 	}
-	return nil, false, nil
+	return nil, false
 }
 
 // definition is the OperationDefinition of the operation.

@@ -65,10 +65,24 @@ func TestAppsOnEveryServer(t *testing.T) {
 	if body := string(b.get("/metadata").want(200).body); !strings.Contains(body, "http://kiln/fhir/OperationDefinition/app-Patient-hello") {
 		t.Error("the capability statement does not list $hello")
 	}
-	b.get("/OperationDefinition/app-Patient-hello").want(200).equal("code", "hello").equal("type", "true").equal("affectsState", "false")
+	b.get("/OperationDefinition/app-Patient-hello").want(200).equal("code", "hello").equal("type", "true").equal("affectsState", "false").equal("meta.tag.0.code", "")
+	// A client finds it by the canonical in the capability statement, like those of FHIR.
+	byURL := "/OperationDefinition?url=http://kiln/fhir/OperationDefinition/app-Patient-hello"
+	b.get(byURL).want(200).equal("total", "1").equal("entry.0.resource.id", "app-Patient-hello").equal("entry.0.search.mode", "match").equal("entry.0.resource.meta.tag.0.code", "")
+	b.get(byURL+"&status=active&code=hello").want(200).equal("total", "1")
+	b.get(byURL+"&status=draft").want(200).equal("total", "0").equal("entry.0.resource.id", "")
+	b.get(byURL+"&_summary=count").want(200).equal("total", "1").equal("entry.0.resource.id", "")
+	b.get(byURL+"&_elements=code").want(200).equal("entry.0.resource.code", "hello").equal("entry.0.resource.affectsState", "").equal("entry.0.resource.meta.tag.0.code", "SUBSETTED")
+	b.get("/OperationDefinition?url=http://hl7.org/fhir/OperationDefinition/Patient-everything").want(200).equal("entry.0.resource.id", "Patient-everything")
+	b.get("/StructureDefinition?url=http://hl7.org/fhir/StructureDefinition/Patient").want(200).equal("entry.0.resource.id", "Patient").equal("entry.0.resource.meta.tag.0.code", "SUBSETTED")
+	b.get("/StructureDefinition?url=http://hl7.org/fhir/OperationDefinition/Patient-everything").want(200).equal("total", "0")
+	b.put("/OperationDefinition/app-Patient-hello", `{"resourceType":"OperationDefinition","id":"app-Patient-hello","url":"http://kiln/fhir/OperationDefinition/app-Patient-hello","name":"own","status":"draft","kind":"operation","code":"hello","system":false,"type":true,"instance":false}`).want(201)
+	b.get(byURL).want(200).equal("total", "1").equal("entry.0.resource.name", "own")
+	b.do("DELETE", "/OperationDefinition/app-Patient-hello", "").want(204)
 	b.do("DELETE", "/App/a", "").want(204)
 	a.get("/Patient/$hello").want(404)
-	a.get("/OperationDefinition/app-Patient-hello").want(404)
+	a.get(byURL).want(200).equal("total", "0")
+	a.get("/OperationDefinition/app-Patient-hello").want(410) // the one that was stored is deleted
 }
 
 // The contract, Apps sections 2 and 3: forms of calls, and what a script may use.
@@ -85,6 +99,7 @@ func TestAppJavaScript(t *testing.T) {
 		"execute", "Patient", "fails", "() => {\n  throw new Error('no such dose')\n}",
 		"execute", "Patient", "busy", "() => { throw new OperationOutcomeError(409, 'conflict', 'busy') }",
 		"execute", "Patient", "loops", "() => { while (true) {} }",
+		"execute", "Patient", "getter", "() => ({get total() { while (true) {} }})",
 		"execute", "Patient", "bomb", "() => { const a = []; for (;;) a.push(new Array(1000).fill(1)) }",
 		"execute", "Patient", "missing", "async () => fhir.read('Patient', 'none')",
 		"read", "Patient", "sneaky", "async () => fhir.create({resourceType: 'Patient'})",
@@ -118,6 +133,7 @@ func TestAppJavaScript(t *testing.T) {
 	s.post("/Patient/p/$fails", "").issue(422, "invalid", "no such dose", "line 2")
 	s.post("/Patient/p/$busy", "").issue(409, "conflict", "busy")
 	s.post("/Patient/p/$loops", "").issue(422, "too-costly", "max_execution_ms")
+	s.post("/Patient/p/$getter", "").issue(422, "too-costly", "max_execution_ms")
 	s.post("/Patient/p/$bomb", "").issue(422, "too-costly")
 	s.post("/Patient/p/$missing", "").issue(404, "not-found", "Patient/none")
 	s.get("/Patient/p/$sneaky").issue(403, "forbidden", "fhir.create")

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -55,39 +54,6 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 		return Response{}, err
 	}
 	return readResponse(v, p.IfNoneMatch, p.IfModifiedSince), nil
-}
-
-// builtIn answers a read of what is not stored but one of the definitions that
-// the server is built with: StructureDefinition/Patient. It is a resource without
-// versions, condensed, and marked so. It fails with missing, the reason why the
-// read does, where there is none.
-func (s *Service) builtIn(ctx context.Context, p ReadParams, missing error) (Response, error) {
-	if s.Definition == nil {
-		return Response{}, missing
-	}
-	body, ok, err := s.Definition(p.ResourceType, p.ID)
-	if err != nil {
-		return Response{}, err
-	}
-	if !ok {
-		return Response{}, missing
-	}
-	if rights, err := s.Access.Rights(ctx); err != nil {
-		return Response{}, err
-	} else if rights != nil {
-		c, err := rights.Condition(smart.Read, p.ResourceType)
-		if err == nil {
-			ok, err = s.holds(c, fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body})
-		}
-		if err != nil {
-			return Response{}, err
-		}
-		if !ok {
-			return Response{}, missing
-		}
-	}
-	body = reduce(s.Model.Resources[p.ResourceType].Type(), body, func(_ *fhir.Field, _ string, value []byte) []byte { return value })
-	return Response{Status: http.StatusOK, Version: fhir.Version{ResourceType: p.ResourceType, ID: p.ID, Body: body}}, nil
 }
 
 func readResponse(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) Response {

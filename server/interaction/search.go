@@ -120,7 +120,11 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 		}
 		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
-	return s.page(ctx, from, q, WithQuery(path, q.Applied()))
+	answer, err := s.page(ctx, from, q, WithQuery(path, q.Applied()))
+	if err == nil && p.Compartment == "" {
+		err = s.addDefinition(ctx, from, q, p.Values["url"], &answer)
+	}
+	return answer, err
 }
 
 // page runs q and makes a searchset of the result; self is its URL without what

@@ -36,9 +36,9 @@ type Service struct {
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
 	Terminology *terminology.Service
-	// Definition returns one of the definitions that the server is built with, as
-	// JSON; nil has none.
-	Definition func(typ, id string) (body []byte, ok bool, err error)
+	// Definition returns a Definition by its id, Resolve by its canonical URL; nil has
+	// none.
+	Definition, Resolve func(typ, idOrURL string) (d Definition, ok bool, err error)
 	// Operations returns the $operations that are served; nil serves none.
 	Operations func() Operations
 	// StoredProfiles are the canonicals of the profiles that are stored, by resource
