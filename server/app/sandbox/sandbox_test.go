@@ -281,7 +281,7 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) != maxLines || lines[0] != `info a 1 {"x":[1]}` || lines[1] != "warn w" || lines[2] != "error Error: e" || !strings.Contains(lines[maxLines-1], "left out") {
+	if len(lines) != maxLines+1 || lines[0] != `info a 1 {"x":[1]}` || lines[1] != "warn w" || lines[2] != "error Error: e" || !strings.Contains(lines[maxLines], "left out") {
 		t.Errorf("%d lines: %q … %q", len(lines), lines[:3], lines[len(lines)-1])
 	}
 }
@@ -344,6 +344,64 @@ func BenchmarkRun(b *testing.B) {
 	for b.Loop() {
 		if _, err := p.Run(context.Background(), call); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// The contract, Apps section 4: a limit that is reached in what is called for the worker,
+// not by the script, is told as that limit, too.
+func TestLimitsInWhatTheWorkerCalls(t *testing.T) {
+	t.Parallel()
+	p := pool(t, 200*time.Millisecond)
+	const forever, memory = `for (;;);`, `const a = []; for (;;) a.push(new Uint8Array(1 << 22).fill(1))`
+	for _, c := range []struct{ name, code string }{
+		{"a getter of the result", `() => Object.defineProperty({}, "x", {enumerable: true, get() { LIMIT }})`},
+		{"toJSON of the result", `() => ({toJSON() { LIMIT }})`},
+		{"a proxy as result", `() => new Proxy({}, {ownKeys() { LIMIT }})`},
+		{"message of what is thrown", `() => { throw {get message() { LIMIT }} }`},
+		{"stack of what is thrown", `() => { throw {message: "m", get stack() { LIMIT }} }`},
+		{"toString of what is thrown", `() => { throw {toString() { LIMIT }} }`},
+		{"status of an outcome", `() => { const e = new OperationOutcomeError(422, "invalid", "y"); e.status = {valueOf() { LIMIT }}; throw e }`},
+		{"outcome of an outcome", `() => { const e = new OperationOutcomeError(422, "invalid", "y"); e.outcome = {toJSON() { LIMIT }}; throw e }`},
+		{"what a promise is rejected with", `async () => { throw {get message() { LIMIT }} }`},
+		{"a line of the console", `() => { console.log({toJSON() { throw 1 }, toString() { LIMIT }}) }`},
+		{"an argument of the host", `async () => { await fhir.create({toJSON() { LIMIT }}) }`},
+		{"a resource for fhirpath", `() => fhirpath("id", {toJSON() { LIMIT }})`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := p.Run(context.Background(), &Call{Code: strings.ReplaceAll(c.code, "LIMIT", forever)})
+			var f *Failure
+			if !errors.As(err, &f) || f.Kind != KindTime || !strings.Contains(f.Message, "max_execution_ms") {
+				t.Errorf("over the time: %v", err)
+			}
+			// A busy machine may be out of time before it is out of memory.
+			_, err = p.Run(context.Background(), &Call{Code: strings.ReplaceAll(c.code, "LIMIT", memory)})
+			if f = nil; !errors.As(err, &f) || f.Kind != KindMemory && f.Kind != KindTime {
+				t.Errorf("over the memory: %v", err)
+			}
+		})
+	}
+	if value, err := p.Run(context.Background(), &Call{Code: "() => 1"}); err != nil || string(value) != "1" {
+		t.Errorf("afterwards: %s, %v", value, err)
+	}
+}
+
+// A call has 200 lines, and a word about others where there were others.
+func TestConsoleAtItsBound(t *testing.T) {
+	t.Parallel()
+	p := pool(t, 5*time.Second)
+	for n, want := range map[int]int{maxLines - 1: maxLines - 1, maxLines: maxLines, maxLines + 1: maxLines + 1, maxLines + 50: maxLines + 1} {
+		var lines []Line
+		if _, err := p.Run(context.Background(), &Call{Code: fmt.Sprintf(`() => { for (let i = 1; i <= %d; i++) console.log("line " + i) }`, n), Log: func(l Line) { lines = append(lines, l) }}); err != nil {
+			t.Fatal(err)
+		}
+		if len(lines) != want {
+			t.Errorf("%d lines are %d, want %d", n, len(lines), want)
+			continue
+		}
+		last := lines[len(lines)-1]
+		if told := strings.Contains(last.Text, "left out"); told != (n > maxLines) || !told && last.Text != fmt.Sprint("line ", n) {
+			t.Errorf("of %d lines the last is %q", n, last.Text)
 		}
 	}
 }

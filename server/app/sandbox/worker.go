@@ -27,7 +27,7 @@ import (
 
 const (
 	maxCallStack = 1000     // calls in each other, of goja
-	maxLines     = 200      // of the console, in one call
+	maxLines     = 200      // of the console, in one call; one more says that there were others
 	maxLine      = 4 << 10  // bytes of one line
 	maxResult    = 16 << 20 // bytes of a result
 	maxHostCalls = 64       // on their way at one time
@@ -203,7 +203,7 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 		close(done)
 		watching.Wait()
 		if p := recover(); p != nil {
-			value, failure = nil, &Failure{Kind: KindError, Message: fmt.Sprintf("the script broke its runtime: %.200v", p), Fatal: true}
+			value, failure = nil, r.broken(p)
 		}
 	}()
 	r.resume()
@@ -215,6 +215,19 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 		return nil, r.failure(err)
 	}
 	return value, nil
+}
+
+// broken says why a script has ended that the runtime did not return from: a limit that is
+// reached in a getter, or in what else is called for the worker itself, is a panic.
+func (r *run) broken(p any) *Failure {
+	var interrupted *goja.InterruptedError
+	var overflow *goja.StackOverflowError
+	failure := &Failure{Kind: KindError, Message: fmt.Sprintf("the script broke its runtime: %.200v", p)}
+	if err, ok := p.(error); ok && (errors.As(err, &interrupted) || errors.As(err, &overflow)) {
+		failure = r.failure(err)
+	}
+	failure.Fatal = true
+	return failure
 }
 
 // resume and pause count the script's own time.
@@ -386,7 +399,7 @@ func (r *run) globals() error {
 // console returns a function that logs a line.
 func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
 	return func(c goja.FunctionCall) goja.Value {
-		if r.lines++; r.lines > maxLines {
+		if r.lines++; r.lines > maxLines+1 {
 			return goja.Undefined()
 		}
 		var b strings.Builder
@@ -408,7 +421,7 @@ func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
 			}
 		}
 		text := cut(b.String(), maxLine)
-		if r.lines == maxLines {
+		if r.lines > maxLines {
 			level, text = "warn", fmt.Sprintf("further lines are left out: a call has at most %d", maxLines)
 		}
 		if err := r.w.send(&frame{Kind: frameLine, Level: level, Text: text}); err != nil {
@@ -554,6 +567,7 @@ func (r *run) failure(err error) *Failure {
 // thrown reads what a script has thrown. Getters of it run within the limits.
 func (r *run) thrown(v goja.Value) *Failure {
 	f := &Failure{Kind: KindError}
+	var limit *goja.InterruptedError
 	failed := r.vm.Try(func() {
 		o, ok := v.(*goja.Object)
 		if !ok {
@@ -573,11 +587,16 @@ func (r *run) thrown(v goja.Value) *Failure {
 		if r.isOutcome(o) {
 			f.Kind = KindOutcome
 			f.Status, f.Code = int(o.Get("status").ToInteger()), cut(o.Get("code").String(), 40)
-			if text, err := r.stringify(goja.Undefined(), o.Get("outcome")); err == nil {
+			text, err := r.stringify(goja.Undefined(), o.Get("outcome"))
+			if err == nil {
 				f.Outcome = json.RawMessage(text.String())
 			}
+			errors.As(err, &limit)
 		}
 	})
+	if limit != nil {
+		return r.failure(limit)
+	}
 	if failed != nil || f.Message == "" {
 		f.Message = "the script failed without a message"
 	}
