@@ -139,6 +139,7 @@ func TestAppHTTPIsChecked(t *testing.T) {
 	for _, c := range []struct{ handler, word string }{
 		{`{"type":"http"}`, "url"},
 		{`{"type":"http","url":"ftp://x/"}`, "http or https"},
+		{`{"type":"http","url":"https://x.example:65536/"}`, "65535"},
 		{`{"type":"http","url":"https://u:p@x.example/"}`, "user"},
 		{`{"type":"http","url":"https://{host}/"}`, "url"},
 		{`{"type":"http","url":"http://x.example/"}`, "allow_http"},

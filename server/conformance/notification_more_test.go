@@ -287,7 +287,7 @@ func TestBundleEntriesAndWrongFrames(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		bytes []byte
-		code  int // 0: the connection stays
+		code  int // 0: it ends without one
 	}{
 		{"an unmasked frame", []byte{0x81, 0x02, 'h', 'i'}, 1002},
 		{"a reserved bit", []byte{0xf1, 0x80, 0, 0, 0, 0}, 1002},
@@ -296,6 +296,8 @@ func TestBundleEntriesAndWrongFrames(t *testing.T) {
 		{"a control frame that is too long", []byte{0x89, 0xfe, 0x01, 0x00, 0, 0, 0, 0}, 1002},
 		{"a continuation of nothing", []byte{0x80, 0x80, 0, 0, 0, 0}, 1002},
 		{"a length of 2^63", []byte{0x81, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0},
+		{"a text frame that is not UTF-8 (RFC 6455 §8.1)", []byte{0x81, 0x83, 0, 0, 0, 0, '"', 0xff, '"'}, 1007},
+		{"text whose pieces together are not UTF-8", []byte{0x01, 0x81, 0, 0, 0, 0, 0xc3, 0x80, 0x81, 0, 0, 0, 0, 'x'}, 1007},
 		{"a length over the limit", []byte{0x81, 0xff, 0, 0, 0, 0, 0x7f, 0, 0, 0, 0, 0, 0, 0}, 1009},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -317,6 +319,18 @@ func TestBundleEntriesAndWrongFrames(t *testing.T) {
 	}
 	if m := w.json(); m["type"] != "error" {
 		t.Errorf("a binary frame: %v", m)
+	}
+	// A character that two frames share is whole.
+	var pieces []byte
+	for i, piece := range []string{`{"type":"ping","ref":"` + "\xc3", "\xa9" + `"}`} {
+		pieces = append(pieces, []byte{0x01, 0x80}[i], 0x80|byte(len(piece)), 0, 0, 0, 0)
+		pieces = append(pieces, piece...)
+	}
+	if _, err := w.conn.NetConn().Write(pieces); err != nil {
+		t.Fatal(err)
+	}
+	if m := w.json(); m["ref"] != "é" {
+		t.Errorf("%v, want a pong for é", m)
 	}
 	w.send(`{"type":"ping"}`)
 	if m := w.json(); m["type"] != "pong" {

@@ -247,6 +247,8 @@ func TestSubscriptionIsChecked(t *testing.T) {
 		{"another channel", strings.Replace(subscription("Patient?", ok), "rest-hook", "email", 1), "email"},
 		{"no endpoint", subscription("Patient?", ""), ""},
 		{"an endpoint that is no URL", subscription("Patient?", "ftp://x/y"), "endpoint"},
+		{"an endpoint with a port that is none", subscription("Patient?", "https://receiver.example:99999/"), "65535"},
+		{"an endpoint without a host", subscription("Patient?", "https://:443/"), "host"},
 		{"http", subscription("Patient?", "http://receiver.example/"), "http"},
 		{"a private address", subscription("Patient?", "https://10.1.2.3/"), "private"},
 		{"loopback", subscription("Patient?", "https://127.0.0.1/"), "loopback"},
@@ -262,6 +264,10 @@ func TestSubscriptionIsChecked(t *testing.T) {
 			a := s.in(t).do("POST", "/Subscription", c.body)
 			if a.status != 422 || !strings.Contains(string(a.body), c.want) {
 				t.Errorf("%d %s, want 422 that names %q", a.status, a.body, c.want)
+			}
+			a = s.in(t).do("PUT", "/Subscription/put", strings.Replace(c.body, `{`, `{"id":"put",`, 1))
+			if a.status != 422 || !strings.Contains(string(a.body), c.want) {
+				t.Errorf("by PUT %d %s, want 422 that names %q", a.status, a.body, c.want)
 			}
 		})
 	}

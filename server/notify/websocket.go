@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
 
@@ -151,11 +152,28 @@ func (k *socket) read() {
 		}
 		alive()
 		k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
+		if kind == websocket.TextMessage && !utf8.Valid(data) {
+			k.fail(websocket.CloseInvalidFramePayloadData, "a text frame is UTF-8")
+			return
+		}
 		if kind != websocket.TextMessage {
 			k.refuse("", outcome.Invalid("a binary frame: messages are JSON in text frames"))
 			continue
 		}
 		k.take(data)
+	}
+}
+
+// fail ends a connection over what the client has sent, and waits a moment for its answer.
+// RFC 6455 §7.1.7, §8.1.
+func (k *socket) fail(code int, reason string) {
+	_ = k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(time.Second))
+	k.cancel(errClientGone)
+	_ = k.conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	for {
+		if _, _, err := k.conn.NextReader(); err != nil {
+			return
+		}
 	}
 }
 

@@ -16,10 +16,12 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"kiln/server/outcome"
 	"kiln/server/telemetry"
 )
 
@@ -48,6 +50,11 @@ func (e errAddress) Error() string {
 // Check refuses http where it is not allowed, and an address in the URL that may
 // not be called. Names are checked when they are dialled, by what they resolve to then.
 func (r Rules) Check(u *url.URL) error {
+	if port := u.Port(); port != "" || u.Hostname() == "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || u.Hostname() == "" {
+			return fmt.Errorf("the endpoint %q is no host with a port from 1 to 65535", outcome.Clip(u.Host))
+		}
+	}
 	host := u.Hostname()
 	addr, err := netip.ParseAddr(host)
 	literal := err == nil
