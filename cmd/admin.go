@@ -40,8 +40,11 @@ func (r *remote) call(c *cobra.Command, method, path, contentType string, body [
 			return nil, err
 		}
 		if base = cfg.Server.BaseURL; base == "" {
-			base = "http://" + cfg.Server.Listen
+			base = cfg.Server.Scheme() + "://" + cfg.Server.Listen
 		}
+	}
+	if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("the server %q is not the URL of one: expected such as https://fhir.example.org/fhir", base)
 	}
 	req, err := http.NewRequestWithContext(c.Context(), method, strings.TrimRight(base, "/")+path, bytes.NewReader(body))
 	if err != nil {
@@ -147,7 +150,7 @@ func readJobs(body []byte) ([]job, error) {
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return nil, fmt.Errorf("the answer is no Parameters resource: %w", err)
 	}
-	var jobs []job
+	jobs := []job{} // none is [] in JSON
 	for _, p := range answer.Parameter {
 		var j job
 		for _, part := range p.Part {

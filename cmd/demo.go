@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"kiln/oauth"
@@ -51,14 +52,44 @@ func demoConfig(c *server.Config) error {
 	return nil
 }
 
+// demoBackend is the demo's client without users.
+const demoBackend = "demo-backend"
+
 var demoUsers = []struct{ name, people, fhirUser, role string }{
 	{"admin", "Ada Admin", "", "admin"},
 	{"clinician", "Dr. Clara Clinician", "Practitioner/demo-practitioner", ""},
 	{"patient", "Peter Patient", "Patient/demo-peter", ""},
 }
 
-// newDemo fills an empty database. It fails on one that anybody has used.
+// bootstrapped returns the names that auth.bootstrap makes. It fails where one of them
+// is a name that the demo makes, whose secret would not be the printed one.
+func bootstrapped(entries []map[string]any, key string, demo []string) (map[string]bool, error) {
+	names := make(map[string]bool, len(entries))
+	for _, entry := range entries {
+		name, _ := entry[key].(string)
+		if slices.Contains(demo, name) {
+			return nil, fmt.Errorf("auth.bootstrap makes %q, and so does --demo: give it another name", name)
+		}
+		names[name] = true
+	}
+	return names, nil
+}
+
+// newDemo fills an empty database. It fails on one that anybody has used; the
+// clients and users of auth.bootstrap are none of its users.
 func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
+	var names []string
+	for _, u := range demoUsers {
+		names = append(names, u.name)
+	}
+	configuredUsers, err := bootstrapped(s.Config.Auth.Bootstrap.Users, "username", names)
+	if err != nil {
+		return nil, err
+	}
+	configuredClients, err := bootstrapped(s.Config.Auth.Bootstrap.Clients, "clientId", []string{simulator.AppID, demoBackend})
+	if err != nil {
+		return nil, err
+	}
 	a, err := server.NewAuthorization(ctx, s)
 	if err != nil {
 		return nil, err
@@ -71,7 +102,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 	d := &demo{Server: a, passwords: make(map[string]string), simulator: &simulator.Part{Server: a, Logger: s.Logger, Principal: access.Open}}
 	open := access.With(ctx, access.Open)
 
-	// 1. Nobody has used it.
+	// 1. Nobody has used it: there is nothing but what this start has made.
 	history, err := s.Service.History(open, interaction.HistoryParams{Values: map[string][]string{"_count": {"1"}}})
 	if err != nil {
 		return nil, err
@@ -84,6 +115,8 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 	if err != nil {
 		return nil, err
 	}
+	users = slices.DeleteFunc(users, func(u *oauth.UserAnswer) bool { return configuredUsers[u.Username] })
+	clients = slices.DeleteFunc(clients, func(c *oauth.ClientAnswer) bool { return configuredClients[c.ID] })
 	if len(history.Bundle.Entries)+len(users)+len(clients) > 0 {
 		return nil, errors.New("--demo is for an empty database, and this one is in use; give it another: --data-dir .kiln-demo")
 	}
@@ -114,7 +147,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 			"clientId": simulator.AppID, "name": "Demo app", "scopes": []string{simulator.AppScopes},
 			"launchUri": a.Issuer + simulator.LaunchPath, "redirectUris": []string{a.Issuer + simulator.CallbackPath},
 		},
-		{"clientId": "demo-backend", "name": "Demo backend", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.cruds admin launch/context"}},
+		{"clientId": demoBackend, "name": "Demo backend", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.cruds admin launch/context"}},
 	} {
 		b, err := json.Marshal(c)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -42,9 +43,13 @@ func (s *said) String() string {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	database, address := storetest.New(t), freeAddress(t)
+	bootstrap := "auth: {bootstrap: {clients: [{clientId: admin}], users: [{username: mine, password: correct-horse-battery}]}}"
 	serve := func(more ...string) (*exec.Cmd, *said) {
 		c := exec.Command(os.Args[0], append([]string{"serve", "--demo", "--database-url", database}, more...)...)
 		c.Dir, c.Env = t.TempDir(), append(os.Environ(), "RUN_AS_KILN=1")
+		if err := os.WriteFile(filepath.Join(c.Dir, "kiln.yaml"), []byte(bootstrap), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		out := new(said)
 		c.Stdout, c.Stderr = out, out
 		return c, out
@@ -111,8 +116,13 @@ func TestDemo(t *testing.T) {
 		}
 	}
 
-	// 3. Not on a database in use, not off loopback.
-	for _, refused := range []struct{ listen, word string }{{freeAddress(t), "empty database"}, {"0.0.0.0:0", "loopback"}} {
+	// 3. Not on a database in use, not off loopback, not with an account of its own that
+	// the configuration makes.
+	own := strings.ReplaceAll(bootstrap, "username: mine", "username: admin")
+	for _, refused := range []struct{ listen, bootstrap, word string }{
+		{freeAddress(t), bootstrap, "empty database"}, {"0.0.0.0:0", bootstrap, "loopback"}, {freeAddress(t), own, `"admin"`},
+	} {
+		bootstrap = refused.bootstrap
 		c, out := serve("--listen", refused.listen)
 		if err := c.Run(); err == nil || !strings.Contains(out.String(), refused.word) {
 			t.Errorf("--listen %s: %v, %s, want a refusal that says %q", refused.listen, err, out, refused.word)

@@ -29,14 +29,22 @@ func root() *cobra.Command {
 			continue
 		}
 		addShared(sub)
-		if sub.HasSubCommands() {
-			// What is no subcommand is an error; nothing is a question.
-			sub.Args, sub.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
-		}
+		refuseUnknown(sub)
 	}
 	c.SetHelpCommand(helpCommand())
 	addExamples(c)
 	return c
+}
+
+// refuseUnknown makes an error of each argument of a group of commands that is none of
+// them; a group alone is a question.
+func refuseUnknown(c *cobra.Command) {
+	if c.HasSubCommands() && !c.Runnable() {
+		c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	for _, sub := range c.Commands() {
+		refuseUnknown(sub)
+	}
 }
 
 // helpCommand is help of the command that its arguments name; cobra's own ends well for

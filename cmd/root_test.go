@@ -14,7 +14,7 @@ import (
 )
 
 func TestUnknownCommands(t *testing.T) {
-	for _, args := range []string{"srve", "config prnt", "migrate upp", "package ad x", "serve now", "help srve", "help migrate upp"} {
+	for _, args := range []string{"srve", "config prnt", "migrate upp", "package ad x", "serve now", "help srve", "help migrate upp", "admin cache clera", "admin config list auth", "token mnt"} {
 		c := root()
 		c.SetArgs(strings.Fields(args))
 		c.SetOut(io.Discard)

@@ -424,6 +424,9 @@ func (s *Server) redirectWith(w http.ResponseWriter, r *http.Request, to, state 
 	if !errors.As(err, &e) {
 		s.Logger.ErrorContext(r.Context(), "authorize", "error", err)
 		e = &redirectError{"server_error", "internal error"}
+		if s.unavailable(err) {
+			e = &redirectError{"temporarily_unavailable", "the database does not answer"}
+		}
 	}
 	values := url.Values{"error": {e.name}, "error_description": {describable(e.description)}, "iss": {s.Issuer}}
 	if state != "" && len(state) <= maxState {

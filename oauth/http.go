@@ -133,6 +133,10 @@ func describable(text string) string {
 // oauthError answers an error of the token endpoint and its like.
 func (s *Server) oauthError(w http.ResponseWriter, r *http.Request, err error) {
 	p, status := problem(err)
+	if status >= 500 && s.unavailable(err) {
+		p, status = oauthProblem{Error: "temporarily_unavailable", Description: "the database does not answer"}, http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", "1")
+	}
 	if status >= 500 {
 		s.Logger.ErrorContext(r.Context(), "authorization server", "path", r.URL.Path, "error", err)
 	}
@@ -140,6 +144,12 @@ func (s *Server) oauthError(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="kiln", charset="UTF-8"`)
 	}
 	writeJSON(w, status, p)
+}
+
+// unavailable reports whether an error is that the database cannot be reached.
+func (s *Server) unavailable(err error) bool {
+	o, ok := outcome.From(s.options.Translate(err))
+	return ok && o.HTTPStatus() == http.StatusServiceUnavailable
 }
 
 // allowOrigin lets a browser read the answer to a client that names its origins,
@@ -198,8 +208,12 @@ func jsonKind(t reflect.Type) string {
 // readBody reads a small body.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxForm))
-	if err != nil {
-		return nil, outcome.New(outcome.CodeTooLong, "the body is longer than %d bytes, or was cut off", maxForm)
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return nil, outcome.New(outcome.CodeTooLong, "the body is longer than %d bytes", maxForm)
+	case err != nil:
+		return nil, outcome.New(outcome.CodeStructure, "the body could not be read to its end").Because(err)
 	}
 	return b, nil
 }
@@ -208,11 +222,16 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o, ok := outcome.From(err)
 	if !ok {
+		o, ok = outcome.From(s.options.Translate(err))
+	}
+	if !ok {
 		s.Logger.ErrorContext(r.Context(), "authorization server", "path", r.URL.Path, "error", err)
 		o = outcome.New(outcome.CodeException, "internal error")
 	}
 	if status := o.HTTPStatus(); status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="kiln"`)
+	} else if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
 	} else if status == http.StatusForbidden {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="kiln", error="insufficient_scope", scope="admin"`)
 	}

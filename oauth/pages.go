@@ -110,6 +110,11 @@ func (s *Server) unexpected(w http.ResponseWriter, r *http.Request, err error) {
 		return // the browser has gone
 	}
 	s.Logger.ErrorContext(r.Context(), "authorize", "path", r.URL.Path, "error", err)
+	if s.unavailable(err) {
+		w.Header().Set("Retry-After", "1")
+		s.errorPage(w, r, http.StatusServiceUnavailable, "The database does not answer. Try again in a moment.")
+		return
+	}
 	s.errorPage(w, r, http.StatusInternalServerError, "Something went wrong on our side. Try again.")
 }
 

@@ -57,9 +57,14 @@ type Options struct {
 	// URL of the database, with the current schema. MaxConns bounds the connections.
 	URL      string
 	MaxConns int
-	Records  Records
-	Proxies  web.Proxies
-	Logger   *slog.Logger
+	// Watch bounds how long the connections of a pool wait for a database that hangs;
+	// nil leaves them as they are. Translate makes errors of the database those that
+	// callers may know; nil knows none.
+	Watch     func(*pgxpool.Config)
+	Translate func(error) error
+	Records   Records
+	Proxies   web.Proxies
+	Logger    *slog.Logger
 	// Audit records each event; nil keeps no record.
 	Audit func(Event)
 	// Explain says what allows or denies a principal a request; nil says nothing.
@@ -116,6 +121,12 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	pc.MaxConns = 8
 	if o.MaxConns > 0 {
 		pc.MaxConns = int32(max(2, o.MaxConns))
+	}
+	if o.Watch != nil {
+		o.Watch(pc)
+	}
+	if o.Translate == nil {
+		o.Translate = func(err error) error { return err }
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {

@@ -46,7 +46,7 @@ func (s *Server) Verify(ctx context.Context, token string) (*access.Principal, e
 	v, err := s.verify(ctx, token)
 	if err != nil {
 		if !errors.Is(err, errToken) {
-			return nil, err
+			return nil, s.options.Translate(err)
 		}
 		return nil, outcome.New(outcome.CodeLogin, "%s", errToken.Error())
 	}

@@ -12,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/store"
 )
 
 // NewAuthorization builds the authorization server of the package oauth on the parts
@@ -31,6 +32,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		BaseURL: s.Config.Server.BaseURL,
 		Listen:  s.Config.Server.Listen,
 		URL:     database,
+		Watch:   s.Store.Watch, Translate: store.Translate,
 		Records: records{s.Service},
 		Proxies: proxies,
 		Logger:  s.Logger,

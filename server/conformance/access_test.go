@@ -285,7 +285,7 @@ func TestAccessRefused(t *testing.T) {
 	t.Run("no token is 401", func(t *testing.T) {
 		s := s.in(t)
 		for _, path := range []string{"/Patient/a", "/Patient", "/", "/_history", "/$meta"} {
-			s.get(path).issue(401, "login").has("WWW-Authenticate", "Bearer")
+			s.get(path).issue(401, "login").has("WWW-Authenticate", `Bearer realm="kiln"`)
 		}
 		s.get("/Patient/a", "Authorization", "Bearer nonsense").issue(401, "login").has("WWW-Authenticate", `Bearer error="invalid_token"`)
 		s.get("/metadata").want(200)

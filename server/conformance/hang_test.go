@@ -2,7 +2,9 @@ package conformance
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,35 +23,10 @@ import (
 func TestDatabaseHangs(t *testing.T) {
 	t.Parallel()
 	const seconds = 3
-	if os.Getenv("TEST_DATABASE_URL") == "" {
-		t.Skip("no tests on PostgreSQL are wanted")
-	}
-	dir, err := os.MkdirTemp("", "kiln-hang-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	database, err := postgres.Start(context.Background(), postgres.Options{DataDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := database.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	s := startOn(t, database.URL, func(c *server.Config) { c.Database.TimeoutSeconds = seconds })
+	database, signal := ownDatabase(t)
+	s := startOn(t, database, func(c *server.Config) { c.Database.TimeoutSeconds = seconds })
 	id := s.create(`{"resourceType":"Patient","name":[{"family":"Chalmers"}]}`)
 
-	all := processes(t, dir)
-	signal := func(sig syscall.Signal) {
-		for _, pid := range all {
-			syscall.Kill(pid, sig) // one that has ended hangs no more
-		}
-	}
 	signal(syscall.SIGSTOP)
 	defer signal(syscall.SIGCONT)
 	var done sync.WaitGroup
@@ -117,6 +94,89 @@ func TestDatabaseHangs(t *testing.T) {
 		}
 	}
 	s.post("/Patient", `{"resourceType":"Patient"}`).want(201)
+}
+
+// ownDatabase is a PostgreSQL of the test's own, whose processes get a signal by the
+// function that it returns.
+func ownDatabase(t *testing.T) (url string, signal func(syscall.Signal)) {
+	t.Helper()
+	if os.Getenv("TEST_DATABASE_URL") == "" {
+		t.Skip("no tests on PostgreSQL are wanted")
+	}
+	dir, err := os.MkdirTemp("", "kiln-hang-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	database, err := postgres.Start(context.Background(), postgres.Options{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := database.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return database.URL, func(sig syscall.Signal) {
+		t.Helper()
+		for _, pid := range processes(t, dir) {
+			syscall.Kill(pid, sig) // one that has ended hangs no more
+		}
+	}
+}
+
+// The same holds for the authorization server: a token endpoint says
+// temporarily_unavailable, and never that a grant, a token or a client is bad; pages say
+// so to people.
+func TestDatabaseHangsUnderAuthorization(t *testing.T) {
+	t.Parallel()
+	const seconds = 3
+	database, signal := ownDatabase(t)
+	s := withAuthorizationOn(t, database, func(c *server.Config) { c.Database.TimeoutSeconds = seconds })
+	operator := s.backendToken("operator", "admin")
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("backend:"+url.QueryEscape(clientSecret)))
+	var done sync.WaitGroup
+	for range 12 { // more than there are connections
+		for _, q := range []struct{ method, path, form, authorization, want string }{
+			{"POST", "/auth/token", "grant_type=client_credentials&scope=system/*.rs", basic, `"temporarily_unavailable"`},
+			{"POST", "/auth/token", "grant_type=refresh_token&refresh_token=x.y&client_id=app", "", `"temporarily_unavailable"`},
+			{"POST", "/auth/revoke", "token=x", basic, `"temporarily_unavailable"`},
+			{"POST", "/auth/introspect", "token=x", basic, `"temporarily_unavailable"`},
+			{"GET", "/auth/authorize?client_id=app&redirect_uri=" + url.QueryEscape(appRedirect), "", "", "does not answer"},
+			{"GET", "/admin/clients", "", "Bearer " + operator, `"OperationOutcome"`},
+		} {
+			done.Go(func() {
+				began := time.Now()
+				a, err := s.try(q.method, s.origin()+q.path, q.form, "Content-Type", "application/x-www-form-urlencoded", "Authorization", q.authorization)
+				if err != nil {
+					t.Errorf("%s %s: %v", q.method, q.path, err)
+					return
+				}
+				if took := time.Since(began); took > (seconds+1)*time.Second {
+					t.Errorf("%s %s took %v, database.timeout_seconds is %d", q.method, q.path, took, seconds)
+				}
+				if a.status != 503 || a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), q.want) {
+					t.Errorf("%s %s: %d %v, want 503 with %s and Retry-After\n%s", q.method, q.path, a.status, a.header, q.want, clip(a.body))
+				}
+			})
+		}
+	}
+	done.Wait()
+	signal(syscall.SIGCONT)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		a, err := s.try("POST", s.origin()+"/auth/token", "grant_type=client_credentials&scope=system/*.rs", "Content-Type", "application/x-www-form-urlencoded", "Authorization", basic)
+		if err == nil && a.status == 200 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the authorization server does not come back: %v %v", a, err)
+		}
+	}
 }
 
 // processes are those of the PostgreSQL in dir.

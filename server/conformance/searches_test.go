@@ -68,6 +68,7 @@ func TestSearchesAndSuggestions(t *testing.T) {
 	if suggestions.at("suggestions") == nil {
 		t.Fatalf("no array of suggestions\n%s", suggestions.body)
 	}
+	a.get(a.root("/admin/indexes/suggestions?resource_type=Claims")).issue(400, "invalid", "Claims", "Claim")
 	if n := a.get(a.root("/admin/indexes/suggestions?resource_type=Claim")).want(200).len("suggestions"); n != 0 {
 		t.Errorf("%d suggestions for a type that nobody searched", n)
 	}

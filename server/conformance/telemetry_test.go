@@ -128,7 +128,7 @@ func TestTraces(t *testing.T) {
 	}
 	c.mu.Unlock()
 	metrics := string(s.get(s.root("/metrics"), "Accept", "application/openmetrics-text").want(200).body)
-	if !regexp.MustCompile(`service_request_duration_seconds_bucket\{interaction="search-type".*# \{trace_id="` + traceB + `"\}`).MatchString(metrics) {
+	if !regexp.MustCompile(`service_request_duration_seconds_bucket\{route="search-type".*# \{trace_id="` + traceB + `"\}`).MatchString(metrics) {
 		t.Error("no exemplar has the trace of the search")
 	}
 }

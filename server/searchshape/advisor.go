@@ -120,9 +120,12 @@ func (a *Advisor) candidateOf(typ, parameter string) *candidate {
 var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|`)
 
 // Suggestions are the indexes that were proved, those that save most first: of a
-// resource type, of all with "". It proves a few candidates that nobody has looked at
+// resource type, of all with ""; a type that there is not is invalid. It proves a few candidates that nobody has looked at
 // for an hour; the rest is for the next call.
 func (a *Advisor) Suggestions(ctx context.Context, resourceType string) ([]Suggestion, error) {
+	if r := a.Registry(); resourceType != "" && !r.Has(resourceType) {
+		return nil, outcome.Invalid("resource_type: there is no resource type %q in FHIR R4%s", outcome.Clip(resourceType), r.NearestType(resourceType))
+	}
 	if err := a.Recorder.Flush(ctx); err != nil {
 		return nil, err
 	}

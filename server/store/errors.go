@@ -47,6 +47,10 @@ func translate(err error) error {
 	return err
 }
 
+// Translate says of an error of the database, of another pool's too, what callers may
+// know: unavailable, 503, where it cannot be reached. Other errors are returned as they are.
+func Translate(err error) error { return translate(err) }
+
 func translateCode(pg *pgconn.PgError, err error) error {
 	switch pg.Code {
 	case "40001", "40P01", "23505": // serialization failure, deadlock, unique violation

@@ -166,8 +166,7 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
 	}
 	c.ConnConfig.Tracer = telemetry.Statements{}
-	s.liveness.watch(&c.ConnConfig.Config, false)
-	c.BeforeConnect = s.liveness.admit
+	s.Watch(c)
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
 			return err
@@ -176,6 +175,13 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 		return err
 	}
 	return pgxpool.NewWithConfig(ctx, c)
+}
+
+// Watch makes what waits for a connection of a pool, which need not be the store's, fail
+// within Timeout when the database hangs.
+func (s *Store) Watch(c *pgxpool.Config) {
+	s.liveness.watch(&c.ConnConfig.Config, false)
+	c.BeforeConnect = s.liveness.admit
 }
 
 // checkVersion refuses PostgreSQL before 14, which has no infinite numerics.

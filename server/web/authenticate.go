@@ -84,7 +84,7 @@ func bearer(r *http.Request, inQuery bool) (token string, sent bool, err error) 
 	}
 	scheme, token, ok := strings.Cut(h[0], " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return "", true, outcome.New(outcome.CodeLogin, "the header Authorization is not: Bearer and an access token").WithChallenge("Bearer")
+		return "", true, outcome.New(outcome.CodeLogin, "the header Authorization is not: Bearer and an access token").WithChallenge(challenge)
 	}
 	return strings.TrimSpace(token), true, nil
 }

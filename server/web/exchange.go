@@ -170,7 +170,7 @@ func (x *Exchange) Fail(r *http.Request, err error) {
 		if e.Challenge != "" {
 			header.Set("WWW-Authenticate", e.Challenge)
 		} else if status == http.StatusUnauthorized {
-			header.Set("WWW-Authenticate", "Bearer")
+			header.Set("WWW-Authenticate", challenge)
 		}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if header.Get("Retry-After") == "" {
@@ -181,6 +181,10 @@ func (x *Exchange) Fail(r *http.Request, err error) {
 	}
 	x.Send(r, status, outcomeType, outcome.JSON(e.Issues), true)
 }
+
+// challenge asks for an access token. A scheme alone would be no challenge: RFC 6750
+// §3 wants a parameter at least.
+const challenge = `Bearer realm="kiln"`
 
 // outcomeType is the content type of an OperationOutcome.
 const outcomeType = "application/fhir+json; charset=utf-8"

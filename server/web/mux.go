@@ -182,7 +182,7 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 		x.Fail(r, fmt.Errorf("panic: %v", p))
 	}
 	if b, ok := r.Body.(*pacedBody); ok {
-		b.stop()
+		b.leave(paceRest)
 	}
 	m.observe(x, r)
 	x.span.Answered(r.Method, x.Route, x.ID, x.status)

@@ -62,13 +62,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_requests_total",
-			Help: "Requests answered, by interaction or route, and HTTP status.",
-		}, []string{"interaction", "status"}),
+			Help: "Requests answered, by route (of FHIR: the interaction) and HTTP status.",
+		}, []string{"route", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "service_request_duration_seconds",
-			Help:    "Time from the request's header to the end of the answer, by interaction or route.",
+			Help:    "Time from the request's header to the end of the answer, by route (of FHIR: the interaction).",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"interaction"}),
+		}, []string{"route"}),
 	}
 	reg.MustRegister(m.requests, m.duration)
 	return m

@@ -9,49 +9,56 @@ import (
 )
 
 const (
-	// paceGrace is how long a body may come as slowly as it likes.
+	// paceGrace is how long a body may come as slowly as it likes, and the time over
+	// which its speed is looked at after that.
 	paceGrace = 30 * time.Second
-	// paceLeast is how many bytes a second it has to come with after that, on the
-	// average since its beginning.
+	// paceLeast is how many bytes a second it has to come with.
 	paceLeast = 1000
-	paceCheck = 5 * time.Second
+	// paceRest is how long the rest of a body may take that nobody reads: net/http reads
+	// some of it, so that the connection can be used again.
+	paceRest = 5 * time.Second
 )
 
 // pacedBody cuts the body of a request that comes too slowly.
 type pacedBody struct {
 	io.ReadCloser
+	w     http.ResponseWriter
 	read  atomic.Int64
 	timer *time.Timer
 	stop  func()
+	ended atomic.Bool // read to its end, or to an error
 }
 
 // pace makes r's body one that is cut when it comes too slowly: its client holds a
-// connection and perhaps a file here.
+// connection and perhaps a file here. A quick beginning is no excuse for the rest.
 func pace(w http.ResponseWriter, r *http.Request, grace time.Duration) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
-	b := &pacedBody{ReadCloser: r.Body}
-	start := time.Now()
+	b := &pacedBody{ReadCloser: r.Body, w: w}
 	var mu sync.Mutex
-	over := false
+	over, seen := false, int64(0)
 	b.stop = sync.OnceFunc(func() {
 		mu.Lock()
 		defer mu.Unlock()
 		over = true
 		b.timer.Stop()
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	b.timer = time.AfterFunc(grace, func() {
 		mu.Lock()
 		defer mu.Unlock()
+		read := b.read.Load()
 		switch {
 		case over:
-		case b.read.Load() < int64(time.Since(start).Seconds()*paceLeast):
+		case read-seen < int64(grace.Seconds()*paceLeast):
 			// The read that waits ends with an error. Where there is no deadline to set,
 			// the server's holds.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		default:
-			b.timer.Reset(paceCheck)
+			seen = read
+			b.timer.Reset(grace)
 		}
 	})
 	r.Body = b
@@ -62,6 +69,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read.Add(int64(n))
 	if err != nil {
+		b.ended.Store(true)
 		b.stop()
 	}
 	return n, err
@@ -71,4 +79,13 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 func (b *pacedBody) Close() error {
 	b.stop()
 	return b.ReadCloser.Close()
+}
+
+// leave ends the watch of a request that is answered. What has not come of the body
+// then has rest to come: the answer waits for it, and so does the connection.
+func (b *pacedBody) leave(rest time.Duration) {
+	b.stop()
+	if !b.ended.Load() {
+		_ = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(rest))
+	}
 }

@@ -71,15 +71,15 @@ func TestGroups(t *testing.T) {
 		{"health needs no token", "GET", "/health", "", false, 200, " /health?"},
 		{"health under /fhir", "GET", "/fhir/health", "", false, 200, " /health?"},
 		{"the token endpoint needs none", "POST", "/auth/token", "", false, 200, " /auth/token?"},
-		{"FHIR needs one", "GET", "/Patient/1", "", false, 401, "Bearer"},
+		{"FHIR needs one", "GET", "/Patient/1", "", false, 401, `Bearer realm="kiln"`},
 		{"a token that is unknown", "GET", "/Patient/1", "x", false, 401, `Bearer error="invalid_token"`},
 		{"a token that is good", "GET", "/fhir/Patient/1/", "user", false, 200, "user /Patient/1?"},
 		{"metrics are for administrators", "GET", "/metrics", "user", false, 403, `Bearer error="insufficient_scope", scope="admin"`},
 		{"metrics for one", "GET", "/metrics", "admin", false, 200, "root /metrics?"},
-		{"administration without a token", "GET", "/admin/x", "", false, 401, "Bearer"},
+		{"administration without a token", "GET", "/admin/x", "", false, 401, `Bearer realm="kiln"`},
 		{"administration", "GET", "/admin/x", "admin", false, 200, "root /admin/x?"},
 		{"a stream takes the token from the query and hides it", "GET", "/notifications/events?a=b&token=user&c=d", "", false, 200, "user /notifications/events?a=b&c=d"},
-		{"other paths do not", "GET", "/Patient?token=user", "", false, 401, "Bearer"},
+		{"other paths do not", "GET", "/Patient?token=user", "", false, 401, `Bearer realm="kiln"`},
 		{"two tokens", "GET", "/notifications/events?token=user", "user", false, 401, `Bearer error="invalid_request"`},
 		{"without authorization everyone may", "GET", "/Patient/1", "", true, 200, " /Patient/1?"},
 		{"and administration is open on loopback", "GET", "/admin/x", "", true, 200, " /admin/x?"},
@@ -298,32 +298,62 @@ func mustPrefix(t *testing.T, text string) netip.Prefix {
 // fast enough is not.
 // Contract, Operations: a body that comes slower than 1 kB/s after 30 s is cut.
 func TestSlowBody(t *testing.T) {
-	results := make(chan error, 2)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		pace(w, r, 300*time.Millisecond)
-		_, err := io.Copy(io.Discard, r.Body)
-		results <- err
-	}))
-	defer s.Close()
-	send := func(piece int, pause time.Duration) error {
+	t.Parallel()
+	send := func(grace time.Duration, first, piece int, pause time.Duration) error {
+		result := make(chan error, 1)
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			pace(w, r, grace)
+			_, err := io.Copy(io.Discard, r.Body)
+			result <- err
+		}))
+		defer s.Close()
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 10*piece)
-		for range 10 {
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", first+25*piece, make([]byte, first))
+		for range 25 {
 			if _, err := conn.Write(make([]byte, piece)); err != nil {
 				break
 			}
 			time.Sleep(pause)
 		}
-		return <-results
+		return <-result
 	}
-	if err := send(1, 100*time.Millisecond); err == nil {
+	if err := send(300*time.Millisecond, 0, 1, 100*time.Millisecond); err == nil {
 		t.Error("a slow body is read to its end")
 	}
-	if err := send(1000, 60*time.Millisecond); err != nil {
+	if err := send(300*time.Millisecond, 100_000, 1, 100*time.Millisecond); err == nil {
+		t.Error("a body that begins quickly and then comes slowly is read to its end")
+	}
+	if err := send(2*time.Second, 0, 10_000, 100*time.Millisecond); err != nil {
 		t.Errorf("a body that is fast enough: %v", err)
+	}
+}
+
+// A body that nobody reads, as one without a token, holds neither the answer nor the
+// connection.
+// Contract, Operations: a body that comes slower than 1 kB/s after 30 s is cut.
+func TestSlowBodyUnread(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pace(w, r, time.Hour)
+		w.WriteHeader(http.StatusUnauthorized)
+		r.Body.(*pacedBody).leave(100 * time.Millisecond)
+	}))
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nx")
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401 ") {
+		t.Errorf("%v, %q: want 401 and the end of the connection", err, answer)
 	}
 }
