@@ -561,6 +561,7 @@ func (e *sse) close() {
 
 func (e *sse) next() sseEvent {
 	e.t.Helper()
+	deadline := time.After(patience) // heartbeats do not move it
 	for {
 		select {
 		case ev, ok := <-e.events:
@@ -570,7 +571,7 @@ func (e *sse) next() sseEvent {
 			if ev.name != "heartbeat" {
 				return ev
 			}
-		case <-time.After(patience):
+		case <-deadline:
 			e.t.Fatal("no event")
 		}
 	}

@@ -25,6 +25,9 @@ type hub struct {
 	s                *Service
 	sockets, streams atomic.Int64
 	lanes            [2]*lane
+	// begun is closed when the lanes have their positions: a connection that listened before
+	// would miss what is written until then.
+	begun chan struct{}
 
 	mu        sync.Mutex
 	listeners map[*Subscriber]*listener
@@ -126,7 +129,7 @@ const queueLength = 256
 const replayPage = 1000
 
 func newHub(s *Service) *hub {
-	h := &hub{s: s, listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}), bound: make(map[string]map[*listener]struct{})}
+	h := &hub{s: s, begun: make(chan struct{}), listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}), bound: make(map[string]map[*listener]struct{})}
 	for i := range h.lanes {
 		h.lanes[i] = &lane{h: h, matcher: newMatcher()}
 	}
@@ -150,6 +153,7 @@ func (h *hub) run(ctx context.Context) {
 		l.mu.Unlock()
 		working.Go(func() { l.run(ctx, at) })
 	}
+	close(h.begun)
 	working.Go(func() { h.passMessages(ctx, at.XID) })
 	working.Go(func() { h.watchConnections(ctx) })
 	working.Wait()
@@ -468,6 +472,11 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	l.lane, l.subscriber = h.lane(sub), sub
 	own.put(l.subscriber)
 	at := l.from.position
+	select {
+	case <-h.begun:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	for {
 		// 1. Is there anything between here and what has been passed on live?
 		l.lane.mu.Lock()

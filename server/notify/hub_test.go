@@ -2,6 +2,8 @@ package notify
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -129,4 +131,24 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 			t.Errorf("the cursor is at %v", at)
 		}
 	})
+}
+
+// A connection that comes before the hub knows where in the change log it begins waits for
+// that: what is written meanwhile would never be passed on to it.
+func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
+	h := newHub(&Service{Settings: func() *Config { return &Config{} }})
+	c, _ := h.join(nil, "sse")
+	early := newListener(c, since{position: store.ChangePosition{XID: 10, RID: 10, Version: 1}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.listen(ctx, early, nil); !errors.Is(err, context.Canceled) || len(h.listeners) != 0 {
+		t.Errorf("it listens before the hub begins: %v", err)
+	}
+	for _, l := range h.lanes {
+		l.passOn(early.from.position)
+	}
+	close(h.begun)
+	if err := h.listen(t.Context(), early, nil); err != nil || len(h.listeners) != 1 {
+		t.Errorf("it does not listen afterwards: %v", err)
+	}
 }
