@@ -24,6 +24,7 @@ func TestSearchesAndSuggestions(t *testing.T) {
 	for range 6 {
 		a.get("/Patient?name:contains=secretvalue&_sort=-birthdate").want(200)
 		b.get("/Patient?gender=female").want(200)
+		a.get("/Organization?name:contains=secretvalue").want(200)
 	}
 	find := func(list *answer, parameters string) string {
 		for i := range len(list.json.([]any)) {
@@ -76,6 +77,11 @@ func TestSearchesAndSuggestions(t *testing.T) {
 	if suggestions.len("suggestions") == 0 {
 		t.Log("no index was proved to help here")
 		return
+	}
+	// The index serves searches of both types: asked for one, it is told of as that one's.
+	for _, typ := range []string{"Patient", "Organization"} {
+		a.get(a.root("/admin/indexes/suggestions?resource_type="+typ)).want(200).
+			equal("suggestions.0.resource_type", typ).equal("suggestions.0.parameters.0", "name:contains")
 	}
 	for _, name := range []string{"resource_type", "parameters", "reason", "calls", "mean_ms", "p95_ms", "rows_read", "estimated_improvement", "create_statement", "applied"} {
 		if suggestions.at("suggestions.0."+name) == nil {

@@ -184,7 +184,13 @@ func (a *Advisor) Suggestions(ctx context.Context, resourceType string) ([]Sugge
 		if !applied[k.Name] && k.Proof.Improvement < worthIt || resourceType != "" && k.ResourceType != resourceType && !slices.ContainsFunc(served[id], func(s store.SearchShape) bool { return s.ResourceType == resourceType }) {
 			continue
 		}
-		out = append(out, suggestion(k, served[id], applied[k.Name]))
+		shapes := served[id]
+		if resourceType != "" && k.ResourceType != resourceType {
+			// Proved by a search of another type: told as this one's searches see it.
+			shapes = slices.DeleteFunc(slices.Clone(shapes), func(s store.SearchShape) bool { return s.ResourceType != resourceType })
+			k.ResourceType, k.Parameters = resourceType, a.parametersOf(id, shapes)
+		}
+		out = append(out, suggestion(k, shapes, applied[k.Name]))
 	}
 	slices.SortFunc(out, func(x, y Suggestion) int {
 		if x.Improvement != y.Improvement {
@@ -193,6 +199,19 @@ func (a *Advisor) Suggestions(ctx context.Context, resourceType string) ([]Sugge
 		return strings.Compare(x.ID, y.ID)
 	})
 	return out, nil
+}
+
+// parametersOf are the parameters of shapes that gain by a suggestion.
+func (a *Advisor) parametersOf(id string, shapes []store.SearchShape) []string {
+	var out []string
+	for _, s := range shapes {
+		for _, parameter := range s.Parameters {
+			if c := a.candidateOf(s.ResourceType, parameter); c != nil && c.id() == id && !slices.Contains(out, parameter) {
+				out = append(out, parameter)
+			}
+		}
+	}
+	return out
 }
 
 // suggestion is a suggestion with what is known of the searches that it serves.
