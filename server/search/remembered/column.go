@@ -378,40 +378,36 @@ func (c *compared) has(n uint32) bool {
 // that a page has. Along the resources few are looked at where many match, along the
 // values where few do.
 func pageOfColumn(cs []compared, p Page) (total int, out []uint32) {
-	reach := 0
 	for i := range cs {
 		total += cs[i].count()
-		reach += cs[i].reach()
 	}
 	if total == 0 || p.Limit == 0 {
 		return total, nil
 	}
-	if len(cs) == 1 {
-		if out, ok := cs[0].walk(p, reach/2+p.Limit); ok {
-			return total, out
-		}
-	}
 	o := outermost{page: p, size: p.Offset + p.Limit}
+	first := p // of a part: any of these may be on the page
+	first.Offset, first.Limit = 0, o.size
 	for i := range cs {
+		if ns, ok := cs[i].walk(first, cs[i].reach()/2+first.Limit); ok {
+			for _, n := range ns {
+				o.add(n)
+			}
+			continue
+		}
 		cs[i].each(o.add)
 	}
 	return total, o.finish()
 }
 
 // walk goes along the resources, most entries at most; false where that did not find
-// the page.
+// the page, which has no offset.
 func (c *compared) walk(p Page, most int) (out []uint32, ok bool) {
-	skip := p.Offset
 	visit := func(e cell) bool {
 		if most--; most < 0 {
 			return false
 		}
 		if c.holds(e.low, e.high) {
-			if skip > 0 {
-				skip--
-			} else {
-				out = append(out, e.n)
-			}
+			out = append(out, e.n)
 		}
 		return len(out) < p.Limit
 	}
