@@ -6,6 +6,8 @@ import (
 
 	"kiln/server/search/remembered"
 	"kiln/server/search/strategy"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // SetSearchLimit bounds what a search takes as candidates, so that a few hundred
@@ -50,3 +52,8 @@ func (s *Store) SearchSettled() { s.searcher.Settled() }
 
 // Remembered tells what searches remember.
 func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }
+
+// Acquire takes a connection as searches do.
+func (s *Store) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	return searchable{s}.Acquire(ctx)
+}

@@ -1023,3 +1023,30 @@ func TestSearchIsCancelled(t *testing.T) {
 	_, err := s.Search(ctx, sc.parse(t))
 	wantStatus(t, err, 503)
 }
+
+// A connection whose statement was cancelled is not lent again: a cancellation that comes
+// late would end the statement of somebody else.
+func TestCancelledConnectionIsNotLentAgain(t *testing.T) {
+	s, _ := open(t)
+	conn, err := s.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancelled := conn.Conn().PgConn().PID()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := conn.Exec(ctx, "SELECT pg_sleep(60)"); err == nil {
+		t.Fatal("the statement was not cancelled")
+	}
+	conn.Release()
+	for range 20 {
+		conn, err := s.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn.Conn().PgConn().PID() == cancelled {
+			t.Fatal("the connection is lent again")
+		}
+		conn.Release()
+	}
+}

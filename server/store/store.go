@@ -160,10 +160,12 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 	c.MaxConnLifetime = time.Hour
 	c.MaxConnLifetimeJitter = 10 * time.Minute
 	c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-	// A cancelled request cancels its statement in PostgreSQL and keeps the
-	// connection.
+	// A cancelled request cancels its statement in PostgreSQL.
 	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}
+		return &cancelHandler{pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}}
+	}
+	c.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+		return conn.PgConn().CustomData()[cancelled] == nil, nil
 	}
 	c.ConnConfig.Tracer = telemetry.Statements{}
 	s.Watch(c)
@@ -182,6 +184,22 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 func (s *Store) Watch(c *pgxpool.Config) {
 	s.liveness.watch(&c.ConnConfig.Config, false)
 	c.BeforeConnect = s.liveness.admit
+}
+
+// cancelHandler cancels statements, and marks their connections, which the pool does not
+// lend again: PostgreSQL may hear of the cancellation when the statement has ended, and
+// would cancel the next one, which is somebody else's.
+type cancelHandler struct {
+	pgconn.CancelRequestContextWatcherHandler
+}
+
+// cancelled is the key of the mark in the connection's CustomData.
+const cancelled = "cancelled"
+
+// HandleUnwatchAfterCancel is called by the user of the connection.
+func (h *cancelHandler) HandleUnwatchAfterCancel() {
+	h.Conn.CustomData()[cancelled] = true
+	h.CancelRequestContextWatcherHandler.HandleUnwatchAfterCancel()
 }
 
 // checkVersion refuses PostgreSQL before 14, which has no infinite numerics.
