@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -155,12 +156,21 @@ func (s *Service) Start() error {
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
 	s.stop = stop
+	readers := s.readers()
+	for _, r := range readers { // before the server listens, so that no event comes before them
+		if !s.Settings().Enabled {
+			break
+		}
+		if err := s.feed.Add(ctx, r.name); err != nil {
+			return fmt.Errorf("add a reader of the change log: %w", err)
+		}
+	}
 	s.done.Go(func() { s.queue.run(ctx) })
 	s.done.Go(func() { s.hub.run(ctx) })
 	s.done.Go(func() { s.life.run(ctx) })
 	s.done.Go(func() { s.life.watchOwners(ctx) })
 	s.done.Go(func() { s.retain(ctx) })
-	for _, r := range s.readers() {
+	for _, r := range readers {
 		s.done.Go(func() { r.run(ctx) })
 	}
 	return nil

@@ -374,13 +374,18 @@ type Handler struct {
 	Batch int
 }
 
-// Run works as the reader of a name until ctx ends. Of all servers that run one of a name
-// a single one works at a time; when it dies another takes over within ten seconds. A new
-// name begins with what is written from now on.
+// Add makes the reader of a name, which begins with what is written from now on. One that
+// there is stays where it is.
+func (f *Feed) Add(ctx context.Context, name string) error {
+	return translate(db.New(f.store.side).AddReader(ctx, name))
+}
+
+// Run works as the reader of a name, which it adds, until ctx ends. Of all servers that run
+// one of a name a single one works at a time; when it dies another takes over within ten
+// seconds.
 func (f *Feed) Run(ctx context.Context, name string, h Handler) error {
-	q := db.New(f.store.side)
-	if err := q.AddReader(ctx, name); err != nil {
-		return translate(err)
+	if err := f.Add(ctx, name); err != nil {
+		return err
 	}
 	r := &namedReader{feed: f, name: name, holder: uuid.NewString(), handler: h}
 	for ctx.Err() == nil {

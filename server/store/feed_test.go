@@ -190,6 +190,35 @@ func TestNamedReaderCommitsEachChangeOnce(t *testing.T) {
 	}
 }
 
+// What is written after a reader was added reaches it, whenever it begins to run.
+func TestFeedAdd(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, storetest.New(t))
+	feed := newFeed(t, s, 50*time.Millisecond)
+	write(t, s, put(t, "Patient", "before", "1"))
+	for range 2 { // the second time changes nothing
+		if err := feed.Add(t.Context(), "late"); err != nil {
+			t.Fatal(err)
+		}
+		write(t, s, put(t, "Patient", "after", "1"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []int
+	err := feed.Run(ctx, "late", store.Handler{Handle: func(_ context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+		for _, c := range changes {
+			got = append(got, c.VersionID)
+		}
+		if len(got) >= 2 {
+			cancel()
+		}
+		return nil, nil
+	}})
+	if !errors.Is(err, context.Canceled) || !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("versions %v, %v; want those of what came after", got, err)
+	}
+}
+
 // Each of several readers of a server gets every change once and in order, whatever the
 // others have read before it.
 func TestReadersOfOneServer(t *testing.T) {
