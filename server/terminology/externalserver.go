@@ -354,12 +354,12 @@ func (s *externalServer) call(ctx context.Context, path string, in askedParamete
 	if err := s.breaker.allow(); err != nil {
 		return nil, s.unavailable(err)
 	}
-	body, status, err := s.send(ctx, path, in, *budget)
+	body, status, typ, err := s.send(ctx, path, in, *budget)
 	if err == nil && (status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests ||
 		status == http.StatusUnauthorized || status == http.StatusForbidden) {
 		err = statusError{status: status}
 	}
-	if err == nil && missesOperation(status, body) {
+	if err == nil && missesOperation(status, typ, body) {
 		err = statusError{status, " to " + path + "; terminology.server_url has to be the base of a FHIR R4 terminology server"}
 	}
 	var large tooLarge
@@ -379,9 +379,9 @@ func (s *externalServer) call(ctx context.Context, path string, in askedParamete
 }
 
 // missesOperation reports whether an answer says that the address is wrong, and not
-// that a resource is unknown: a 404, 405 or 410 without an OperationOutcome, whatever
-// media type it claims, or with one that says not-supported.
-func missesOperation(status int, body []byte) bool {
+// that a resource is unknown: a 404, 405 or 410 that is no FHIR, or an
+// OperationOutcome that says not-supported.
+func missesOperation(status int, typ string, body []byte) bool {
 	switch status {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone:
 	default:
@@ -394,7 +394,7 @@ func missesOperation(status int, body []byte) bool {
 		} `json:"issue"`
 	}
 	if err := json.Unmarshal(body, &o); err != nil || o.ResourceType != "OperationOutcome" {
-		return true
+		return !strings.Contains(typ, "fhir")
 	}
 	return len(o.Issue) > 0 && o.Issue[0].Code == outcome.CodeNotSupported
 }
@@ -437,8 +437,8 @@ type tooLarge struct{}
 
 func (tooLarge) Error() string { return "the answer is too large" }
 
-// send is one HTTP exchange.
-func (s *externalServer) send(ctx context.Context, path string, in askedParameters, limit int64) (body []byte, status int, err error) {
+// send is one HTTP exchange. typ is the media type of the answer.
+func (s *externalServer) send(ctx context.Context, path string, in askedParameters, limit int64) (body []byte, status int, typ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var req *http.Request
@@ -447,14 +447,14 @@ func (s *externalServer) send(ctx context.Context, path string, in askedParamete
 	} else {
 		var b []byte
 		if b, err = parameters.Write(in); err != nil {
-			return nil, 0, err
+			return nil, 0, "", err
 		}
 		if req, err = http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/"+path, bytes.NewReader(b)); err == nil {
 			req.Header.Set("Content-Type", "application/fhir+json")
 		}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, "", err
 	}
 	req.Header.Set("Accept", "application/fhir+json")
 	switch {
@@ -465,19 +465,19 @@ func (s *externalServer) send(ctx context.Context, path string, in askedParamete
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, "", err
 	}
 	defer resp.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, "", err
 	}
 	if int64(len(body)) > limit {
-		return nil, 0, tooLarge{}
+		return nil, 0, "", tooLarge{}
 	}
-	typ, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	typ, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK && !strings.Contains(typ, "json") {
-		return nil, 0, fmt.Errorf("%s answered %q instead of JSON", path, typ)
+		return nil, 0, "", fmt.Errorf("%s answered %q instead of JSON", path, typ)
 	}
-	return body, resp.StatusCode, nil
+	return body, resp.StatusCode, typ, nil
 }
