@@ -58,8 +58,8 @@
 // error; so is what is larger than 64 MiB or 250,000 codes (too-costly). Nothing of
 // it is kept. An expansion with the extension valueset-unclosed has codes that it does
 // not list: $expand passes the extension on, a search by it is refused (incomplete,
-// 422). A 404 without an OperationOutcome is a wrong terminology.server_url, 503, and
-// no unknown value set.
+// 422). A 404 that is no FHIR, or says not-supported, is a wrong terminology.server_url,
+// 503, and no unknown value set.
 //
 // # Search
 //
