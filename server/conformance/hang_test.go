@@ -122,8 +122,16 @@ func ownDatabase(t *testing.T) (url string, signal func(syscall.Signal)) {
 	})
 	return database.URL, func(sig syscall.Signal) {
 		t.Helper()
-		for _, pid := range processes(t, dir) {
-			syscall.Kill(pid, sig) // one that has ended hangs no more
+		// A process that begins meanwhile is found by the next look.
+		reached := make(map[int]bool)
+		for before := -1; before < len(reached); {
+			before = len(reached)
+			for _, pid := range processes(t, dir) {
+				if !reached[pid] {
+					syscall.Kill(pid, sig) // one that has ended hangs no more
+					reached[pid] = true
+				}
+			}
 		}
 	}
 }
