@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -177,10 +176,7 @@ func decodeStrict(body []byte, into any) error {
 		}
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
-			if wrong.Field == "" {
-				return fmt.Errorf("the body is a JSON %s: expected an object", wrong.Value)
-			}
-			return fmt.Errorf("%s is a JSON %s: expected %s", wrong.Field, wrong.Value, jsonKind(wrong.Type))
+			return errors.New(outcome.JSONProblem(err))
 		}
 		return errors.New("malformed JSON")
 	}
@@ -188,21 +184,6 @@ func decodeStrict(body []byte, into any) error {
 		return errors.New("expected one JSON object")
 	}
 	return nil
-}
-
-// jsonKind is the kind of JSON value that becomes a type.
-func jsonKind(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "string"
-	case reflect.Bool:
-		return "boolean"
-	case reflect.Slice, reflect.Array:
-		return "array"
-	case reflect.Struct, reflect.Map:
-		return "object"
-	}
-	return "number"
 }
 
 // readBody reads a small body.

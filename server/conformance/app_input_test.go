@@ -135,4 +135,5 @@ func TestAuditEventsAreFoundByApp(t *testing.T) {
 	s.get("/AuditEvent?agent:App=g").want(200).equal("total", "1")
 	s.get("/AuditEvent?agent=App/none").want(200).equal("total", "0")
 	s.get("/AuditEvent?agent=Encounter/p").issue(400, "invalid")
+	s.do("GET", "/Patient?general-practitioner=App/probe", "").want(400) // where no software stands
 }

@@ -30,7 +30,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 		if !p.reg.Has(modifier) {
 			return c, badModifier(c.Name, modifier, "reference", "missing", "identifier", "[a resource type]")
 		}
-		if len(param.Targets) > 0 && !slices.Contains(param.Targets, modifier) {
+		if !mayPoint(param.Targets, modifier) {
 			return c, outcome.Invalid("parameter %s: %s refers to %s, not to %s", outcome.Clip(c.Name), param.Code, strings.Join(param.Targets, ", "), modifier)
 		}
 		targets = []string{modifier}

@@ -33,7 +33,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		if !p.reg.Has(modifier) {
 			return nil, badModifier(name, modifier, "reference", "missing", "identifier", "above", "below", "[a resource type]")
 		}
-		if len(targets) > 0 && !slices.Contains(targets, modifier) && modifier != "App" {
+		if !mayPoint(targets, modifier) {
 			return nil, outcome.Invalid("parameter %s: it refers to %s, not to %s", outcome.Clip(name), strings.Join(targets, ", "), modifier)
 		}
 		targets = []string{modifier}
@@ -43,6 +43,12 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		return nil, err
 	}
 	return []match.Match{match.TermsOf(param.Keys, values...)}, nil
+}
+
+// mayPoint reports whether a reference to targets, nil for every type, may point at typ.
+// R4's parameters know nothing of Apps: an App stands where other software does, a Device.
+func mayPoint(targets []string, typ string) bool {
+	return len(targets) == 0 || slices.Contains(targets, typ) || typ == "App" && slices.Contains(targets, "Device")
 }
 
 // hierarchy reads `:above` and `:below`: of a canonical the steps of its path and
@@ -95,8 +101,7 @@ func (p *parser) referenceValues(targets []string, name, v string) ([]fhir.Value
 		if !p.reg.Has(typ) {
 			return nil, p.reg.typeError(typ)
 		}
-		// R4's parameters know nothing of Apps, which are agents of AuditEvents.
-		if len(targets) > 0 && !slices.Contains(targets, typ) && typ != "App" {
+		if !mayPoint(targets, typ) {
 			return nil, badValue(name, v, "expected a reference to "+strings.Join(targets, " or "))
 		}
 		values := []fhir.Value{fhir.ValueReference(typ, id)}

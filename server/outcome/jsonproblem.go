@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 )
 
 // JSONProblem says why encoding/json could not read a text, in the words of JSON: names of
@@ -18,7 +19,7 @@ func JSONProblem(err error) string {
 	if wrong.Field != "" {
 		where = wrong.Field
 	}
-	return fmt.Sprintf("%s is JSON of kind %s: expected %s", where, wrong.Value, jsonKind(wrong.Type))
+	return fmt.Sprintf("%s is JSON of kind %s: expected %s", where, strings.Replace(wrong.Value, "bool", "boolean", 1), jsonKind(wrong.Type))
 }
 
 // jsonKind is the kind of JSON that is read into a Go type.
@@ -27,7 +28,7 @@ func jsonKind(t reflect.Type) string {
 	case reflect.String:
 		return "string"
 	case reflect.Bool:
-		return "bool"
+		return "boolean"
 	case reflect.Slice, reflect.Array:
 		return "array"
 	case reflect.Pointer:
