@@ -17,7 +17,8 @@ func (s *service) withRequest(id string, want int) []map[string]any {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		var out []map[string]any
 		a := s.get("/AuditEvent?_sort=-_lastUpdated&_count=100").want(200)
-		for _, e := range a.at("entry").([]any) {
+		entries, _ := a.at("entry").([]any) // absent before the first event is written
+		for _, e := range entries {
 			event := e.(map[string]any)["resource"].(map[string]any)
 			entities, _ := event["entity"].([]any)
 			for _, n := range entities {
