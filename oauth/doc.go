@@ -2,6 +2,7 @@
 // App Launch around ory/fosite, with its state in PostgreSQL.
 //
 //	authorize.go  a request, checked before anybody sees a page
+//	launch.go     an EHR's launch of an app, and its context
 //	flow.go       login -> consent -> patient -> encounter -> code; pages.go shows them
 //	provider.go   fosite's grants on our storage; clientauth.go says which client asks
 //	token.go      access and ID tokens, signed by the keys of key.go
