@@ -8,6 +8,31 @@ import (
 	"kiln/server/search/match"
 )
 
+// Inside narrows the query to resources of types in the compartment code/id,
+// "Patient/123": to that resource, and those that refer to it under one of the
+// parameters that the compartment is defined by. Like And it is not part of Applied.
+// Spec: https://hl7.org/fhir/R4/http.html#vsearch, compartmentdefinition.html.
+func (q *Query) Inside(r *Registry, types []string, code, id string) {
+	c := match.Clause{Name: "compartment", Value: code + "/" + id}
+	v := fhir.ValueReference(code, id)
+	var keys []fhir.Key
+	for _, t := range types {
+		q.Notices = addNotice(q.Notices, r.notices[t])
+		for _, by := range r.compartments[code].By[t] {
+			if by == "{def}" {
+				c.Any = append(c.Any, match.IDs{Refs: []int64{int64(v)}})
+			} else if param, ok := r.compiled[t][by]; ok {
+				keys = append(keys, param.Keys...)
+			}
+		}
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > 0 {
+		c.Any = append(c.Any, match.TermsOf(keys, v))
+	}
+	q.And(c)
+}
+
 // CompartmentMatches are the matches of which one holds for every resource of typ in
 // one of the compartments code/id: by R4's definition of the compartment, and for a
 // type that it forgets (Device, Task, …) by a search parameter named like the

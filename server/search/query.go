@@ -125,31 +125,6 @@ func (q *Query) Applied() url.Values {
 // of Applied.
 func (q *Query) And(c match.Clause) { q.Clauses = append(q.Clauses, c) }
 
-// Inside narrows the query to resources of types in the compartment code/id,
-// "Patient/123": to that resource, and those that refer to it under one of the
-// parameters that the compartment is defined by. Like And it is not part of Applied.
-// Spec: https://hl7.org/fhir/R4/http.html#vsearch, compartmentdefinition.html.
-func (q *Query) Inside(r *Registry, types []string, code, id string) {
-	c := match.Clause{Name: "compartment", Value: code + "/" + id}
-	v := fhir.ValueReference(code, id)
-	var keys []fhir.Key
-	for _, t := range types {
-		q.Notices = addNotice(q.Notices, r.notices[t])
-		for _, by := range r.compartments[code].By[t] {
-			if by == "{def}" {
-				c.Any = append(c.Any, match.IDs{Refs: []int64{int64(v)}})
-			} else if param, ok := r.compiled[t][by]; ok {
-				keys = append(keys, param.Keys...)
-			}
-		}
-	}
-	slices.Sort(keys)
-	if keys = slices.Compact(keys); len(keys) > 0 {
-		c.Any = append(c.Any, match.TermsOf(keys, v))
-	}
-	q.And(c)
-}
-
 // Holds judges one resource in memory, by its index entries: yes is false where it
 // is of no type searched, or where a clause does not hold. What is true otherwise
 // depends on ask, the clauses that speak of other resources or of what only the
