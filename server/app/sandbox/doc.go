@@ -12,7 +12,7 @@
 //
 //   - the interrupt of goja after Limits.Execution, which is the script's own time:
 //     waiting for the host does not count;
-//   - a watchdog on the live heap, Limits.Memory above that of an idle worker;
+//   - a watchdog on the live heap (memory.go), Limits.Memory above that of an idle worker;
 //   - RLIMIT_AS, the measured size of the process and twice Limits.Memory, at which Go
 //     ends the process;
 //   - this process, which kills a worker that is killGrace over Limits.Execution.

@@ -53,10 +53,6 @@ func timeFailure(l Limits) *Failure {
 	return &Failure{Kind: KindTime, Message: fmt.Sprintf("the script took more than %d ms (apps.sandbox.max_execution_ms)", l.Execution.Milliseconds())}
 }
 
-func memoryFailure(l Limits) *Failure {
-	return &Failure{Kind: KindMemory, Message: fmt.Sprintf("the script took more than %d MB of memory (apps.sandbox.max_memory_mb)", l.Memory>>20)}
-}
-
 // at takes the place of the innermost call of the handler's own code.
 func (f *Failure) at(stack []goja.StackFrame) {
 	for _, s := range stack {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +31,6 @@ const (
 	maxResult    = 16 << 20 // bytes of a result
 	maxHostCalls = 64       // on their way at one time
 	keptPrograms = 64
-	watchEvery   = 2 * time.Millisecond
 )
 
 //go:embed prelude.js
@@ -111,19 +109,6 @@ func (w *worker) send(f *frame) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return send(w.out, f)
-}
-
-// liveHeap is the size of the objects of the heap, in bytes, not yet collected ones
-// included.
-func liveHeap() uint64 { return heap("/memory/classes/heap/objects:bytes") }
-
-// marked is the size of the objects that the last collection found to be in use, in bytes.
-func marked() uint64 { return heap("/gc/heap/live:bytes") }
-
-func heap(metric string) uint64 {
-	s := []metrics.Sample{{Name: metric}}
-	metrics.Read(s)
-	return s[0].Value.Uint64()
 }
 
 // compile parses code: a program, or a function alone.
@@ -243,33 +228,6 @@ func (r *run) pause() {
 	r.timer.Stop()
 	r.spent += time.Since(r.started)
 	r.started = time.Time{}
-}
-
-// watch interrupts a script that holds too much memory.
-func (r *run) watch(done chan struct{}) {
-	most := r.w.base + uint64(r.limits.Memory)
-	t := time.NewTicker(watchEvery)
-	defer t.Stop()
-watching:
-	for {
-		select {
-		case <-done:
-			return
-		case <-t.C:
-		}
-		if liveHeap() <= most {
-			continue
-		}
-		// What the script has made since is mostly garbage, or another collection says that
-		// it is not.
-		for range 2 {
-			if runtime.GC(); marked() <= most {
-				continue watching
-			}
-		}
-		r.vm.Interrupt(errMemory)
-		return
-	}
 }
 
 // do runs the program, calls its handler and waits for what that promises.
