@@ -5,16 +5,17 @@
 // else:
 //
 //	change log ──> matchers of all Subscriptions ──> queue ──> webhook ──> AuditEvent
-//	 (reader.go)     (matcher.go, criteria.go)   (queue.go) (webhook.go)  (audit.go)
+//	 (enqueue.go)    (matcher.go, criteria.go)   (queue.go) (webhook.go)  (audit.go)
 //	change log ──> matchers of this server's connections ──> WebSocket, server-sent events
 //	 (each server)           (hub.go)                   (websocket.go, sse.go)
 //
 // Two named readers of the log match events with the active Subscriptions, one with those that
-// index entries decide about and one with those that need the database, and put deliveries
-// into the queue in the transaction that moves the reader: each event is queued once, whatever
-// dies. Connections have two lanes in the same way (hub.go). Any server takes deliveries from the queue, by a lease on their subscriber, and sends
-// them in order. A delivery whose result could not be written is sent again under its id, which
-// is made of the event and the subscriber.
+// index entries decide about and one with those that need the database, and put deliveries into
+// the queue in the transaction that moves the reader: each event is queued once, whatever dies.
+// Connections have two lanes in the same way (hub.go). Any server takes deliveries from the
+// queue, by a lease on their subscriber, and sends them in order. A delivery whose result could
+// not be written is sent again under its id, which is made of the event and the subscriber;
+// when one that failed is tried again, retry.go says.
 //
 // An event finds rules by its resource type and one term that a matching resource must have;
 // what the index entries of the resource leave open (chains, _has) is decided by the resources

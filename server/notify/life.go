@@ -175,11 +175,11 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 		return s.transition(ctx, row.ID, []string{"requested"}, "off", "the endpoint answered 410 Gone")
 	}
 	s.metrics.failed.WithLabelValues(c.reference()).Inc()
-	retry, again := Policy{w.MaxAttempts, w.Backoff}.retry(int(row.Attempts) + 1)
+	retry, again := Policy{w.MaxAttempts, w.Backoff}.retry(int(row.Attempts)+1, result)
 	if !again {
 		return s.transition(ctx, row.ID, []string{"requested"}, "error", "the handshake failed: "+result.Err)
 	}
-	return l.postpone(ctx, row.ID, max(retry, result.RetryAfter), 1)
+	return l.postpone(ctx, row.ID, retry, 1)
 }
 
 // recover tries the endpoint of a subscription in error.

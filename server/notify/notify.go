@@ -97,24 +97,6 @@ type SubscriberKind interface {
 	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
 }
 
-// Policy is when a delivery that failed is tried again.
-type Policy struct {
-	MaxAttempts int             // in all
-	Backoff     []time.Duration // before each further attempt; the last one repeats
-}
-
-// retry is the time before the attempt after number attempts (from 1), and false when that
-// was the last one.
-func (p Policy) retry(attempts int) (time.Duration, bool) {
-	if attempts >= p.MaxAttempts {
-		return 0, false
-	}
-	if len(p.Backoff) == 0 {
-		return 0, true
-	}
-	return p.Backoff[min(attempts, len(p.Backoff))-1], true
-}
-
 // AddKind makes a kind of subscribers known, before Start.
 func (s *Service) AddKind(k SubscriberKind) { s.kinds = append(s.kinds, k) }
 

@@ -423,12 +423,12 @@ func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bo
 		f.status = 'f'
 		return f, true
 	}
-	retry, again := to.policy.retry(d.Attempts + 1)
+	retry, again := to.policy.retry(d.Attempts+1, r)
 	if !again {
 		f.status = 'f'
 		return f, true
 	}
-	f.status, f.retry = 'p', max(retry, r.RetryAfter)
+	f.status, f.retry = 'p', retry
 	return f, false
 }
 

@@ -171,23 +171,6 @@ func (s *Service) request(ctx context.Context, m Message, k keys) (result Result
 	return result, answer
 }
 
-// maxRetryAfter bounds what a receiver may ask for.
-const maxRetryAfter = 24 * time.Hour
-
-// retryAfter reads the header: seconds or a date. RFC 9110 §10.2.3.
-func retryAfter(text string, now time.Time) time.Duration {
-	if text == "" {
-		return 0
-	}
-	if n, err := strconv.Atoi(text); err == nil {
-		return min(max(0, time.Duration(min(n, 1<<30))*time.Second), maxRetryAfter)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(0, at.Sub(now)), maxRetryAfter)
-	}
-	return 0
-}
-
 // failure says why a request failed, without the URL, which may hold secrets.
 func failure(err error, timedOut bool, timeout time.Duration) string {
 	if timedOut {

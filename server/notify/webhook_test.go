@@ -92,18 +92,30 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4: attempts at once, after 10, 30 and 60 seconds, then none.
+// Contract, Notifications 4: attempts at once, after 10, 30 and 60 seconds, then none; after
+// Retry-After where that is longer.
 func TestRetrySchedule(t *testing.T) {
 	t.Parallel()
 	p := Policy{MaxAttempts: 4, Backoff: []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second, 120 * time.Second}}
 	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 60 * time.Second, 4: -1} {
-		got, again := p.retry(attempts)
+		got, again := p.retry(attempts, Result{})
 		if !again {
 			got = -1
 		}
 		if got != want {
 			t.Errorf("after %d attempts %s, want %s", attempts, got, want)
 		}
+	}
+	for asked, want := range map[time.Duration]time.Duration{5 * time.Second: 10 * time.Second, 15 * time.Second: 15 * time.Second} {
+		if got, again := p.retry(1, Result{RetryAfter: asked}); got != want || !again {
+			t.Errorf("Retry-After %s: %s %t, want %s", asked, got, again, want)
+		}
+	}
+	if got, again := (Policy{MaxAttempts: 2}).retry(1, Result{RetryAfter: time.Second}); got != time.Second || !again {
+		t.Errorf("without a backoff: %s %t", got, again)
+	}
+	if _, again := p.retry(4, Result{RetryAfter: time.Minute}); again {
+		t.Error("Retry-After asks for an attempt after the last one")
 	}
 }
 

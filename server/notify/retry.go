@@ -1,0 +1,43 @@
+package notify
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Policy is when a delivery that failed is tried again.
+type Policy struct {
+	MaxAttempts int             // in all
+	Backoff     []time.Duration // before each further attempt; the last one repeats
+}
+
+// retry is the time before the next attempt after number attempts (from 1), of which last is
+// the result, and false when that was the last one: the backoff, or what the receiver has
+// asked for in Retry-After where that is longer.
+func (p Policy) retry(attempts int, last Result) (time.Duration, bool) {
+	if attempts >= p.MaxAttempts {
+		return 0, false
+	}
+	if len(p.Backoff) == 0 {
+		return last.RetryAfter, true
+	}
+	return max(p.Backoff[min(attempts, len(p.Backoff))-1], last.RetryAfter), true
+}
+
+// maxRetryAfter bounds what a receiver may ask for.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads the header Retry-After: seconds or a date. RFC 9110 §10.2.3.
+func retryAfter(text string, now time.Time) time.Duration {
+	if text == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(text); err == nil {
+		return min(max(0, time.Duration(min(n, 1<<30))*time.Second), maxRetryAfter)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(0, at.Sub(now)), maxRetryAfter)
+	}
+	return 0
+}
