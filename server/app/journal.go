@@ -14,6 +14,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/app/sandbox"
+	"kiln/server/notify"
 	"kiln/server/store"
 )
 
@@ -77,7 +78,7 @@ type record struct {
 // one transaction; those who change data wait for it.
 type journal struct {
 	store  *store.Store
-	make   func(body []byte) (*store.Write, error) // of an AuditEvent
+	audit  notify.Audit
 	logger *slog.Logger
 
 	mu      sync.RWMutex // held to add
@@ -92,8 +93,8 @@ const (
 	journalDelay = 50 * time.Millisecond // that a record waits for others, where nobody waits for it
 )
 
-func newJournal(s *store.Store, make_ func([]byte) (*store.Write, error), logger *slog.Logger) *journal {
-	j := &journal{store: s, make: make_, logger: logger, waiting: make(chan *record, journalRoom)}
+func newJournal(s *store.Store, audit notify.Audit, logger *slog.Logger) *journal {
+	j := &journal{store: s, audit: audit, logger: logger, waiting: make(chan *record, journalRoom)}
 	j.done.Go(j.run)
 	return j
 }
@@ -179,7 +180,11 @@ func (j *journal) write(group []*record) (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		err = j.store.InTx(ctx, func(t *store.Tx) error { return j.in(ctx, t, group) })
 		cancel()
-		if err == nil || attempt == journalAttempts {
+		if err == nil {
+			j.audit.Wake()
+			break
+		}
+		if attempt == journalAttempts {
 			break
 		}
 		time.Sleep(time.Duration(attempt) * 100 * time.Millisecond) // the database tells nobody when it is back
@@ -188,16 +193,11 @@ func (j *journal) write(group []*record) (err error) {
 }
 
 func (j *journal) in(ctx context.Context, t *store.Tx, group []*record) error {
-	var audits []*store.Write
+	var audits [][]byte
 	var p db.AddAppInvocationsParams
 	for _, r := range group {
 		if r.audit != nil {
-			w, err := j.make(r.audit)
-			if err != nil {
-				return err
-			}
-			w.Unlogged = true // the server's own telling is no event
-			audits = append(audits, w)
+			audits = append(audits, r.audit)
 		}
 		if v := r.invocation; v != nil {
 			if err := appendInvocation(&p, v); err != nil {
@@ -206,7 +206,7 @@ func (j *journal) in(ctx context.Context, t *store.Tx, group []*record) error {
 		}
 	}
 	if len(audits) > 0 {
-		if err := t.Write(ctx, audits); err != nil {
+		if err := j.audit.Keep(ctx, t, audits); err != nil {
 			return err
 		}
 	}

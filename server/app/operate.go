@@ -101,34 +101,56 @@ func (r roles) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string(r))
 }
 
-// operate carries out an operation of an App.
-func (p *Platform) operate(ctx context.Context, e *entry, q interaction.OperationParams) (interaction.Response, error) {
+// call is a call of an operation of an App, until the handler begins.
+type call struct {
+	invoking
+	ctx context.Context // it ends with the time of the operation
+	end context.CancelFunc
+}
+
+// cancel ends what the call holds.
+func (c *call) cancel() {
+	if c != nil {
+		c.end()
+	}
+}
+
+// prepare does what goes before a handler, and changes nothing.
+func (p *Platform) prepare(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*call, error) {
+	e, err := p.find(ctx, apps, q)
+	if err != nil {
+		return nil, err
+	}
 	if err := e.where(q); err != nil {
-		return interaction.Response{}, err
+		return nil, err
 	}
 	for _, i := range e.rights() {
 		if err := p.Service.May(ctx, i, e.typ, q.ID); err != nil {
-			return interaction.Response{}, err
+			return nil, err
 		}
 	}
-	nested := len(chainOf(ctx)) > 0
-	ctx, err := enter(ctx, e)
-	if err != nil {
-		return interaction.Response{}, err
+	c := &call{invoking: invoking{entry: e, params: q, nested: len(chainOf(ctx)) > 0}}
+	if ctx, err = enter(ctx, e); err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.Config().Timeout)
-	defer cancel()
-	hc, raw, err := p.context(ctx, e, q)
-	if err != nil {
-		return interaction.Response{}, err
+	c.ctx, c.end = context.WithTimeout(ctx, p.Config().Timeout)
+	if c.context, c.raw, err = p.context(c.ctx, e, q); err != nil {
+		c.end()
+		return nil, err
 	}
-	v := p.begin(e, hc)
-	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, raw: raw, nested: nested, log: v, params: q})
-	p.end(v, resp, err)
+	return c, nil
+}
+
+// operate has the handler of a call do its work, and records it.
+func (p *Platform) operate(c *call) (interaction.Response, error) {
+	ctx, e, q := c.ctx, c.entry, c.params
+	c.log = p.begin(e, c.context)
+	resp, err := p.invoke(ctx, &c.invoking)
+	p.end(c.log, resp, err)
 	event, failed := p.audit(ctx, e, q, resp.Status, err)
 	if failed == nil {
 		// Who changes data waits until it is recorded that it did.
-		failed = p.journal.add(&record{audit: event, invocation: v}, e.affects)
+		failed = p.journal.add(&record{audit: event, invocation: c.log}, e.affects)
 	}
 	if failed != nil {
 		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
@@ -462,29 +484,64 @@ func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationP
 	} else if failed != nil {
 		result = "8"
 	}
-	type reference map[string]string
-	who := reference{"display": "anonymous"}
-	if c := access.From(ctx); c != nil && c.FHIRUser != "" {
-		who = reference{"reference": c.FHIRUser}
-	} else if c != nil && c.Subject != "" {
-		who = reference{"display": c.Subject}
-	}
-	event := map[string]any{
-		"resourceType": "AuditEvent", "recorded": p.Now().UTC().Format(time.RFC3339Nano), "action": "E", "outcome": result,
-		"type":    map[string]string{"system": "http://terminology.hl7.org/CodeSystem/audit-event-type", "code": "rest"},
-		"subtype": []any{map[string]string{"system": "http://hl7.org/fhir/restful-interaction", "code": "operation", "display": e.name}},
-		"agent": []any{
-			map[string]any{"who": who, "requestor": true},
-			map[string]any{"who": reference{"reference": "App/" + e.app}, "requestor": false},
-		},
-		"source": map[string]any{"observer": reference{"display": "Kiln"}},
+	event := auditEvent{ResourceType: "AuditEvent", Recorded: p.Now().UTC().Format(time.RFC3339Nano), Action: "E", Outcome: result,
+		Type:    coding{System: "http://terminology.hl7.org/CodeSystem/audit-event-type", Code: "rest"},
+		Subtype: []coding{{System: "http://hl7.org/fhir/restful-interaction", Code: "operation", Display: e.name}},
+		Agent:   []auditAgent{{Who: whoAsks(access.From(ctx)), Requestor: true}, {Who: reference{Reference: "App/" + e.app}}},
+		Source:  auditSource{Observer: reference{Display: "Kiln"}},
 	}
 	if q.ID != "" {
-		event["entity"] = []any{map[string]any{"what": reference{"reference": e.typ + "/" + q.ID},
-			"role": map[string]string{"system": "http://terminology.hl7.org/CodeSystem/object-role", "code": "4"}}}
+		event.Entity = []auditEntity{{What: reference{Reference: e.typ + "/" + q.ID}, Role: coding{System: "http://terminology.hl7.org/CodeSystem/object-role", Code: "4"}}}
 	}
 	return json.Marshal(event)
 }
+
+// whoAsks names a caller in an AuditEvent.
+func whoAsks(c *access.Principal) reference {
+	switch {
+	case c != nil && c.FHIRUser != "":
+		return reference{Reference: c.FHIRUser}
+	case c != nil && c.Subject != "":
+		return reference{Display: c.Subject}
+	}
+	return reference{Display: "anonymous"}
+}
+
+// auditEvent is what is told of an operation.
+type auditEvent struct {
+	ResourceType string        `json:"resourceType"`
+	Type         coding        `json:"type"`
+	Subtype      []coding      `json:"subtype"`
+	Action       string        `json:"action"`
+	Recorded     string        `json:"recorded"`
+	Outcome      string        `json:"outcome"`
+	Agent        []auditAgent  `json:"agent"`
+	Source       auditSource   `json:"source"`
+	Entity       []auditEntity `json:"entity,omitempty"`
+}
+
+type (
+	coding struct {
+		System  string `json:"system"`
+		Code    string `json:"code"`
+		Display string `json:"display,omitempty"`
+	}
+	reference struct {
+		Reference string `json:"reference,omitempty"`
+		Display   string `json:"display,omitempty"`
+	}
+	auditAgent struct {
+		Who       reference `json:"who"`
+		Requestor bool      `json:"requestor"`
+	}
+	auditSource struct {
+		Observer reference `json:"observer"`
+	}
+	auditEntity struct {
+		What reference `json:"what"`
+		Role coding    `json:"role"`
+	}
+)
 
 // operationPath reads "Type/id/$name?query" of fhir.operation.
 func operationPath(path string) (q interaction.OperationParams, err error) {

@@ -52,6 +52,8 @@ type Platform struct {
 	Clients Clients
 	// Events are notifications.
 	Events Events
+	// Audit keeps the AuditEvents of operations.
+	Audit notify.Audit
 	// SecretKey seals secrets; "" keeps them as they are.
 	SecretKey string
 	// Outbound says which addresses http handlers may have.
@@ -80,7 +82,7 @@ const (
 // Start begins to keep what handlers did. Close ends it.
 func (p *Platform) Start() {
 	p.http = p.Outbound.Client()
-	p.journal = newJournal(p.Store, func(body []byte) (*store.Write, error) { return p.Service.NewWrite("AuditEvent", body) }, p.Logger)
+	p.journal = newJournal(p.Store, p.Audit, p.Logger)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.work = cancel
 	p.done.Go(func() { p.retain(ctx) })
@@ -207,6 +209,18 @@ func (p *Platform) now(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.since(ctx, version)
+}
+
+// last returns the Apps that were in force last, without asking; nil where none are known.
+func (p *Platform) last() *snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state
+}
+
+// since returns the Apps of a version, or newer ones.
+func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.state != nil && p.state.version >= version {
@@ -362,29 +376,61 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 	if p.Own.Has(q.Name) {
 		return p.Own.Run(ctx, q)
 	}
-	apps, err := p.now(ctx)
+	// While the database says which version the Apps have, the call is prepared for those
+	// that were in force last.
+	var version int64
+	var failed error
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		version, failed = p.version(ctx)
+	}()
+	before := p.last()
+	var c *call
+	var err error
+	if before != nil {
+		c, err = p.prepare(ctx, before, q)
+	}
+	<-asked
+	var apps *snapshot
+	if failed == nil {
+		apps, failed = p.since(ctx, version)
+	}
+	if failed != nil || apps != before {
+		c.cancel()
+		if failed != nil {
+			return interaction.Response{}, failed
+		}
+		c, err = p.prepare(ctx, apps, q)
+	}
 	if err != nil {
 		return interaction.Response{}, err
 	}
+	defer c.cancel()
+	return p.operate(c)
+}
+
+// find returns an operation of an App, or why it cannot be called.
+func (p *Platform) find(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*entry, error) {
 	e := apps.operations[key{q.ResourceType, q.Name}]
 	if e == nil {
 		var near []string
 		for _, o := range apps.byType[q.ResourceType] {
 			near = append(near, o.name)
 		}
-		_, err := p.Own.Run(ctx, q)
+		_, err := p.Own.Run(ctx, q) // it has none of this name
 		if o, ok := outcome.From(err); ok && len(near) > 0 {
 			o.Issues[0].Diagnostics += ", of Apps " + strings.Join(near, ", ")
 		}
-		return interaction.Response{}, err
+		return nil, err
 	}
 	if !p.Enabled(ctx, FlagApps) {
-		return interaction.Response{}, outcome.NotSupported("%s is an operation of an App, and the feature %s is off", q.Name, FlagApps)
+		return nil, outcome.NotSupported("%s is an operation of an App, and the feature %s is off", q.Name, FlagApps)
 	}
 	if q.Bundled {
-		return interaction.Response{}, outcome.NotSupported("%s is an operation of an App, which batches and transactions do not serve", q.Name)
+		return nil, outcome.NotSupported("%s is an operation of an App, which batches and transactions do not serve", q.Name)
 	}
-	return p.operate(ctx, e, q)
+	return e, nil
 }
 
 // definitionBase is what the canonicals of OperationDefinitions begin with.

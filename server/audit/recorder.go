@@ -193,8 +193,11 @@ type keptEvent struct {
 }
 
 // Keep keeps with a transaction AuditEvents that raise no event. Wake, once it is committed,
-// has them stored soon.
+// has them stored soon, or, where they are many, when fewer come.
 func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error {
+	if len(bodies) > group {
+		a.busy.Store(time.Now().UnixNano())
+	}
 	groups := make([][]byte, len(bodies))
 	for i, body := range bodies {
 		var err error

@@ -8,7 +8,7 @@
 //	         ── answer ─>
 //	         <─ result ─
 //
-// Frames are JSON behind a length of four bytes. What holds a script:
+// What holds a script:
 //
 //   - the interrupt of goja after Limits.Execution, which is the script's own time:
 //     waiting for the host does not count;

@@ -10,104 +10,127 @@ import (
 // maxFrame bounds one frame, in bytes.
 const maxFrame = 72 << 20
 
-// The kinds of frames.
+// frameKind is what a frame is for.
+type frameKind uint8
+
 const (
-	frameCheck  = "check"  // to the worker: does code parse
-	frameCall   = "call"   // to the worker: run code
-	frameAnswer = "answer" // to the worker: what the host answered
-	frameHost   = "host"   // to the host: a function of it is called
-	frameLine   = "line"   // to the host: a line of the console
-	frameWait   = "wait"   // to the host: the script waits for answers
-	frameResult = "result" // to the host: the script has ended
+	frameCheck  frameKind = iota + 1 // to the worker: does code parse
+	frameCall                        // to the worker: run code
+	frameAnswer                      // to the worker: what the host answered
+	frameHost                        // to the host: a function of it is called
+	frameLine                        // to the host: a line of the console
+	frameWait                        // to the host: the script waits for answers
+	frameResult                      // to the host: the script has ended
 )
 
 // frame is one message between host and worker.
 type frame struct {
-	Kind string `json:"kind"`
+	Kind frameKind
 	// Of a call.
-	Execution int64 `json:"execution,omitempty"` // milliseconds
-	Memory    int64 `json:"memory,omitempty"`    // bytes
-	Fetch     bool  `json:"fetch,omitempty"`
+	Fetch     bool
+	Execution int64 // milliseconds
+	Memory    int64 // bytes
 	// Of a host call and its answer.
-	ID       int      `json:"id,omitempty"`
-	Function string   `json:"function,omitempty"`
-	Failure  *Failure `json:"failure,omitempty"`
-	// Of a line.
-	Level string `json:"level,omitempty"`
-	Text  string `json:"text,omitempty"`
+	ID      int
+	Failure *Failure // of an answer and a result; nil for none
 
 	texts
-	Sizes [numTexts]int `json:"sizes"` // of the texts, in bytes
 }
 
-// texts go behind the rest of a frame as they are: a resource is neither escaped nor
-// checked at each step of its way.
+// texts go as they are: a resource is neither escaped nor checked at each step of its way.
 type texts struct {
 	Code       []byte // of a check and a call
 	Context    []byte // of a call: JSON
 	Resource   []byte // of a call: JSON
 	Parameters []byte // of a call: JSON
+	Function   []byte // of a host call
 	Args       []byte // of a host call: JSON
 	Value      []byte // of an answer and a result: JSON
+	Level      []byte // of a line
+	Text       []byte // of a line
 }
 
-const numTexts = 6
+const numTexts = 9
 
 func (t *texts) all() [numTexts]*[]byte {
-	return [numTexts]*[]byte{&t.Code, &t.Context, &t.Resource, &t.Parameters, &t.Args, &t.Value}
+	return [numTexts]*[]byte{&t.Code, &t.Context, &t.Resource, &t.Parameters, &t.Function, &t.Args, &t.Value, &t.Level, &t.Text}
 }
 
-// send writes one frame: its size and the size of its JSON, both in four bytes; the JSON; the
-// texts.
+// headSize is the size of what a frame begins with, in bytes: its kind, 1 where it may
+// fetch, execution, memory, id, and the sizes of its failure and its texts.
+const headSize = 1 + 1 + 8 + 8 + 4 + 4 + 4*numTexts
+
+// send writes one frame: its head, the JSON of its failure, its texts.
 func send(w io.Writer, f *frame) error {
-	size := 0
-	for i, t := range f.all() {
-		f.Sizes[i] = len(*t)
+	var failure []byte
+	if f.Failure != nil {
+		var err error
+		if failure, err = json.Marshal(f.Failure); err != nil {
+			return err
+		}
+	}
+	all := f.all()
+	size := headSize + len(failure)
+	for _, t := range all {
 		size += len(*t)
 	}
-	head, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	if size += len(head); size > maxFrame {
+	if size > maxFrame {
 		return fmt.Errorf("a frame of %d bytes is too large", size)
 	}
-	b := make([]byte, 0, 8+size)
-	b = binary.BigEndian.AppendUint32(b, uint32(size))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(head)))
-	b = append(b, head...)
-	for _, t := range f.all() {
+	b := append(make([]byte, 0, size), byte(f.Kind), 0)
+	if f.Fetch {
+		b[1] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(f.Execution))
+	b = binary.BigEndian.AppendUint64(b, uint64(f.Memory))
+	b = binary.BigEndian.AppendUint32(b, uint32(f.ID))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(failure)))
+	for _, t := range all {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(*t)))
+	}
+	b = append(b, failure...)
+	for _, t := range all {
 		b = append(b, *t...)
 	}
-	_, err = w.Write(b)
+	_, err := w.Write(b)
 	return err
 }
 
 // receive reads one frame of at most limit bytes.
-func receive(r io.Reader, limit uint32) (*frame, error) {
-	var sizes [8]byte
-	if _, err := io.ReadFull(r, sizes[:]); err != nil {
+func receive(r io.Reader, limit int) (*frame, error) {
+	var head [headSize]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
-	size, head := binary.BigEndian.Uint32(sizes[:4]), binary.BigEndian.Uint32(sizes[4:])
-	if size > limit || head > size {
-		return nil, fmt.Errorf("a frame of %d bytes, of which %d are JSON, is larger than %d", size, head, limit)
-	}
-	body := make([]byte, size)
-	if _, err := io.ReadFull(r, body); err != nil {
-		return nil, err
-	}
-	f := new(frame)
-	if err := json.Unmarshal(body[:head], f); err != nil {
-		return nil, err
-	}
-	rest := body[head:]
-	for i, t := range f.all() {
-		n := f.Sizes[i]
-		if n < 0 || n > len(rest) {
-			return nil, fmt.Errorf("a text of %d bytes does not fit into a frame of %d", n, size)
+	f := &frame{Kind: frameKind(head[0]), Fetch: head[1] == 1,
+		Execution: int64(binary.BigEndian.Uint64(head[2:])), Memory: int64(binary.BigEndian.Uint64(head[10:])), ID: int(binary.BigEndian.Uint32(head[18:]))}
+	var sizes [1 + numTexts]int // of the failure and the texts
+	size := headSize
+	for i := range sizes {
+		sizes[i] = int(binary.BigEndian.Uint32(head[22+4*i:]))
+		if size += sizes[i]; size > limit {
+			return nil, fmt.Errorf("a frame is larger than %d bytes", limit)
 		}
-		*t, rest = rest[:n:n], rest[n:]
+	}
+	rest := make([]byte, size-headSize)
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return nil, err
+	}
+	next := func(n int) []byte {
+		text := rest[:n:n]
+		rest = rest[n:]
+		return text
+	}
+	if failure := next(sizes[0]); len(failure) > 0 {
+		f.Failure = new(Failure)
+		if err := json.Unmarshal(failure, f.Failure); err != nil {
+			return nil, err
+		}
+	}
+	for i, t := range f.all() {
+		if n := sizes[1+i]; n > 0 {
+			*t = next(n)
+		}
 	}
 	return f, nil
 }

@@ -381,7 +381,7 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 			switch r.Kind {
 			case frameLine:
 				if c.Log != nil {
-					c.Log(Line{Level: r.Level, At: time.Now().UTC(), Text: r.Text})
+					c.Log(Line{Level: string(r.Level), At: time.Now().UTC(), Text: string(r.Text)})
 				}
 			case frameHost:
 				waiting++
@@ -390,7 +390,7 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 					if c.Host == nil {
 						a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
 					} else {
-						a.Value, a.Failure = c.Host(ctx, r.Function, r.Args)
+						a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
 					}
 					answers <- a
 				})

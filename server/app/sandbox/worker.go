@@ -267,12 +267,11 @@ func (r *run) context(f *frame) (goja.Value, error) {
 	}
 	context, raw := value.ToObject(r.vm), r.vm.NewObject()
 	if len(f.Resource) > 0 {
-		text := r.vm.ToValue(string(f.Resource))
-		resource, err := r.parseJSON(goja.Undefined(), text)
+		resource, err := r.parse(f.Resource)
 		if err != nil {
 			return nil, err
 		}
-		if err := errors.Join(context.Set("resource", resource), raw.Set("resource", text)); err != nil {
+		if err := errors.Join(context.Set("resource", resource), raw.Set("resource", string(f.Resource))); err != nil {
 			return nil, err
 		}
 	}
@@ -282,14 +281,6 @@ func (r *run) context(f *frame) (goja.Value, error) {
 		}
 	}
 	return value, context.Set("raw", raw)
-}
-
-// parse makes a value of JSON. A __proto__ in it is a property like others.
-func (r *run) parse(text []byte) (goja.Value, error) {
-	if len(text) == 0 {
-		return goja.Undefined(), nil
-	}
-	return r.parseJSON(goja.Undefined(), r.vm.ToValue(string(text)))
 }
 
 // json makes JSON of a value, nil of undefined and null.
@@ -382,7 +373,7 @@ func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
 		if r.lines > maxLines {
 			level, text = "warn", fmt.Sprintf("further lines are left out: a call has at most %d", maxLines)
 		}
-		if err := r.w.send(&frame{Kind: frameLine, Level: level, Text: text}); err != nil {
+		if err := r.w.send(&frame{Kind: frameLine, texts: texts{Level: []byte(level), Text: []byte(text)}}); err != nil {
 			panic(r.vm.ToValue("the host is gone"))
 		}
 		return goja.Undefined()
@@ -408,7 +399,7 @@ func (r *run) host(c goja.FunctionCall) goja.Value {
 		panic(err)
 	}
 	r.lastID++
-	f := &frame{Kind: frameHost, ID: r.lastID, Function: c.Argument(0).String(), texts: texts{Args: []byte(args.String())}}
+	f := &frame{Kind: frameHost, ID: r.lastID, texts: texts{Function: []byte(c.Argument(0).String()), Args: []byte(args.String())}}
 	if err := r.w.send(f); err != nil {
 		panic(r.vm.NewTypeError("the call is too large"))
 	}

@@ -1,0 +1,122 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/dop251/goja"
+)
+
+// parsing returns a runtime for parse.
+func parsing(t testing.TB) *run {
+	t.Helper()
+	w := new(worker)
+	var err error
+	if w.prelude, err = goja.Compile("prelude.js", preludeSource, true); err != nil {
+		t.Fatal(err)
+	}
+	r, err := w.fresh()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// same says where two values differ, which ECMAScript can tell.
+const same = `(a, b) => {
+	const differ = (a, b, at) => {
+		if (!Object.is(typeof a, typeof b)) return at + ": " + typeof a + ", " + typeof b;
+		if (a === null || typeof a !== "object") return Object.is(a, b) ? "" : at + ": " + String(a) + ", " + String(b);
+		if (Object.getPrototypeOf(a) !== Object.getPrototypeOf(b)) return at + ": prototypes";
+		const x = Object.getOwnPropertyNames(a), y = Object.getOwnPropertyNames(b);
+		if (x.join("\n") !== y.join("\n")) return at + ": " + x + ", " + y;
+		for (const name of x) {
+			const p = Object.getOwnPropertyDescriptor(a, name), q = Object.getOwnPropertyDescriptor(b, name);
+			if (p.writable !== q.writable || p.enumerable !== q.enumerable || p.configurable !== q.configurable) return at + "." + name + ": flags";
+			const d = differ(p.value, q.value, at + "." + name);
+			if (d) return d;
+		}
+		return "";
+	};
+	return differ(a, b, "$");
+}`
+
+var parsed = []string{
+	`{}`, `[]`, `null`, `true`, `false`, `""`, `"x"`, `0`, `-0`, `-0.0`, `1`, `1.5`, `1e3`, `1E+3`, `1e-7`, `9007199254740993`, `12345678901234567890`, `1e400`, `-1e400`, `1.10`,
+	` { "a" : [ 1 , 2 , { } ] , "b" : null } ` + "\n\t\r", `{"a":1,"b":2,"a":3}`, `{"__proto__":{"x":1},"constructor":2,"toString":3,"":4}`, `{"1":"b","0":"a","x":"c"}`, `[[],[[]],{"a":[]}]`,
+	`"é\u00e9\ud83d\ude00😀"`, `"\ud800"`, `"a\"b\\c\/d\b\f\n\r\t"`, `{"\u0061":1}`, `"` + "\xff" + `"`, `"` + "\u2028" + `"`, `{"length":3,"valueOf":{}}`,
+	`{"resourceType":"Patient","id":"1","multipleBirthInteger":2,"name":[{"family":"Ångström","given":["Ada","B."]}],"extension":[{"url":"x","valueDecimal":1.0}]}`,
+}
+
+// What is no JSON.
+var broken = []string{``, ` `, `{`, `}`, `[1,]`, `[,1]`, `{"a":1,}`, `{"a"}`, `{a:1}`, `01`, `+1`, `.5`, `1.`, `1e`, `--1`, `tru`, `nul`, `truex`, `"a`, "\"a\nb\"", `"\x"`, `"\u12"`, `1 2`, `{} {}`, `[1`, `'a'`, `NaN`, `Infinity`, `0x1`, `1_000`}
+
+// parse is JSON.parse, in what it makes and in what it refuses.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	r := parsing(t)
+	v, err := r.vm.RunString(same)
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ, _ := goja.AssertFunction(v)
+	for _, text := range parsed {
+		if why := parsedOtherwise(t, r, differ, text); why != "" {
+			t.Errorf("%s: parse and JSON.parse differ at %s", text, why)
+		}
+	}
+	for _, text := range broken {
+		if v, err := r.parse([]byte(text)); err == nil && text != "" {
+			t.Errorf("%s is %v, want an error", text, v)
+		}
+	}
+}
+
+// parsedOtherwise says where parse and JSON.parse differ, "" where they do not.
+func parsedOtherwise(t testing.TB, r *run, differ goja.Callable, text string) string {
+	t.Helper()
+	got, err := r.parse([]byte(text))
+	want, failed := r.parseJSON(goja.Undefined(), r.vm.ToValue(text))
+	if err != nil || failed != nil {
+		if (err == nil) != (failed == nil) {
+			t.Errorf("%q: %v, JSON.parse: %v", text, err, failed)
+		}
+		return ""
+	}
+	why, err := differ(goja.Undefined(), got, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return why.String()
+}
+
+func FuzzParse(f *testing.F) {
+	for _, text := range append(broken, parsed...) {
+		f.Add(text)
+	}
+	r := parsing(f)
+	v, err := r.vm.RunString(same)
+	if err != nil {
+		f.Fatal(err)
+	}
+	differ, _ := goja.AssertFunction(v)
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) == 0 || len(text) > 4096 || !json.Valid([]byte(text)) && len(text) > 100 {
+			t.Skip()
+		}
+		if why := parsedOtherwise(t, r, differ, text); why != "" {
+			t.Errorf("%q: parse and JSON.parse differ at %s", text, why)
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	r := parsing(b)
+	text := []byte(parsed[len(parsed)-1])
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.parse(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
