@@ -78,10 +78,11 @@ RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.reso
 -- name: FinishDeliveries :exec
 UPDATE notification_delivery d
 SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
-    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END
+    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
+    not_before = CASE WHEN u.asked_ms > 0 THEN now() + u.asked_ms * interval '1 millisecond' ELSE d.not_before END
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@statuses::text[]) AS status, unnest(@tried::integer[]) AS tried,
-        unnest(@retry_ms::bigint[]) AS retry_ms, unnest(@logs::text[]) AS log
+        unnest(@retry_ms::bigint[]) AS retry_ms, unnest(@asked_ms::bigint[]) AS asked_ms, unnest(@logs::text[]) AS log
 ) u
 WHERE d.id = u.id;
 
@@ -110,11 +111,28 @@ SET holder = '', leased_until = 'epoch', last_sent = CASE WHEN u.sent THEN now()
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sents::boolean[]) AS sent) u
 WHERE s.id = u.id AND s.holder = @holder;
 
--- PauseSubscriber holds new deliveries back, or lets them go.
+-- PauseSubscriber holds new deliveries back, or lets them go: then those that wait for a
+-- retry take their place among them again, unless the endpoint put them off. What is locked
+-- is about to be finished: its server waits for the subscriber's row that is locked here.
 -- name: PauseSubscriber :exec
-UPDATE notification_subscriber s
-SET paused = @paused, due = CASE WHEN @paused::boolean THEN s.due ELSE now() END
-WHERE s.id = @id AND s.paused <> @paused::boolean;
+WITH changed AS (
+    UPDATE notification_subscriber s
+    SET paused = @paused, due = CASE WHEN @paused::boolean THEN s.due ELSE now() END
+    WHERE s.id = @id AND s.paused <> @paused::boolean
+    RETURNING s.id
+),
+waiting AS (
+    SELECT r.id
+    FROM notification_delivery r
+    JOIN changed c ON c.id = r.subscriber
+    WHERE NOT @paused::boolean AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
+        AND coalesce(r.not_before, '-infinity') <= now()
+    FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE notification_delivery d
+SET next_attempt = d.queued
+FROM waiting w
+WHERE d.id = w.id;
 
 -- name: DropPending :exec
 DELETE FROM notification_delivery d

@@ -184,6 +184,7 @@ type NotificationDelivery struct {
 	Attempts     int32
 	NextAttempt  time.Time
 	Log          []byte
+	NotBefore    pgtype.Timestamptz
 }
 
 type NotificationMessage struct {

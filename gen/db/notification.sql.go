@@ -490,10 +490,11 @@ func (q *Queries) FailedSubscribers(ctx context.Context) ([]string, error) {
 const FinishDeliveries = `-- name: FinishDeliveries :exec
 UPDATE notification_delivery d
 SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
-    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END
+    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
+    not_before = CASE WHEN u.asked_ms > 0 THEN now() + u.asked_ms * interval '1 millisecond' ELSE d.not_before END
 FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS status, unnest($3::integer[]) AS tried,
-        unnest($4::bigint[]) AS retry_ms, unnest($5::text[]) AS log
+        unnest($4::bigint[]) AS retry_ms, unnest($5::bigint[]) AS asked_ms, unnest($6::text[]) AS log
 ) u
 WHERE d.id = u.id
 `
@@ -503,6 +504,7 @@ type FinishDeliveriesParams struct {
 	Statuses []string
 	Tried    []int32
 	RetryMs  []int64
+	AskedMs  []int64
 	Logs     []string
 }
 
@@ -513,6 +515,7 @@ func (q *Queries) FinishDeliveries(ctx context.Context, arg FinishDeliveriesPara
 		arg.Statuses,
 		arg.Tried,
 		arg.RetryMs,
+		arg.AskedMs,
 		arg.Logs,
 	)
 	return err
@@ -679,9 +682,24 @@ func (q *Queries) NextSubscriptionDue(ctx context.Context) ([]int64, error) {
 }
 
 const PauseSubscriber = `-- name: PauseSubscriber :exec
-UPDATE notification_subscriber s
-SET paused = $1, due = CASE WHEN $1::boolean THEN s.due ELSE now() END
-WHERE s.id = $2 AND s.paused <> $1::boolean
+WITH changed AS (
+    UPDATE notification_subscriber s
+    SET paused = $1, due = CASE WHEN $1::boolean THEN s.due ELSE now() END
+    WHERE s.id = $2 AND s.paused <> $1::boolean
+    RETURNING s.id
+),
+waiting AS (
+    SELECT r.id
+    FROM notification_delivery r
+    JOIN changed c ON c.id = r.subscriber
+    WHERE NOT $1::boolean AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
+        AND coalesce(r.not_before, '-infinity') <= now()
+    FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE notification_delivery d
+SET next_attempt = d.queued
+FROM waiting w
+WHERE d.id = w.id
 `
 
 type PauseSubscriberParams struct {
@@ -689,7 +707,9 @@ type PauseSubscriberParams struct {
 	ID     string
 }
 
-// PauseSubscriber holds new deliveries back, or lets them go.
+// PauseSubscriber holds new deliveries back, or lets them go: then those that wait for a
+// retry take their place among them again, unless the endpoint put them off. What is locked
+// is about to be finished: its server waits for the subscriber's row that is locked here.
 func (q *Queries) PauseSubscriber(ctx context.Context, arg PauseSubscriberParams) error {
 	_, err := q.db.Exec(ctx, PauseSubscriber, arg.Paused, arg.ID)
 	return err

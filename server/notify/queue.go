@@ -677,6 +677,7 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 		p.Statuses = append(p.Statuses, string(rune(f.status)))
 		p.Tried = append(p.Tried, tried)
 		p.RetryMs = append(p.RetryMs, f.retry.Milliseconds())
+		p.AskedMs = append(p.AskedMs, f.result.RetryAfter.Milliseconds())
 		p.Logs = append(p.Logs, log)
 	}
 	err := q.s.Store.InTx(ctx, func(t *store.Tx) error {
