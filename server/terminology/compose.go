@@ -99,11 +99,7 @@ func (e *evaluation) canonical(ctx context.Context, c canonical) (*expansion, er
 	if x, ok := e.done[name]; ok {
 		return x, nil
 	}
-	cached := key{e.number, "strict " + name}
-	if e.lenient {
-		cached.name = "lenient " + name
-	}
-	if x, ok := e.expansions.GetIfPresent(cached); ok {
+	if x := e.cachedExpansion(name); x != nil {
 		return x, nil
 	}
 	vs, err := e.valueSet(ctx, c)
@@ -124,9 +120,7 @@ func (e *evaluation) canonical(ctx context.Context, c canonical) (*expansion, er
 		return nil, err
 	}
 	e.done[name] = x
-	if !x.foreign {
-		e.expansions.Set(cached, x)
-	}
+	e.cacheExpansion(name, x)
 	return x, nil
 }
 

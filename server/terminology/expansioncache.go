@@ -36,6 +36,29 @@ func newLocalExpansions() *otter.Cache[key, *expansion] {
 	})
 }
 
+// cachedExpansion returns the expansion of a value set, by its canonical URL, that was made
+// in this snapshot before; nil where there is none.
+func (e *evaluation) cachedExpansion(name string) *expansion {
+	x, _ := e.expansions.GetIfPresent(e.expansionKey(name))
+	return x
+}
+
+// cacheExpansion keeps an expansion for others; not one with codes of the external server,
+// whose answers have a lifetime of their own.
+func (e *evaluation) cacheExpansion(name string, x *expansion) {
+	if !x.foreign {
+		e.expansions.Set(e.expansionKey(name), x)
+	}
+}
+
+// expansionKey tells a lenient expansion, which may have gaps, from a strict one.
+func (e *evaluation) expansionKey(name string) key {
+	if e.lenient {
+		return key{e.number, "lenient " + name}
+	}
+	return key{e.number, "strict " + name}
+}
+
 // Answers keeps what an external server said, for all instances.
 type Answers interface {
 	// TerminologyAnswer returns what was put under key, nil when nothing was.
