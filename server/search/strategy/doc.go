@@ -5,7 +5,8 @@
 //
 //	strategy.go    the steps of one search, and the page that it gives
 //	connection.go  the connection of a search, and how many may run
-//	memory.go      totals, and the drivers that found too much
+//	total.go       the number of matches: from memory where it still holds, else counted
+//	memory.go      the drivers that found too much; bounds of what is kept of totals and orders
 //	remembered.go  what package remembered is asked, and how it is filled
 //	order.go       matches in an order that no index has; estimate.go, _total=estimate
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs

@@ -130,30 +130,6 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	return nil, nil
 }
 
-// bySet is the total that memory has, for a page that a statement finds; nil where there
-// is none.
-func (x *searching) bySet() (*knownTotal, error) {
-	q, err := x.question()
-	if q == nil || err != nil {
-		return nil, err
-	}
-	total := *q
-	total.Page, total.Exactly = remembered.Page{}, true
-	a, ok := x.s.remembered.Ask(&total)
-	if !ok {
-		return nil, nil
-	}
-	r := &knownTotal{about: a.Total, row: plan.Changes(a.State, a.Types)}
-	r.scan = func() ([]any, func() (int64, bool)) {
-		var c changes
-		return c.into(), func() (int64, bool) {
-			b, ok := x.s.remembered.Settle(a, c.since(a.State, a.Types))
-			return b.Total, ok
-		}
-	}
-	return r, nil
-}
-
 // learn lets what would have answered the search be found in the background, when a second
 // search has missed it.
 func (x *searching) learn() {

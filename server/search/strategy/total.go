@@ -1,0 +1,252 @@
+package strategy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
+	"kiln/server/search/remembered"
+)
+
+// knownTotal is what memory has of a total: what it is about, and the statement that
+// makes it exact as long as it holds.
+type knownTotal struct {
+	about int64
+	// row gives the one row that scan reads. settled says what the total is in the
+	// snapshot of the statement; false where that is not known.
+	row  match.Statement
+	scan func() (into []any, settled func() (int64, bool))
+	// since is the state that base is the total in, "" where the database cannot be asked
+	// for what has been added to it.
+	since string
+	base  int64
+	keep  func(n int64, state string)
+}
+
+// known looks into memory for the total, exact or about.
+func (x *searching) known() (*knownTotal, error) {
+	if !x.remembers() {
+		return nil, nil
+	}
+	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
+		return nil, nil // candidates tell
+	}
+	known, err := x.bySet()
+	if known != nil || err != nil {
+		return known, err
+	}
+	return x.byTotal(), nil
+}
+
+// bySet is the total that memory has, for a page that a statement finds; nil where there
+// is none.
+func (x *searching) bySet() (*knownTotal, error) {
+	q, err := x.question()
+	if q == nil || err != nil {
+		return nil, err
+	}
+	total := *q
+	total.Page, total.Exactly = remembered.Page{}, true
+	a, ok := x.s.remembered.Ask(&total)
+	if !ok {
+		return nil, nil
+	}
+	r := &knownTotal{about: a.Total, row: plan.Changes(a.State, a.Types)}
+	r.scan = func() ([]any, func() (int64, bool)) {
+		var c changes
+		return c.into(), func() (int64, bool) {
+			b, ok := x.s.remembered.Settle(a, c.since(a.State, a.Types))
+			return b.Total, ok
+		}
+	}
+	return r, nil
+}
+
+// byTotal is the total of the same search before, nil where there is none.
+func (x *searching) byTotal() *knownTotal {
+	if !x.remembers() {
+		return nil
+	}
+	key := keyOf(x.plan.Count())
+	t, ok := x.s.memory.total(key, x.s.now())
+	if !ok || !plan.Lasting(t.snapshot) {
+		return nil
+	}
+	r := &knownTotal{about: t.n, row: x.plan.Unchanged(t.snapshot), since: t.snapshot, base: t.n}
+	r.row.SQL = "SELECT " + r.row.SQL
+	r.keep = func(n int64, state string) {
+		x.s.memory.keep(key, total{n: n, snapshot: state, at: x.s.now()})
+	}
+	r.scan = func() ([]any, func() (int64, bool)) {
+		var unchanged bool
+		var state string
+		return []any{&unchanged, &state}, func() (int64, bool) {
+			if !unchanged || !plan.SameIndex(t.snapshot, state) {
+				return 0, false
+			}
+			r.keep(t.n, state)
+			return t.n, true
+		}
+	}
+	return r
+}
+
+// pageKnowing runs a page statement with the total that memory has; false where that does
+// not hold any more.
+func (x *searching) pageKnowing(ctx context.Context, name string, st match.Statement, known *knownTotal) (p *pageRows, total int64, ok bool, err error) {
+	st = st.BesideRow(known.row)
+	x.note(name, st)
+	into, settled := known.scan()
+	if p, err = x.rows(ctx, st, into...); err != nil {
+		return nil, 0, false, err
+	}
+	total, ok = settled()
+	return p, total, ok, nil
+}
+
+// total counts the matches, or knows them where nothing has changed since.
+func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err error) {
+	if n, ok, err := x.exact(ctx, known); ok || err != nil {
+		return n, err
+	}
+	count := x.plan.Count()
+	waited, err := x.becomeDear(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if waited || known == nil { // somebody else may have counted
+		if n, ok, err := x.exact(ctx, x.byTotal()); ok || err != nil {
+			return n, err
+		}
+	}
+	x.learnDear()
+	return x.count(ctx, count, keyOf(count))
+}
+
+// exact is the total that memory has, and what has been added to it since; false where
+// other things have changed.
+func (x *searching) exact(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
+	if known == nil {
+		return 0, false, nil
+	}
+	into, settled := known.scan()
+	if err := x.one(ctx, "total", known.row, into...); err != nil {
+		return 0, false, err
+	}
+	if n, ok = settled(); ok || known.since == "" {
+		return n, ok, nil
+	}
+	return x.added(ctx, known)
+}
+
+// added is the total where nothing but a few new resources has come since: counting
+// again would read every match.
+func (x *searching) added(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
+	st, ok := x.plan.Added(known.since)
+	if !ok {
+		return 0, false, nil
+	}
+	var snapshot string
+	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !plan.SameIndex(known.since, snapshot) {
+		return 0, false, err
+	}
+	known.keep(known.base+n, snapshot)
+	return known.base + n, true, nil
+}
+
+// count counts and remembers, but for what only a transaction sees.
+func (x *searching) count(ctx context.Context, st match.Statement, key totalKey) (int64, error) {
+	t := total{at: x.s.now()}
+	st.SQL = "SELECT (" + st.SQL + "), " + plan.Now
+	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
+		return 0, err
+	}
+	if x.remembers() {
+		x.s.memory.keep(key, t)
+	}
+	return t.n, nil
+}
+
+// totalOfType is about how many resources of the types searched there are. Being
+// an estimate, it may be old.
+func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, error) {
+	st := x.plan.CountType()
+	key := keyOf(st)
+	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+		return max(t.n, atLeast), nil
+	}
+	end, err := x.alone(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+		return max(t.n, atLeast), nil
+	}
+	t := total{at: x.s.now()}
+	if err := x.one(ctx, "count of the type", st, &t.n); err != nil {
+		return 0, err
+	}
+	if !x.private() {
+		x.s.memory.keep(key, t)
+	}
+	return max(t.n, atLeast), nil
+}
+
+// total is a number of matches and the snapshot in which it was counted.
+type total struct {
+	n        int64
+	snapshot string
+	at       time.Time
+}
+
+// totalKey names a statement with its arguments: two searches with the same clauses have
+// the same count.
+type totalKey [16]byte
+
+func keyOf(st match.Statement) totalKey {
+	h := sha256.New()
+	h.Write([]byte(st.SQL))
+	var buf []byte
+	for _, a := range st.Args {
+		switch a := a.(type) {
+		case int64:
+			buf = binary.BigEndian.AppendUint64(append(buf, 'i'), uint64(a))
+		case []int64:
+			buf = append(buf, 'I')
+			for _, v := range a {
+				buf = binary.BigEndian.AppendUint64(buf, uint64(v))
+			}
+		default:
+			buf = fmt.Appendf(append(buf, 'v'), "%q", a)
+		}
+		buf = append(buf, 0)
+	}
+	h.Write(buf)
+	var k totalKey
+	copy(k[:], h.Sum(nil))
+	return k
+}
+
+func (m *memory) total(k totalKey, now time.Time) (total, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.totals[k]
+	ok = ok && now.Sub(t.at) < rememberedFor
+	m.totalsCount.looked(ok)
+	return t, ok
+}
+
+func (m *memory) keep(k totalKey, t total) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.totals == nil || len(m.totals) >= rememberedSearches {
+		m.totalsCount.evictions.Add(uint64(len(m.totals)))
+		m.totals = make(map[totalKey]total)
+	}
+	m.totals[k] = t
+}
