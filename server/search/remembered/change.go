@@ -3,6 +3,7 @@ package remembered
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"kiln/server/fhir"
@@ -91,4 +92,158 @@ func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Re
 func number(rid int64) (uint32, bool) {
 	n := rid & (1<<48 - 1)
 	return uint32(n), n>>32 == 0
+}
+
+// version tells the versions of a resource apart.
+type version struct {
+	id int
+	at int64 // microseconds
+}
+
+func versionOf(r *match.Resource) version { return version{r.VersionID, r.LastUpdated.UnixMicro()} }
+
+// step is what was brought in at once.
+type step struct {
+	to      *state
+	changed map[int64]*match.Resource
+}
+
+// maxSteps bounds the steps that are kept, maxStepped the resources in them.
+const (
+	maxSteps   = 256
+	maxStepped = 2 * MaxChanges
+)
+
+// maxKnown bounds the versions that are known to have been brought in.
+const maxKnown = 4 * maxStepped
+
+// Settle brings the memory to the state that c was read in, and says whether a is the
+// answer there, or in a later state that the memory has moved to: its total is exact,
+// and the rows of its surrogates, read with c, are those of that state.
+func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.generation != a.generation || m.state == nil || !m.bring(&c) {
+		return Answer{}, false
+	}
+	if m.versions[a.question.Type] == a.version {
+		return a, true
+	}
+	b, ok := m.answer(a.question)
+	if !ok || !slices.Equal(a.RIDs, b.RIDs) {
+		return Answer{}, false
+	}
+	read, ok := parseState(c.Now)
+	if !ok || m.behind != nil && !read.includes(m.behind) {
+		return Answer{}, false
+	}
+	for _, s := range m.steps {
+		if read.includes(s.to) {
+			continue
+		}
+		if a.question.Exactly {
+			for rid := range s.changed {
+				if int16(rid>>48) == a.question.Type {
+					return Answer{}, false
+				}
+			}
+		}
+		for _, rid := range a.RIDs {
+			if _, changed := s.changed[rid]; changed {
+				return Answer{}, false
+			}
+		}
+	}
+	return b, true
+}
+
+// Bring is Settle without an answer.
+func (m *Memory) Bring(c Changes) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state != nil {
+		m.bring(&c)
+	}
+}
+
+// bring moves everything to the state c.Now. It reports false where that cannot be,
+// and forgets everything where it will not be.
+func (m *Memory) bring(c *Changes) bool {
+	since, ok := parseState(c.Since)
+	if !ok {
+		return false
+	}
+	now, ok := parseState(c.Now)
+	if !ok || !c.Followed || now.index != m.state.index {
+		m.forget()
+		return false
+	}
+	if m.state.includes(&now) {
+		return true
+	}
+	if !now.includes(m.state) {
+		m.forget()
+		return false
+	}
+	if !m.state.includes(&since) {
+		return false
+	}
+	for t := range m.types {
+		if !slices.Contains(c.Types, t) {
+			return false
+		}
+	}
+	changed, err := parseChanges(c.Rows, func(t int16) string { return m.types[t] })
+	if err != nil || len(changed) > MaxChanges {
+		m.forget()
+		return false
+	}
+	for rid, r := range changed {
+		if v, known := m.brought[rid]; known && r != nil && v == versionOf(r) {
+			delete(changed, rid) // by another search, which read it before
+		}
+	}
+	if len(changed) > 0 {
+		m.apply(changed)
+		m.steps = append(m.steps, step{&now, changed})
+		m.trimSteps()
+	}
+	m.state, m.at = &now, m.now()
+	return true
+}
+
+// apply brings changed resources into all items; it drops those that have no room for one.
+func (m *Memory) apply(changed map[int64]*match.Resource) {
+	if m.brought == nil || len(m.brought) > maxKnown {
+		m.brought = make(map[int64]version)
+	}
+	for rid, r := range changed {
+		t := int16(rid >> 48)
+		m.versions[t]++
+		n, ok := number(rid)
+		for _, i := range m.items()[t] {
+			if !ok || !i.apply(n, r) {
+				m.drop(i)
+			}
+		}
+		delete(m.brought, rid)
+		if r != nil {
+			m.brought[rid] = versionOf(r)
+		}
+	}
+}
+
+func (m *Memory) trimSteps() {
+	stepped := 0
+	first := 0
+	for i := len(m.steps) - 1; i >= 0; i-- {
+		if stepped += len(m.steps[i].changed); stepped > maxStepped || len(m.steps)-i > maxSteps {
+			first = i + 1
+			break
+		}
+	}
+	if first > 0 {
+		m.behind = m.steps[first-1].to
+		m.steps = slices.Delete(m.steps, 0, first)
+	}
 }

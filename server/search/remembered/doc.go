@@ -2,8 +2,9 @@
 // sets of matches and the values of ordered parameters. It follows the change log, so
 // that what it says is exactly what a statement would have found in one snapshot.
 //
-//	memory.go    Memory: what is kept, its state, and how an answer is settled
-//	change.go    changed resources, as they are read from the index tables
+//	memory.go    Memory: what is kept, its state, and what it answers
+//	change.go    changed resources: read from the index tables, brought into what is kept,
+//	             until an answer is settled
 //	snapshot.go  which transactions a state of the database has seen
 //	set.go       the surrogates of the resources for which some clauses hold
 //	terms.go     those of the resources that have one term, for each common term of a type
