@@ -38,7 +38,8 @@ refer to them. A file that cannot be read fails alone.
 The state file tells what was sent and what was acknowledged. Interrupted by Ctrl-C,
 load waits for the answers that are due; run again, it goes on where it stopped. What
 was sent without an answer is looked up before it is sent again, so that nothing is
-stored twice. The file is removed when all is loaded. Failures are written to the error
+stored twice; that goes on at another server of the same database, and is refused at one
+of another. The file is removed when all is loaded. Failures are written to the error
 file, and by a non-zero exit.`,
 		Example: `  kiln load examples/patients
   kiln load synthea.tar.zst --parallel 8
@@ -119,7 +120,7 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 	}
 
 	// 2. What earlier runs did.
-	if p.journal, err = openJournal(o.state, o.server); err != nil {
+	if p.journal, err = openJournal(o.state, o.server, func(location string) (bool, error) { return p.has(working, location) }); err != nil {
 		return err
 	}
 	defer p.journal.close()

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -241,6 +243,43 @@ func TestLoadKilledAndResumed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A load that broke off goes on at another server of the same database, and is refused at
+// one of another database: there, what was acknowledged would be missing.
+func TestLoadGoesOnAtAnotherServer(t *testing.T) {
+	t.Parallel()
+	dir, want := corpus(t, 12)
+	var n atomic.Int64
+	first := realServer(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost && n.Add(1) > 6 {
+				w.WriteHeader(http.StatusUnauthorized) // it ends the load
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	at, err := url.Parse(strings.TrimSuffix(first, "/fhir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := httptest.NewServer(httputil.NewSingleHostReverseProxy(at))
+	defer second.Close()
+	other := realServer(t, func(next http.Handler) http.Handler { return next })
+	state := t.TempDir()
+	if _, err := runCommand(t, loadCommand(state, first, dir)...); err == nil {
+		t.Fatal("the load was not broken off")
+	}
+	if _, err := runCommand(t, loadCommand(state, other, dir)...); err == nil || !strings.Contains(err.Error(), "--state") || !strings.Contains(err.Error(), first) {
+		t.Errorf("at a server of another database: %v", err)
+	}
+	checkTotals(t, other, map[string]int{"Patient": 0})
+	n.Store(-1000)
+	if out, err := runCommand(t, loadCommand(state, second.URL+"/fhir", dir)...); err != nil {
+		t.Fatalf("at another server of the database: %s, %v", out, err)
+	}
+	checkTotals(t, first, want)
 }
 
 // A broken archive costs its own file only, a searchset is unpacked, and a Bundle

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // journal is the state file of `kiln load`: what was sent and what became of it, one
@@ -59,34 +61,103 @@ const (
 	eventDone    = "done"    // all of it is stored
 )
 
-func openJournal(path, server string) (*journal, error) {
+// openJournal reads what earlier loads of the same state file did. Lines about another
+// server count where has finds a resource there that only its database can have: servers
+// of one database go on for each other. Else the load is refused, as the file is not about
+// this server.
+func openJournal(path, server string, has func(location string) (bool, error)) (*journal, error) {
 	j := &journal{path: path, server: server, items: make(map[string]*record), claimed: make(map[string]bool)}
-	old, err := os.Open(path)
-	switch {
-	case err == nil:
-		defer old.Close()
-		lines := bufio.NewReader(old)
-		for {
-			text, err := lines.ReadString('\n')
-			if err != nil {
-				break // a line that was cut off by a crash has no end and does not count
+	others := make(map[string]*otherServer)
+	if err := readLines(path, func(l line) {
+		if l.Server != server {
+			if others[l.Server] == nil {
+				others[l.Server] = &otherServer{}
 			}
-			j.read(strings.TrimSuffix(text, "\n"))
+			others[l.Server].read(l)
 		}
-	case !os.IsNotExist(err):
-		return nil, fmt.Errorf("state file: %w", err)
+	}); err != nil {
+		return nil, err
 	}
+	for name, o := range others {
+		same, err := o.sameDatabase(has)
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			return nil, fmt.Errorf("%s is the state of a load to %s that has not ended, and %s has nothing of it: name that server with --server, or another file with --state", path, name, server)
+		}
+	}
+	if err := readLines(path, j.apply); err != nil {
+		return nil, err
+	}
+	var err error
 	if j.f, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
 		return nil, fmt.Errorf("state file: %w", err)
 	}
 	return j, nil
 }
 
-func (j *journal) read(text string) {
-	var l line
-	if json.Unmarshal([]byte(text), &l) == nil && l.Server == j.server {
-		j.apply(l)
+// readLines reads a state file; none is an empty one.
+func readLines(path string, use func(line)) error {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("state file: %w", err)
+	}
+	defer f.Close()
+	for lines := bufio.NewReader(f); ; {
+		text, err := lines.ReadString('\n')
+		if err != nil {
+			return nil // a line that was cut off by a crash has no end and does not count
+		}
+		var l line
+		if json.Unmarshal([]byte(text), &l) == nil {
+			use(l)
+		}
+	}
+}
+
+// otherServer is what a state file says of a load to another server than the one at hand.
+type otherServer struct {
+	began time.Time // the first sending
+	acked bool      // something was acknowledged
+	made  []string  // some of the resources whose ids it made itself
+}
+
+// maxMade is how many resources are enough to know a database by.
+const maxMade = 3
+
+func (o *otherServer) read(l line) {
+	if l.Event == eventSent && o.began.IsZero() {
+		o.began = l.At
+	}
+	o.acked = o.acked || l.Event == eventDone || l.Event == eventStored
+	for _, at := range l.Locations {
+		if len(o.made) == maxMade {
+			break
+		}
+		_, id, _ := strings.Cut(at, "/")
+		if u, err := uuid.Parse(id); err == nil && u.Version() == 7 && !time.Unix(u.Time().UnixTime()).Before(o.began.Add(-time.Minute)) {
+			o.made = append(o.made, at)
+		}
+	}
+}
+
+// sameDatabase reports whether the resources that the other server acknowledged are those
+// of the server at hand: it has one whose id was made during that load. What was never
+// acknowledged is looked up before it is sent, so that it may have gone anywhere.
+func (o *otherServer) sameDatabase(has func(location string) (bool, error)) (bool, error) {
+	if !o.acked {
+		return true, nil
+	}
+	for _, at := range o.made {
+		if same, err := has(at); err != nil || same {
+			return same, err
+		}
+	}
+	return false, nil
 }
 
 func (j *journal) apply(l line) {

@@ -170,6 +170,12 @@ func (p *poster) readBack(ctx context.Context, e entry, since time.Time) (string
 	return at, nil
 }
 
+// has reports whether the server has, or had, the resource at Type/id.
+func (p *poster) has(ctx context.Context, location string) (bool, error) {
+	status, _, err := p.send(ctx, http.MethodGet, "/"+location, nil)
+	return status == http.StatusOK || status == http.StatusGone, err
+}
+
 // get reads JSON from a path below the server, or from a link that it gave.
 func (p *poster) get(ctx context.Context, target string, out any) error {
 	if at, ok := strings.CutPrefix(target, p.server); ok {

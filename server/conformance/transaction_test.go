@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestTransaction(t *testing.T) {
 				"contained":[{"resourceType":"Provenance","id":"v","target":[{"reference":"`+p+`"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"`+p+`"}}]}],
 				"extension":[{"url":"http://example.org/a","valueUri":"`+p+`"},{"url":"http://example.org/b","valueReference":{"reference":"`+p+`"}},{"url":"http://example.org/c","valueString":"`+p+`"},{"url":"http://example.org/v","valueReference":{"reference":"#v"}}],
 				"status":"final","_status":{"extension":[{"url":"http://example.org/d","valueReference":{"reference":"`+p+`"}}]},
-				"code":{"text":"x"},"subject":{"reference":"`+p+`"},"focus":[{"reference":"`+o+`"}],"valueQuantity":{"value":1.50},"performer":[{"reference":"urn:uuid:99999999-9999-4999-8999-999999999999"}]}`),
+				"code":{"text":"x"},"subject":{"reference":"`+p+`"},"focus":[{"reference":"`+o+`"}],"valueQuantity":{"value":1.50}}`),
 			entry("POST", "Patient", p, `{"resourceType":"Patient"}`),
 		)).want(200)
 		patient := strings.TrimSuffix(a.str("entry.1.response.location"), "/_history/1")
@@ -77,7 +78,6 @@ func TestTransaction(t *testing.T) {
 			got.equal(path, patient)
 		}
 		got.equal("focus.0.reference", observation).equal("extension.2.valueString", p)
-		got.equal("performer.0.reference", "urn:uuid:99999999-9999-4999-8999-999999999999")
 		if div := got.str("text.div"); !strings.Contains(div, `href="`+patient+`"`) || !strings.Contains(div, `src="`+patient+`"`) || !strings.Contains(div, `alt="`+p+`"`) {
 			t.Errorf("narrative: %s", div)
 		}
@@ -85,6 +85,43 @@ func TestTransaction(t *testing.T) {
 			t.Errorf("the decimal changed: %s", got.body)
 		}
 		s.get("/Observation?subject="+patient).want(200).equal("total", "1")
+	})
+	t.Run("a reference by a URN that no entry has is refused (bundle.html#references)", func(t *testing.T) {
+		s := s.in(t)
+		const p, nobody = "urn:uuid:11111111-1111-4111-8111-111111111111", "urn:uuid:99999999-9999-4999-8999-999999999999"
+		observation := func(reference string) string {
+			return `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"` + reference + `"}}`
+		}
+		id := s.create(`{"resourceType":"Observation","status":"final","code":{"text":"x"}}`)
+		patient := entry("POST", "Patient", p, `{"resourceType":"Patient","identifier":[{"system":"urn:s","value":"beside"}]}`)
+		for name, wrong := range map[string]string{
+			"a create":         entry("POST", "Observation", "", observation(nobody)),
+			"an OID":           entry("POST", "Observation", "", observation("urn:oid:1.2.3")),
+			"a FHIRPath Patch": entry("PATCH", "Observation/"+id, "", `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"add"},{"name":"path","valueString":"Observation"},{"name":"name","valueString":"subject"},{"name":"value","valueReference":{"reference":"`+nobody+`"}}]}]}`),
+		} {
+			a := s.post("/", bundle("transaction", patient, wrong))
+			if a.status != 400 || a.str("issue.0.code") != "invalid" || a.str("issue.0.expression.0") != "Bundle.entry[1]" {
+				t.Errorf("%s: %d %s", name, a.status, a.body)
+			}
+		}
+		s.get("/Patient?identifier=urn:s|beside").want(200).equal("total", "0")
+		// Alone it may be known to somebody else.
+		s.post("/Observation", observation(nobody)).want(201)
+		// Entries of a batch do not depend on each other (http.html#brules).
+		a := s.post("/", bundle("batch", patient, entry("POST", "Observation", "", observation(p)), entry("POST", "Observation", "", observation(nobody)))).want(200)
+		a.equal("entry.0.response.status", "201 Created").equal("entry.2.response.status", "201 Created")
+		a.equal("entry.1.response.status", "400 Bad Request").equal("entry.1.response.outcome.issue.0.expression.0", "Bundle.entry[1]")
+	})
+	t.Run("links in a JSON Patch are resolved", func(t *testing.T) {
+		s := s.in(t)
+		const p = "urn:uuid:77777777-7777-4777-8777-777777777777"
+		id := s.create(`{"resourceType":"Observation","status":"final","code":{"text":"x"}}`)
+		patch := base64.StdEncoding.EncodeToString([]byte(`[{"op":"add","path":"/subject","value":{"reference":"` + p + `"}},{"op":"add","path":"/note","value":[{"text":"of ` + p + `"}]}]`))
+		a := s.post("/", bundle("transaction",
+			entry("PATCH", "Observation/"+id, "", `{"resourceType":"Binary","contentType":"application/json-patch+json","data":"`+patch+`"}`),
+			entry("POST", "Patient", p, `{"resourceType":"Patient"}`),
+		)).want(200)
+		s.get("/Observation/"+id).want(200).equal("subject.reference", strings.TrimSuffix(a.str("entry.1.response.location"), "/_history/1")).equal("note.0.text", "of "+p)
 	})
 	t.Run("a link written with escapes is resolved", func(t *testing.T) {
 		s := s.in(t)

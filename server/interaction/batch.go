@@ -1,12 +1,14 @@
 package interaction
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
 
 	"golang.org/x/sync/errgroup"
 
+	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
 
@@ -21,11 +23,15 @@ const batchWidth = 32
 func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Response, error) {
 	out := &Bundle{Type: "batch-response", Total: -1, Entries: make([]Entry, len(parts))}
 	phases := make([][]*job, 4)
+	names := urns(parts)
 	for i, part := range parts {
 		err := part.err
 		if err == nil {
 			var j *job
 			if j, err = s.job(i, part.entry, p.BaseURL); err == nil {
+				err = independent(j, names)
+			}
+			if err == nil {
 				n := phase(j.method)
 				if j.to.search || j.to.operation != "" && !s.affects(j.to) {
 					n = 3 // a POST that reads
@@ -63,6 +69,38 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		}
 	}
 	return Response{Status: http.StatusOK, Bundle: out}, nil
+}
+
+// urns maps the URNs by which a batch names its entries to the entries.
+func urns(parts []part) map[string]int {
+	var names map[string]int
+	for i, part := range parts {
+		if part.err != nil || part.entry.Resource == nil || !isURN(part.entry.FullURL.Text) {
+			continue
+		}
+		if names == nil {
+			names = make(map[string]int)
+		}
+		names[part.entry.FullURL.Text] = i
+	}
+	return names
+}
+
+// independent refuses an entry of a batch that refers to one of names: what an entry
+// becomes is not known to the others, and the reference would lead nowhere.
+// Spec: https://hl7.org/fhir/R4/http.html#brules (no interdependencies).
+func independent(j *job, names map[string]int) error {
+	if len(names) == 0 || j.entry.Resource == nil || j.to.operation != "" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
+		return nil
+	}
+	var l linker
+	var err error
+	l.walk(fhir.NodeOf(j.entry.Resource), func(n fhir.Node, reference bool) {
+		if other, ok := names[n.Text()]; ok && reference && err == nil {
+			err = outcome.Invalid("the reference %s is the fullUrl of entry %d: entries of a batch do not depend on each other, those of a transaction may", outcome.Clip(n.Text()), other)
+		}
+	})
+	return err
 }
 
 // phase is when an entry's turn is: DELETE, POST, PUT and PATCH, GET.

@@ -408,6 +408,9 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 			continue
 		}
 		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
+		if err := t.linker.checkResolved(); err != nil {
+			return inEntry(j.i, err)
+		}
 		if err := t.s.validate(ctx, j.entry.Resource); err != nil {
 			err = inEntry(j.i, err)
 			if e, ok := outcome.From(err); ok && outcome.IsUnprocessable(err) {
@@ -461,6 +464,11 @@ func (t *plan) patch(ctx context.Context, j *job) error {
 		if patch, edits = t.linker.apply(j.entry.Resource, j.entry.FullURL.Text); len(edits) > 0 {
 			patch = fhir.Encode(nil, j.entry.Resource)
 		}
+		if err := t.linker.checkResolved(); err != nil {
+			return err
+		}
+	} else {
+		patch = t.linker.applyText(patch)
 	}
 	j.w.Modify, err = t.s.modify(ctx, j.to.typ, contentType, patch)
 	return err

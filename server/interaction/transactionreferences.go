@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 )
 
 // linker puts, into the resources of a transaction, references to what its
@@ -26,6 +27,9 @@ type linker struct {
 	base  string // of the resource at hand: what stands before Type/id in its fullUrl
 	nodes []fhir.Node
 	found []change
+	// unresolved is the first reference of the resource at hand that names an entry of the
+	// bundle which is not there; "" for none.
+	unresolved string
 }
 
 type change struct {
@@ -38,7 +42,7 @@ type change struct {
 func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhir.Edit) {
 	raw = r.Header().Raw
 	l.base = baseOf(fullURL)
-	l.found = l.found[:0]
+	l.found, l.unresolved = l.found[:0], ""
 	l.walk(fhir.NodeOf(r), l.collect)
 	if len(l.found) == 0 {
 		return raw, nil
@@ -54,6 +58,51 @@ func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhi
 		return fhir.Encode(make([]byte, 0, len(raw)+256), r), nil
 	}
 	return raw, edits
+}
+
+// isURN reports whether text is a name that only a bundle can give to a resource: the
+// service has no resources known by a URN.
+func isURN(text string) bool {
+	return strings.HasPrefix(text, "urn:uuid:") || strings.HasPrefix(text, "urn:oid:")
+}
+
+// checkResolved refuses what apply found to refer by a URN to no entry: stored, the
+// reference would lead nowhere for ever.
+// Spec: https://hl7.org/fhir/R4/bundle.html#references (a URN that is not known).
+func (l *linker) checkResolved() error {
+	if l.unresolved == "" {
+		return nil
+	}
+	return outcome.Invalid("the reference %s is the fullUrl of no entry of this transaction", outcome.Clip(l.unresolved))
+}
+
+// applyText puts references in the place of the strings of a JSON document that are a URN
+// of an entry: a JSON Patch in a Binary.
+func (l *linker) applyText(doc []byte) []byte {
+	const open = `"urn:`
+	var out []byte
+	done := 0
+	for at := 0; ; {
+		i := bytes.Index(doc[at:], []byte(open))
+		if i < 0 {
+			break
+		}
+		from := at + i + 1
+		n := bytes.IndexByte(doc[from:], '"')
+		if n < 0 {
+			break
+		}
+		at = from + n
+		if to, ok := l.targets[string(doc[from:at])]; ok {
+			out = append(append(out, doc[done:from]...), to...)
+			done = at
+		}
+		at++
+	}
+	if done == 0 {
+		return doc
+	}
+	return append(out, doc[done:]...)
 }
 
 // within returns the bytes of raw that text is.
@@ -111,7 +160,9 @@ func (l *linker) collect(n fhir.Node, reference bool) {
 	case text == "":
 		return
 	case reference:
-		replaced = l.reference(text)
+		if replaced = l.reference(text); replaced == "" && l.unresolved == "" && isURN(text) {
+			l.unresolved = text
+		}
 	case n.T.Kind == fhir.XHTMLKind:
 		replaced = l.narrative(text)
 	case strings.HasPrefix(text, "urn:"):
