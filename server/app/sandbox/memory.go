@@ -4,37 +4,51 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/metrics"
+	"sync"
 	"time"
 )
 
 // watchEvery is the time between two looks at the heap.
 const watchEvery = 2 * time.Millisecond
 
-// watch interrupts a script that holds too much memory.
-func (r *run) watch(done chan struct{}) {
+// watch interrupts a script that holds too much memory, until end is called. It costs a
+// script that ends before the first look a timer, and no goroutine.
+func (r *run) watch() (end func()) {
 	most := r.w.base + uint64(r.limits.Memory)
-	t := time.NewTicker(watchEvery)
-	defer t.Stop()
-watching:
-	for {
-		select {
-		case <-done:
+	var mu sync.Mutex // of the rest
+	var timer *time.Timer
+	ended := false
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(watchEvery, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if ended {
 			return
-		case <-t.C:
 		}
-		if liveHeap() <= most {
-			continue
+		if liveHeap() > most && holds(most) {
+			r.vm.Interrupt(errMemory)
+			return
 		}
-		// What the script has made since is mostly garbage, or another collection says that
-		// it is not.
-		for range 2 {
-			if runtime.GC(); marked() <= most {
-				continue watching
-			}
-		}
-		r.vm.Interrupt(errMemory)
-		return
+		timer.Reset(watchEvery)
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+		timer.Stop()
 	}
+}
+
+// holds reports whether more is in use than most, in bytes: what a script has made since
+// the last collection is mostly garbage, or another collection says that it is not.
+func holds(most uint64) bool {
+	for range 2 {
+		if runtime.GC(); marked() <= most {
+			return false
+		}
+	}
+	return true
 }
 
 // liveHeap is the size of the objects of the heap, in bytes, not yet collected ones

@@ -71,8 +71,9 @@ type Pool struct {
 // cannot be interrupted.
 const killGrace = time.Second
 
-// maxCalls is how many calls a worker answers before it is replaced.
-const maxCalls = 5000
+// maxCalls is how many calls a worker answers before it is replaced, which takes as much as
+// some hundred calls.
+const maxCalls = 50_000
 
 func (p *Pool) start() {
 	p.once.Do(func() {

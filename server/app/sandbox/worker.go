@@ -40,7 +40,7 @@ var preludeSource string
 type worker struct {
 	out      io.Writer
 	mu       sync.Mutex // of out
-	frames   chan *frame
+	in       *bufio.Reader
 	prelude  *goja.Program
 	programs map[string]*goja.Program
 	next     *run   // for the next call, made while the worker is idle
@@ -53,7 +53,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 	debug.SetGCPercent(200) // of a small heap; the limit bounds a large one
 	debug.SetMaxStack(64 << 20)
 	debug.SetMemoryLimit(memory + memory/4)
-	w := &worker{out: out, frames: make(chan *frame, 1), programs: make(map[string]*goja.Program)}
+	w := &worker{out: out, in: bufio.NewReader(in), programs: make(map[string]*goja.Program)}
 	var err error
 	if w.prelude, err = goja.Compile("prelude.js", preludeSource, true); err != nil {
 		return err
@@ -66,21 +66,14 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 	if err := confine(memory); err != nil {
 		return fmt.Errorf("confine the worker: %w", err)
 	}
-	go func() {
-		defer close(w.frames)
-		r := bufio.NewReader(in)
-		for {
-			f, err := receive(r, maxFrame)
-			if err != nil {
-				return
-			}
-			w.frames <- f
-		}
-	}()
 	if err := w.send(&frame{Kind: frameResult}); err != nil { // ready
 		return err
 	}
-	for f := range w.frames {
+	for {
+		f, err := receive(w.in, maxFrame)
+		if err != nil {
+			return nil // the host has ended
+		}
 		result := &frame{Kind: frameResult}
 		switch f.Kind {
 		case frameCheck:
@@ -102,7 +95,6 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 			}
 		}
 	}
-	return nil
 }
 
 func (w *worker) send(f *frame) error {
@@ -180,13 +172,10 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 	r := w.next
 	w.next = nil
 	r.limits = Limits{Execution: time.Duration(f.Execution) * time.Millisecond, Memory: f.Memory}
-	done := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() { r.watch(done) })
+	unwatch := r.watch()
 	defer func() {
 		r.pause()
-		close(done)
-		watching.Wait()
+		unwatch()
 		if p := recover(); p != nil {
 			value, failure = nil, r.broken(p)
 		}
@@ -422,8 +411,8 @@ func (r *run) settle(v goja.Value) (goja.Value, error) {
 		if err := r.w.send(&frame{Kind: frameWait}); err != nil {
 			return nil, err
 		}
-		f, ok := <-r.w.frames
-		if !ok {
+		f, err := receive(r.w.in, maxFrame)
+		if err != nil {
 			return nil, errors.New("the host is gone")
 		}
 		r.resume()
