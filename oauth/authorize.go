@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -57,6 +58,13 @@ type flow struct {
 	Context   storage.Context `json:"context"`
 	NoVisit   bool            `json:"noVisit,omitempty"` // the user goes on without an encounter
 	Provider  *elsewhere      `json:"provider,omitempty"`
+
+	// For a form that is sent again.
+	Cookie   string      `json:"-"`                  // the browser's own
+	SignedBy *signInForm `json:"signedBy,omitempty"` // how Username has signed in
+	Answer   []byte      `json:"answer,omitempty"`   // the redirect that has ended the flow, sealed with the cookie
+	Code     string      `json:"code,omitempty"`     // hash of its code
+	Answered time.Time   `json:"answered,omitzero"`
 }
 
 // flowLifetime is how long the pages wait for the user, as long as the cookie.
@@ -102,7 +110,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
 		cookie = random()
 	}
 	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
-	f.ID, f.CSRF, f.Browser = random(), random(), storage.Hash(cookie)
+	f.ID, f.CSRF, f.Browser, f.Cookie = random(), random(), storage.Hash(cookie), cookie
 	if login, err := s.Store.Login(ctx, f.Browser); err == nil && s.fresh(f, login) {
 		f.Username, f.AuthTime = login.Username, login.Authenticated
 	} else if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -420,6 +428,11 @@ func (s *Server) servedBase(r *http.Request, aud string) bool {
 // redirectWith sends the browser back to the client with an error. RFC 6749
 // §4.1.2.1, RFC 9207.
 func (s *Server) redirectWith(w http.ResponseWriter, r *http.Request, to, state string, err error) {
+	s.redirect(w, r, to, s.errorValues(r, state, err))
+}
+
+// errorValues are the parameters by which a client gets an error.
+func (s *Server) errorValues(r *http.Request, state string, err error) url.Values {
 	var e *redirectError
 	if !errors.As(err, &e) {
 		s.Logger.ErrorContext(r.Context(), "authorize", "error", err)
@@ -432,24 +445,35 @@ func (s *Server) redirectWith(w http.ResponseWriter, r *http.Request, to, state 
 	if state != "" && len(state) <= maxState {
 		values.Set("state", state)
 	}
-	s.redirect(w, r, to, values)
+	return values
 }
 
 // redirect adds parameters to a redirect URI.
 func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, values url.Values) {
-	u, err := url.Parse(to)
+	location, err := withValues(to, values)
 	if err != nil {
 		s.unexpected(w, r, err)
 		return
 	}
-	q := u.Query()
-	for name, v := range values {
-		q[name] = v
+	s.redirectTo(w, r, location)
+}
+
+// withValues is a redirect URI with parameters beside those that it has.
+func withValues(to string, values url.Values) (string, error) {
+	u, err := url.Parse(to)
+	if err != nil {
+		return "", err
 	}
+	q := u.Query()
+	maps.Copy(q, values)
 	u.RawQuery = q.Encode()
+	return u.String(), nil
+}
+
+func (s *Server) redirectTo(w http.ResponseWriter, r *http.Request, location string) {
 	noStore(w)
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	w.Header().Set("Location", u.String())
+	w.Header().Set("Location", location)
 	status := http.StatusFound
 	if r.Method == http.MethodPost {
 		status = http.StatusSeeOther

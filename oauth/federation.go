@@ -53,6 +53,7 @@ func readProviders(c FederationConfig) ([]*provider, error) {
 // elsewhere is what a flow remembers while its user signs in with a provider.
 type elsewhere struct {
 	Name, State, Nonce, Verifier string
+	Used                         bool // the user came back, and is signed in
 }
 
 // federation is the other authorization servers that are known.
@@ -151,20 +152,28 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	}
 	id, state, _ := strings.Cut(q.Get("state"), ".")
 	f := &flow{ID: id}
-	browser, err := s.Store.Flow(ctx, id, f)
+	browser, done, err := s.Store.Flow(ctx, id, f)
 	if err != nil {
 		s.flowGone(w, r, err)
 		return
 	}
-	f.Browser = browser
-	cookie := sessionCookie(r)
-	if cookie == "" || storage.Hash(cookie) != browser || f.Provider == nil || subtle.ConstantTimeCompare([]byte(state), []byte(f.Provider.State)) != 1 {
+	f.Browser, f.Cookie = browser, sessionCookie(r)
+	refused := f.Provider == nil && f.Username == "" // the page that tells it is loaded again
+	if f.Cookie == "" || storage.Hash(f.Cookie) != browser || !refused && (f.Provider == nil || subtle.ConstantTimeCompare([]byte(state), []byte(f.Provider.State)) != 1) {
 		s.errorPage(w, r, http.StatusForbidden, "This sign-in belongs to another browser. Go back to the app and begin again.")
 		return
 	}
 	c, err := s.Store.Client(ctx, f.ClientID)
 	if err != nil {
 		s.flowGone(w, r, err)
+		return
+	}
+	switch {
+	case done:
+		s.ended(w, r, f, c)
+		return
+	case refused || f.Provider.Used:
+		s.advance(w, r, f, c) // the page that came of it is loaded again
 		return
 	}
 	again := func(problem string, cause error) {

@@ -28,12 +28,7 @@ func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *sto
 	}
 	var e *redirectError
 	if errors.As(err, &e) {
-		// The flow ends with the error: it cannot be taken up again.
-		if err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); err != nil {
-			s.flowGone(w, r, err)
-			return
-		}
-		s.redirectWith(w, r, f.RedirectURI, f.State, e)
+		s.end(w, r, f, c, e)
 		return
 	}
 	s.unexpected(w, r, err)
@@ -161,7 +156,7 @@ func mayGrant(scope string, u *storage.User) smart.Scopes {
 func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, status int, name string, p page) error {
 	if err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, false, s.Now().Add(flowLifetime)); err != nil {
 		if errors.Is(err, storage.ErrNotFound) {
-			s.flowGone(w, r, err)
+			s.ended(w, r, f, c)
 			return nil
 		}
 		return err
@@ -214,6 +209,35 @@ func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, 
 // finish gives the client its code. The launch is used, the flow ended and the code
 // stored in one transaction.
 func (s *Server) finish(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, granted smart.Scopes) error {
+	location := ""
+	err := s.Store.InTx(r.Context(), func(ctx context.Context) (err error) {
+		if location, err = s.newCode(ctx, f, c, u, granted); err != nil {
+			return err
+		}
+		if err := s.Store.PutFlow(ctx, f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); err != nil {
+			return err
+		}
+		if f.Launch != "" {
+			return s.Store.UseLaunch(ctx, f.Launch)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, storage.ErrUsed):
+		return refuse("invalid_request", "the launch was used already")
+	case errors.Is(err, storage.ErrNotFound):
+		s.ended(w, r, f, c)
+		return nil
+	case err != nil:
+		return err
+	}
+	s.redirectTo(w, r, location)
+	return nil
+}
+
+// newCode makes a code for what the pages have settled, and returns the redirect that
+// brings it to the client, which f keeps as its answer.
+func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *storage.User, granted smart.Scopes) (location string, err error) {
 	session := &storage.Session{
 		Username: u.Username, Subject: u.Username, AuthTime: f.AuthTime, Nonce: f.Nonce, Login: f.Browser, Context: f.Context,
 	}
@@ -227,36 +251,20 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		ar.Form.Set("code_challenge", f.Challenge)
 		ar.Form.Set("code_challenge_method", "S256")
 	}
-	var err error
 	if ar.RedirectURI, err = url.Parse(f.RedirectURI); err != nil {
-		return err
+		return "", err
 	}
 	ar.RequestedScope = strings.Fields(granted.String())
 	ar.GrantedScope = ar.RequestedScope
-	var answer fosite.AuthorizeResponder
-	err = s.Store.InTx(r.Context(), func(ctx context.Context) error {
-		if f.Launch != "" {
-			if err := s.Store.UseLaunch(ctx, f.Launch); err != nil {
-				return err
-			}
-		}
-		if err := s.Store.PutFlow(ctx, f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); err != nil {
-			return err
-		}
-		answer, err = s.provider.NewAuthorizeResponse(ctx, ar, session)
-		return err
-	})
-	switch {
-	case errors.Is(err, storage.ErrUsed):
-		return refuse("invalid_request", "the launch was used already")
-	case errors.Is(err, storage.ErrNotFound):
-		s.flowGone(w, r, err)
-		return nil
-	case err != nil:
-		return err
+	answer, err := s.provider.NewAuthorizeResponse(ctx, ar, session)
+	if err != nil {
+		return "", err
 	}
-	s.redirect(w, r, f.RedirectURI, url.Values{"code": {answer.GetCode()}, "state": {f.State}, "iss": {s.Issuer}})
-	return nil
+	location, err = withValues(f.RedirectURI, url.Values{"code": {answer.GetCode()}, "state": {f.State}, "iss": {s.Issuer}})
+	if err != nil {
+		return "", err
+	}
+	return location, s.keepAnswer(f, location, storage.Hash(answer.GetCode()))
 }
 
 // authorizePost is POST /auth/authorize: a form of one of our pages, or an
@@ -286,18 +294,18 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx := r.Context()
 	f := &flow{ID: form.Get("session_id")}
-	browser, err := s.Store.Flow(ctx, f.ID, f)
+	browser, done, err := s.Store.Flow(ctx, f.ID, f)
 	if err != nil {
 		s.flowGone(w, r, err)
 		return
 	}
-	f.Browser = browser
-	cookie := sessionCookie(r)
-	if cookie == "" || storage.Hash(cookie) != browser {
+	f.Browser, f.Cookie = browser, sessionCookie(r)
+	again := form.Get("action") == "login" && f.SignedBy.sentBy(form.Get("csrf_token"))
+	if f.Cookie == "" || storage.Hash(f.Cookie) != browser && (!again || storage.Hash(f.Cookie) != f.SignedBy.Browser) {
 		s.errorPage(w, r, http.StatusForbidden, "This form belongs to another browser, or cookies are off. Go back to the app and begin again.")
 		return
 	}
-	if subtle.ConstantTimeCompare([]byte(form.Get("csrf_token")), []byte(f.CSRF)) != 1 {
+	if !again && subtle.ConstantTimeCompare([]byte(form.Get("csrf_token")), []byte(f.CSRF)) != 1 {
 		s.errorPage(w, r, http.StatusForbidden, "This form was not made by this server. Go back to the app and begin again.")
 		return
 	}
@@ -319,11 +327,15 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 		s.unexpected(w, r, errors.New("a client of another kind"))
 		return
 	}
-	s.act(w, r, f, c, form, cookie)
+	if done && !again {
+		s.ended(w, r, f, c)
+		return
+	}
+	s.act(w, r, f, c, form)
 }
 
 // act does what a form says.
-func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, form url.Values, cookie string) {
+func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, form url.Values) {
 	ctx := r.Context()
 	action := form.Get("action")
 	if f.Username == "" {
@@ -331,7 +343,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		case "login":
 			s.signIn(w, r, f, c, form.Get("username"), form.Get("password"))
 		case "deny":
-			s.deny(w, r, f)
+			s.deny(w, r, f, c)
 		case "federate":
 			s.federate(w, r, f, c, form.Get("provider"))
 		default:
@@ -351,12 +363,12 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 	switch action {
 	case "authorize":
 		if err := s.consent(ctx, f, c, u, form["scope"]); err != nil {
-			s.end(w, r, f, err)
+			s.end(w, r, f, c, err)
 			return
 		}
 		s.advance(w, r, f, c)
 	case "deny":
-		s.deny(w, r, f)
+		s.deny(w, r, f, c)
 	case "search":
 		text, birthDate := form.Get("q"), form.Get("birthdate")
 		if !f.Consented || len(text) > 200 || !utf8.ValidString(text) || birthDate != "" && !isDate(birthDate) {
@@ -379,6 +391,12 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		}
 		s.choose(w, r, f, c, u, "Encounter", form.Get("encounter"))
 	case "login":
+		// The form that has signed the user in, once more. Somebody else does not take
+		// over what the user has settled since.
+		if form.Get("username") != f.Username {
+			s.errorPage(w, r, http.StatusForbidden, "Somebody else is signed in here. Go back to the app and begin again.")
+			return
+		}
 		s.signIn(w, r, f, c, form.Get("username"), form.Get("password"))
 	default:
 		s.errorPage(w, r, http.StatusBadRequest, "The form has no action that is known here.")
@@ -391,16 +409,26 @@ func isDate(text string) bool {
 }
 
 // end ends a flow with an error for the client.
-func (s *Server) end(w http.ResponseWriter, r *http.Request, f *flow, err error) {
-	if put := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime)); put != nil {
-		s.flowGone(w, r, put)
-		return
+func (s *Server) end(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, err error) {
+	location, err := withValues(f.RedirectURI, s.errorValues(r, f.State, err))
+	if err == nil {
+		err = s.keepAnswer(f, location, "")
 	}
-	s.redirectWith(w, r, f.RedirectURI, f.State, err)
+	if err == nil {
+		err = s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime))
+	}
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		s.ended(w, r, f, c)
+	case err != nil:
+		s.unexpected(w, r, err)
+	default:
+		s.redirectTo(w, r, location)
+	}
 }
 
-func (s *Server) deny(w http.ResponseWriter, r *http.Request, f *flow) {
-	s.end(w, r, f, refuse("access_denied", "the user did not allow it"))
+func (s *Server) deny(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
+	s.end(w, r, f, c, refuse("access_denied", "the user did not allow it"))
 }
 
 // consent grants what was ticked, never more than was shown, and remembers it.
@@ -469,6 +497,10 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	key := failureSubject(name)
 	again := func(status int, problem string) {
 		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipped(name), Client: c.ID, Detail: problem})
+		if f.Username != "" {
+			s.errorPage(w, r, status, problem)
+			return
+		}
 		if err := s.show(w, r, f, c, status, "login", page{Title: "Sign in", Username: clipped(name), Problem: problem}); err != nil {
 			s.unexpected(w, r, err)
 		}
@@ -530,6 +562,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		s.unexpected(w, r, err)
 		return
 	}
+	f.Provider = nil
 	s.signedIn(w, r, f, c, u)
 }
 
@@ -547,24 +580,50 @@ func clipped(text string) string {
 func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) {
 	ctx := r.Context()
 	if f.SubjectHint != "" && f.SubjectHint != u.Username {
-		s.end(w, r, f, refuse("login_required", "another user signed in than id_token_hint names"))
+		s.end(w, r, f, c, refuse("login_required", "another user signed in than id_token_hint names"))
 		return
 	}
-	cookie := random()
-	now := s.Now()
-	login := storage.Login{ID: storage.Hash(cookie), Username: u.Username, Authenticated: now, Expires: now.Add(flowLifetime)}
-	err := s.Store.InTx(ctx, func(ctx context.Context) error {
+	cookie, now, done := random(), s.Now(), false
+	err := s.Store.InTx(ctx, func(ctx context.Context) (err error) {
+		// A form that is sent twice signs in once: the second sees what the first has left.
+		before := f
+		f = &flow{ID: before.ID, Cookie: before.Cookie}
+		if f.Browser, done, err = s.Store.LockFlow(ctx, f.ID, f); err != nil {
+			return err
+		}
+		if f.Username != "" {
+			cookie, err = f.SignedBy.cookieOf(f, u.Username)
+			f.Cookie = cookie
+			return err
+		}
+		if done {
+			return nil
+		}
+		login := storage.Login{ID: storage.Hash(cookie), Username: u.Username, Authenticated: now, Expires: now.Add(flowLifetime)}
 		if err := s.Store.PutLogin(ctx, login); err != nil {
 			return err
 		}
-		return s.Store.MoveFlows(ctx, f.Browser, login.ID)
+		if err := s.Store.MoveFlows(ctx, f.Browser, login.ID); err != nil {
+			return err
+		}
+		if f.SignedBy, err = newSignInForm(f, cookie); err != nil {
+			return err
+		}
+		f.Browser, f.Cookie, f.Username, f.AuthTime, f.CSRF = login.ID, cookie, u.Username, now, random()
+		if f.Provider = before.Provider; f.Provider != nil {
+			f.Provider.Used = true
+		}
+		return s.Store.PutFlow(ctx, f.ID, f.Browser, f, false, now.Add(flowLifetime))
 	})
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.flowGone(w, r, err)
 		return
 	}
-	f.Browser, f.Username, f.AuthTime, f.CSRF, f.Provider = login.ID, u.Username, now, random(), nil
 	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
 	s.audit(r, Event{Kind: EventLogin, User: u.Username, FHIRUser: u.FHIRUser, Client: c.ID})
+	if done {
+		s.ended(w, r, f, c)
+		return
+	}
 	s.advance(w, r, f, c)
 }

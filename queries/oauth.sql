@@ -206,13 +206,26 @@ VALUES (@id, @browser, @state, @expires);
 -- name: OAuthFlow :one
 SELECT f.id, f.browser, f.state, f.done, f.expires
 FROM oauth_flow f
-WHERE f.id = @id AND NOT f.done;
+WHERE f.id = @id;
+
+-- LockOAuthFlow lets one sign-in of a flow after the other.
+-- name: LockOAuthFlow :one
+SELECT f.id, f.browser, f.state, f.done, f.expires
+FROM oauth_flow f
+WHERE f.id = @id
+FOR UPDATE;
 
 -- UpdateOAuthFlow answers 0 where another request has ended the flow.
 -- name: UpdateOAuthFlow :execrows
 UPDATE oauth_flow f
 SET state = @state, browser = @browser, done = @done, expires = @expires
 WHERE f.id = @id AND NOT f.done;
+
+-- AnswerOAuthFlow changes what a flow that has ended has answered.
+-- name: AnswerOAuthFlow :execrows
+UPDATE oauth_flow f
+SET state = @state
+WHERE f.id = @id AND f.done;
 
 -- name: MoveOAuthFlows :exec
 UPDATE oauth_flow f

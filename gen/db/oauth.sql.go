@@ -10,6 +10,26 @@ import (
 	"time"
 )
 
+const AnswerOAuthFlow = `-- name: AnswerOAuthFlow :execrows
+UPDATE oauth_flow f
+SET state = $1
+WHERE f.id = $2 AND f.done
+`
+
+type AnswerOAuthFlowParams struct {
+	State []byte
+	ID    string
+}
+
+// AnswerOAuthFlow changes what a flow that has ended has answered.
+func (q *Queries) AnswerOAuthFlow(ctx context.Context, arg AnswerOAuthFlowParams) (int64, error) {
+	result, err := q.db.Exec(ctx, AnswerOAuthFlow, arg.State, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ClearAllOAuthFailures = `-- name: ClearAllOAuthFailures :exec
 DELETE FROM oauth_failure f
 WHERE f.subject = $1
@@ -460,6 +480,27 @@ func (q *Queries) InsertOAuthUser(ctx context.Context, arg InsertOAuthUserParams
 	return result.RowsAffected(), nil
 }
 
+const LockOAuthFlow = `-- name: LockOAuthFlow :one
+SELECT f.id, f.browser, f.state, f.done, f.expires
+FROM oauth_flow f
+WHERE f.id = $1
+FOR UPDATE
+`
+
+// LockOAuthFlow lets one sign-in of a flow after the other.
+func (q *Queries) LockOAuthFlow(ctx context.Context, id string) (OauthFlow, error) {
+	row := q.db.QueryRow(ctx, LockOAuthFlow, id)
+	var i OauthFlow
+	err := row.Scan(
+		&i.ID,
+		&i.Browser,
+		&i.State,
+		&i.Done,
+		&i.Expires,
+	)
+	return i, err
+}
+
 const LockOAuthKeys = `-- name: LockOAuthKeys :exec
 SELECT pg_advisory_xact_lock(7380938241)
 `
@@ -639,7 +680,7 @@ func (q *Queries) OAuthConsent(ctx context.Context, arg OAuthConsentParams) (Oau
 const OAuthFlow = `-- name: OAuthFlow :one
 SELECT f.id, f.browser, f.state, f.done, f.expires
 FROM oauth_flow f
-WHERE f.id = $1 AND NOT f.done
+WHERE f.id = $1
 `
 
 func (q *Queries) OAuthFlow(ctx context.Context, id string) (OauthFlow, error) {

@@ -48,19 +48,39 @@ func (s *Store) CreateFlow(ctx context.Context, id, browser string, state any, e
 	return s.q.InsertOAuthFlow(ctx, db.InsertOAuthFlowParams{ID: id, Browser: browser, State: b, Expires: expires})
 }
 
-// Flow reads the state of a flow that has not ended, and whose browser it is.
-func (s *Store) Flow(ctx context.Context, id string, state any) (browser string, err error) {
+// Flow reads the state of a flow, whose browser it is, and whether it has ended.
+func (s *Store) Flow(ctx context.Context, id string, state any) (browser string, done bool, err error) {
 	f, err := s.q.OAuthFlow(ctx, id)
+	return s.flow(f, err, state)
+}
+
+// LockFlow is Flow, and keeps others who lock it waiting until the transaction ends.
+func (s *Store) LockFlow(ctx context.Context, id string, state any) (browser string, done bool, err error) {
+	f, err := s.q.LockOAuthFlow(ctx, id)
+	return s.flow(f, err, state)
+}
+
+func (s *Store) flow(f db.OauthFlow, err error, state any) (string, bool, error) {
 	if err := found(err, "read flow"); err != nil {
-		return "", err
+		return "", false, err
 	}
 	if !f.Expires.After(s.Now()) {
-		return "", ErrNotFound
+		return "", false, ErrNotFound
 	}
 	if err := json.Unmarshal(f.State, state); err != nil {
-		return "", fmt.Errorf("read flow: %w", err)
+		return "", false, fmt.Errorf("read flow: %w", err)
 	}
-	return f.Browser, nil
+	return f.Browser, f.Done, nil
+}
+
+// AnswerFlow changes the state of a flow that has ended.
+func (s *Store) AnswerFlow(ctx context.Context, id string, state any) error {
+	b, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	n, err := s.q.AnswerOAuthFlow(ctx, db.AnswerOAuthFlowParams{ID: id, State: b})
+	return changed(n, err, "update flow")
 }
 
 // PutFlow changes a flow; done ends it, once: it fails with ErrNotFound where

@@ -110,6 +110,16 @@ func (s *Store) CreateAuthorizeCodeSession(ctx context.Context, signature string
 	})
 }
 
+// CodeUsed reports whether a code was used, or is no longer kept.
+func (s *Store) CodeUsed(ctx context.Context, signature string) (bool, error) {
+	row, err := s.q.OAuthCode(ctx, signature)
+	err = found(err, "read code")
+	if errors.Is(err, ErrNotFound) {
+		return true, nil
+	}
+	return !row.Active, err
+}
+
 // GetAuthorizeCodeSession returns the request that a code is of; for one that was
 // used with ErrInvalidatedAuthorizeCode, so that fosite revokes what it gave.
 func (s *Store) GetAuthorizeCodeSession(ctx context.Context, signature string, _ fosite.Session) (fosite.Requester, error) {
