@@ -508,8 +508,12 @@ func Run(ctx context.Context, c Config, o Options) error {
 	}
 	// The definitions are opened while nobody waits for them: the first write with a
 	// bound code, an extension or a profile would. An error is told to whom it
-	// concerns.
-	go func() { _, _ = definitions.Embedded() }()
+	// concerns. What a start leaves behind is given back then: a server that nobody uses
+	// takes a sixth less memory.
+	go func() {
+		_, _ = definitions.Embedded()
+		debug.FreeOSMemory()
+	}()
 
 	select {
 	case err := <-served:
