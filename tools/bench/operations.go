@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -12,7 +14,7 @@ import (
 func operationsCommand(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "operations",
-		Short: "Measure what rate limits and audit cost reads and writes",
+		Short: "Measure what rate limits and audit cost reads and writes, and a client at ten times its rate",
 		Long: `Measure what rate limits and audit cost: servers of --kiln on one database, one for each
 setting, beside one with nothing of it in the same run.`,
 		Args: cobra.NoArgs,
@@ -114,5 +116,85 @@ func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) 
 		results = append(results, f, r)
 		goals = append(goals, rate(row.name, 0, r.Rate.Median, f.Rate.Median, row.ratio, "/s"))
 	}
-	return results, goals, nil
+	limited, more, err := flooded(ctx, s, t, l, samples, runs)
+	return append(results, limited...), append(goals, more...), err
+}
+
+// The rates of flooded, in requests a second. What is allowed is small, so that it is the
+// limit that is measured, and not the machine.
+const (
+	allowedRate = 100              // of one address
+	othersRate  = 80               // of those who keep to it
+	floodRate   = 10 * allowedRate // of one who does not
+)
+
+// flooded measures those who keep to their rate, alone and beside an address that asks for
+// ten times its own, and how soon that is refused.
+func flooded(ctx context.Context, s *settings, t *target, l Load, samples *Samples, runs int) ([]Result, []Goal, error) {
+	server, err := startKiln(ctx, s.kiln, t.url, []string{fmt.Sprint("KILN_AUTH__RATE_LIMITING__REQUESTS_PER_MINUTE=", 60*allowedRate)})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer server.Stop()
+	others, err := NewClient(server.URL, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	flood, err := NewClient(server.URL, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	flood.host.Dial = func(address string) (net.Conn, error) { return dialer.Dial("tcp", address) }
+	// reading asks for patients at the rates of both, each request of one of them.
+	reading := func(floodRate int) Op {
+		return func(_ context.Context, w *Worker) error {
+			if w.State == nil {
+				w.State = [2]*Exchange{others.NewExchange(), flood.NewExchange()}
+			}
+			x, kind := w.State.([2]*Exchange)[0], "others"
+			if w.Rand.IntN(othersRate+floodRate) >= othersRate {
+				x, kind = w.State.([2]*Exchange)[1], "flood, served"
+			}
+			start := w.start()
+			err := x.Do(Request{Method: "GET", Path: "Patient/" + pick(w.Rand, samples.Patients)})
+			message := ""
+			switch {
+			case err != nil:
+				message = err.Error()
+			case x.Status == 429 && kind != "others":
+				kind = "flood, refused"
+			case x.Status != 200:
+				message = fmt.Sprintf("GET %s: %d %s", kind, x.Status, excerpt(x.Body))
+			}
+			w.record(kind, time.Since(start), message)
+			return nil
+		}
+	}
+	l.Clients = 32
+	var alone, beside []*Measured
+	for i := range runs {
+		l.Seed = s.seed + uint64(i)
+		for _, side := range []struct {
+			flood int
+			into  *[]*Measured
+		}{{0, &alone}, {floodRate, &beside}} {
+			l.Rate = float64(othersRate + side.flood)
+			m, err := drive(ctx, l, Watched{Server: server.PID, Postmaster: t.bench.Watched.Postmaster}, others.NewExchange, reading(side.flood))
+			if err != nil {
+				return nil, nil, fmt.Errorf("ten times the rate: %w", err)
+			}
+			*side.into = append(*side.into, m)
+		}
+	}
+	f, r := summarise("others, alone", l, alone), summarise("others, beside ten times the rate", l, beside)
+	p99 := f.All.Latency.P99.Median
+	kinds := make(map[string]Latency)
+	for _, c := range r.Categories {
+		kinds[c.Name] = c.Latency
+	}
+	return []Result{f, r}, []Goal{
+		atMost("refused at ten times the rate, p50", 1, kinds["flood, refused"].P50.Median, " ms"),
+		atMost("others beside ten times the rate, p99 above "+number(p99)+" ms", 1, kinds["others"].P99.Median-p99, " ms"),
+	}, nil
 }
