@@ -278,13 +278,7 @@ func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error)
 	}
 	defer func() { q.slots.give(free) }()
 	claimed := time.Now()
-	ids, err := q.s.db().ClaimSubscribers(ctx, db.ClaimSubscribersParams{
-		Count: int32(free), Holder: q.holder, LeaseMs: q.lease().Milliseconds(), Webhooks: q.s.Settings().Webhook.Enabled,
-	})
-	if err != nil || len(ids) == 0 {
-		return 0, err
-	}
-	lists, err := q.take(ctx, ids)
+	ids, lists, err := q.take(ctx, free)
 	if err != nil {
 		for _, id := range ids {
 			q.ended <- finished{subscriber: id}
@@ -303,12 +297,32 @@ func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error)
 	return len(ids), nil
 }
 
-// take reads what is due of subscribers that this server has, in order.
-func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery, error) {
-	rows, err := q.s.db().ClaimDeliveries(ctx, db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: q.holder})
-	if err != nil {
-		return nil, err
+// take leases at most so many subscribers that have something due, and reads what is due
+// of them, in order. With an error it may have leased them.
+func (q *queue) take(ctx context.Context, count int) (ids []string, lists map[string][]*Delivery, err error) {
+	var rows []db.ClaimDeliveriesRow
+	err = q.s.Store.InTx(ctx, func(t *store.Tx) (err error) {
+		// A lease that a crash undoes is taken again, and what was sent comes again under its id.
+		if err = t.CommitEarly(ctx); err != nil {
+			return err
+		}
+		d := db.New(t.Conn())
+		ids, err = d.ClaimSubscribers(ctx, db.ClaimSubscribersParams{
+			Count: int32(count), Holder: q.holder, LeaseMs: q.lease().Milliseconds(), Webhooks: q.s.Settings().Webhook.Enabled,
+		})
+		if err == nil && len(ids) > 0 {
+			rows, err = d.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: q.holder})
+		}
+		return err
+	})
+	if err == nil {
+		lists, err = q.read(ctx, rows)
 	}
+	return ids, lists, err
+}
+
+// read reads what claimed deliveries are about. It returns them by subscriber, in order.
+func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[string][]*Delivery, error) {
 	slices.SortFunc(rows, func(a, b db.ClaimDeliveriesRow) int {
 		if c := a.NextAttempt.Compare(b.NextAttempt); c != 0 {
 			return c
@@ -328,7 +342,7 @@ func (q *queue) take(ctx context.Context, ids []string) (map[string][]*Delivery,
 	if err != nil {
 		return nil, err
 	}
-	lists := make(map[string][]*Delivery, len(ids))
+	lists := make(map[string][]*Delivery)
 	for _, r := range rows {
 		v, ok := versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)}]
 		if !ok {

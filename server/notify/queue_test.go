@@ -272,11 +272,7 @@ func TestRetriesOfPausedSubscribers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var order []int64
-	rows, err := s.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 1, Holder: s.queue.holder, LeaseMs: 60000, Webhooks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists, err := s.queue.take(t.Context(), rows)
+	_, lists, err := s.queue.take(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
