@@ -30,6 +30,7 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/notify"
 	"kiln/server/operation"
+	"kiln/server/outbound"
 	"kiln/server/postgres"
 	"kiln/server/ratelimit"
 	"kiln/server/rest"
@@ -127,7 +128,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	c = s.Config
-	s.terminologyClient = &http.Client{Transport: telemetry.Transport{Base: http.DefaultTransport, Tracing: &s.tracing, Name: "terminology"}}
+	s.terminologyClient = &http.Client{Transport: telemetry.Transport{Base: outbound.WithoutUpgrade{Base: http.DefaultTransport}, Tracing: &s.tracing, Name: "terminology"}}
 	if s.Terminology, err = s.terminology(); err != nil { // what codes mean
 		return nil, err
 	}

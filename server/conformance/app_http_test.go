@@ -58,6 +58,14 @@ func TestAppHTTP(t *testing.T) {
 				io.WriteString(w, chunk)
 			}
 			io.WriteString(w, "1")
+		case "/switches":
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+			<-stop
 		case "/slow":
 			select {
 			case <-stop:
@@ -110,7 +118,7 @@ func TestAppHTTP(t *testing.T) {
 		code   string
 	}{
 		{"nofhir", 502, "exception"}, {"nonsense", 502, "exception"}, {"outcome", 409, "conflict"}, {"bad", 422, "invalid"}, {"fails", 502, "exception"},
-		{"redirects", 502, "exception"}, {"breaks", 502, "exception"}, {"huge", 502, "exception"}, {"slow", 504, "timeout"},
+		{"redirects", 502, "exception"}, {"switches", 502, "exception"}, {"breaks", 502, "exception"}, {"huge", 502, "exception"}, {"slow", 504, "timeout"},
 	} {
 		id := fmt.Sprintf("f%d", i)
 		s.put("/App/"+id, remoteApp(id, "execute", c.path, `{"type":"http","url":"`+handler.URL+"/"+c.path+`"}`)).want(201)

@@ -79,7 +79,24 @@ func TestAnswersOfEndpoints(t *testing.T) {
 			}
 		}
 	})
+	// A switch to another protocol, with a connection that stays open, is no answer that is waited for.
+	switches := newReceiver(t)
+	switchesID := s.subscribe(subscription("Patient?", switches.url))
+	switches.any()
+	switches.says(func(_ delivery, w http.ResponseWriter) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+		<-t.Context().Done()
+	})
 	s.do("POST", "/Patient", patient("x")).want(201)
+	soon(t, "101 is a failure", func() bool {
+		list := s.deliveries("?status=failed&subscription=" + switchesID)
+		return len(list) == 1 && strings.Contains(lastError(list[0]), "101")
+	})
 	soon(t, "the answer that never ends was one", func() bool {
 		list := s.deliveries("?status=delivered&subscription=" + endlessID)
 		return len(list) == 1 && len(list[0]["attempts"].([]any)) == 1

@@ -139,7 +139,7 @@ func Client(rules func() Rules) *http.Client {
 	}
 	at := rules()
 	return &http.Client{
-		Transport: telemetry.Transport{Tracing: at.Tracing, Name: at.Name, Base: &http.Transport{
+		Transport: telemetry.Transport{Tracing: at.Tracing, Name: at.Name, Base: WithoutUpgrade{&http.Transport{
 			DialContext:            dial,
 			ForceAttemptHTTP2:      true,
 			MaxIdleConns:           1000,
@@ -148,7 +148,23 @@ func Client(rules func() Rules) *http.Client {
 			TLSHandshakeTimeout:    10 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true,
-		}},
+		}}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// WithoutUpgrade is a RoundTripper that lets nobody switch protocols: of a 101, which no
+// request here asks for, the connection is closed and the body is empty. The body that
+// net/http gives it is the bare connection, and no deadline of the request ends its reading.
+// RFC 9110 §7.8 and §15.2.2.
+type WithoutUpgrade struct{ Base http.RoundTripper }
+
+// RoundTrip makes a call.
+func (t WithoutUpgrade) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.Base.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body.Close()
+		resp.Body = http.NoBody
+	}
+	return resp, err
 }
