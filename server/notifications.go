@@ -18,6 +18,7 @@ func (s *Server) notifications(handler *rest.Handler) *notify.Service {
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base, Format: rest.Format,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
 		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}, Audit: s.audit,
+		Refresh: s.Parameters.Refresh,
 	}
 }
 

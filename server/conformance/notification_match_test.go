@@ -1,7 +1,9 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -121,5 +123,91 @@ func TestCostlyCriteria(t *testing.T) {
 	s.awaitStatus(cheapID, "active")
 	if len(costly.got) > 0 {
 		t.Errorf("delivered: %s", (<-costly.got).body)
+	}
+}
+
+// Contract, Notifications 2 and 5: criteria mean what search means by them, also where a SearchParameter
+// is changed while somebody listens; those that cannot be carried out any more are told of at once.
+func TestCriteriaFollowSearchParameters(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick, func(c *server.Config) { c.Notifications.Webhook.HeartbeatIntervalSeconds = 0 })
+	parameter := func(url string) string {
+		return fmt.Sprintf(`{"resourceType":"SearchParameter","id":"nick","url":"http://example.org/SearchParameter/nick","name":"nick","status":"active","description":"x",
+			"code":"nick","base":["Basic"],"type":"string","expression":"Basic.extension.where(url='%s').value.ofType(string)"}`, url)
+	}
+	basic := func(url string) string {
+		return s.post("/Basic", fmt.Sprintf(`{"resourceType":"Basic","code":{"text":"x"},"extension":[{"url":%q,"valueString":"joe"}]}`, url)).want(201).str("id")
+	}
+	s.stores(parameter("http://example.org/one"))
+	r := newReceiver(t)
+	id := s.subscribe(subscription("Basic?nick=joe", r.url))
+	w := s.socket("")
+	w.send(`{"type":"subscribe","resourceType":"Basic","events":["create"],"criteria":"nick=joe","ref":"mine"}`)
+	if m := w.json(); m["type"] != "subscribed" {
+		t.Fatal(m)
+	}
+	e := s.stream("/Basic/$events?nick=joe")
+	told := func(what, id string) {
+		t.Helper()
+		if d := r.next(); d.json["resourceId"] != id {
+			t.Errorf("%s: the webhook is told of %v, want %s", what, d.json["resourceId"], id)
+		}
+		if m := w.json(); m["resourceId"] != id {
+			t.Errorf("%s: the WebSocket is told of %v, want %s", what, m, id)
+		}
+		if ev := e.next(); !strings.Contains(ev.data, id) {
+			t.Errorf("%s: the stream is told of %+v, want %s", what, ev, id)
+		}
+	}
+	one := basic("http://example.org/one")
+	told("as it was", one)
+	s.stores(parameter("http://example.org/two"))
+	basic("http://example.org/one")
+	told("with another expression", basic("http://example.org/two"))
+
+	s.do("DELETE", "/SearchParameter/nick", "").want(204)
+	if m := w.json(); m["type"] != "error" || m["ref"] != "mine" || !strings.Contains(fmt.Sprint(m["message"]), "nick") {
+		t.Errorf("without the parameter: %v, want an error", m)
+	}
+	select {
+	case ev, more := <-e.events:
+		if more {
+			t.Errorf("without the parameter the stream has %+v, want its end", ev)
+		}
+	case <-time.After(patience):
+		t.Error("without the parameter the stream goes on")
+	}
+	if text := fmt.Sprint(s.awaitStatus(id, "error")["error"]); !strings.Contains(text, "nick") {
+		t.Errorf("Subscription.error is %q", text)
+	}
+	s.stores(parameter("http://example.org/one"))
+	again := s.get("/Subscription/" + id).want(200).json.(map[string]any)
+	again["status"] = "requested"
+	body, err := json.Marshal(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do("PUT", "/Subscription/"+id, string(body)).want(200)
+	s.awaitStatus(id, "active")
+	last := basic("http://example.org/one")
+	if d := r.next(); d.json["resourceId"] != last {
+		t.Errorf("with the parameter again: %v, want %s", d.json["resourceId"], last)
+	}
+}
+
+// Contract, Notifications 3: a Subscription in error goes off at its end as an active one does.
+func TestErrorLastsUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick, func(c *server.Config) { c.Notifications.Webhook.MaxRetries = 1 })
+	r := newReceiver(t)
+	end := time.Now().Add(5 * time.Second).UTC().Truncate(time.Second)
+	id := s.subscribe(strings.Replace(subscription("Patient?", r.url), `"reason"`, `"end":"`+end.Format(time.RFC3339)+`","reason"`, 1))
+	r.says(func(_ delivery, w http.ResponseWriter) { w.WriteHeader(500) })
+	s.do("POST", "/Patient", patient("x")).want(201)
+	s.awaitStatus(id, "off")
+	// Without the end it would be looked at again a minute after it went into error.
+	at, err := time.Parse(time.RFC3339, s.get("/Subscription/"+id).want(200).str("meta.lastUpdated"))
+	if err != nil || at.Sub(end) > 40*time.Second {
+		t.Errorf("off at %v (%v), want soon after %v", at, err, end)
 	}
 }

@@ -18,6 +18,8 @@ type criteria struct {
 	typ   string
 	text  string // the query string
 	query *search.Query
+	// parameters is the version of the search parameters that the query was read with.
+	parameters int64
 	// anchors are sets of terms: a resource that matches has at least one of each.
 	anchors [][]int64
 }
@@ -46,8 +48,8 @@ func (s *Service) criteriaOf(ctx context.Context, typ string, values url.Values)
 			return nil, outcome.Invalid("criteria cannot have %s: they are about which resources match, not about a page of them", name)
 		}
 	}
-	c := &criteria{typ: typ, text: values.Encode()}
 	reg := s.Service.Parameters.Current()
+	c := &criteria{typ: typ, text: values.Encode(), parameters: reg.Version()}
 	if err := reg.Err(); err != nil {
 		return nil, err
 	}

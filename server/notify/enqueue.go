@@ -102,7 +102,7 @@ func (r *reader) load(ctx context.Context) error {
 			if err == nil {
 				c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
 			}
-			if err := r.place(m, row.ID, c, err); err != nil {
+			if err := r.place(ctx, m, row.ID, c, err); err != nil {
 				return err
 			}
 		}
@@ -135,23 +135,24 @@ func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) er
 		return err
 	}
 	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
-	return r.place(m, id, c, err)
+	return r.place(ctx, m, id, c, err)
 }
 
 // place puts a Subscription into the matcher, or takes out one that cannot be carried out,
-// which err says.
-func (r *reader) place(m *matcher, id string, c *subscription, err error) error {
+// which err says: that is told at once, for it gets nothing from then on.
+func (r *reader) place(ctx context.Context, m *matcher, id string, c *subscription, err error) error {
 	reference := "Subscription/" + id
 	if err != nil {
 		if outcome.Theirs(err) {
 			if !r.withoutRights[id] {
 				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
 			}
+			m.remove(reference)
 			if revoked(err) {
 				r.withoutRights[id] = true
+				return nil
 			}
-			m.remove(reference)
-			return nil
+			return r.s.transition(ctx, id, []string{"requested", "active"}, "error", err.Error())
 		}
 		return err
 	}
@@ -261,6 +262,9 @@ func (r *reader) changesSubscribers(c store.Change) bool {
 // applyChange follows a write that changes who matches.
 func (r *reader) applyChange(ctx context.Context, c store.Change) error {
 	if c.ResourceType == "SubscriptionTopic" || c.ResourceType == "SearchParameter" {
+		if err := r.s.refresh(ctx); err != nil {
+			return err
+		}
 		return r.load(ctx)
 	}
 	versions, err := r.s.Store.ChangedVersions(ctx, []store.VersionKey{c.Key()}, map[int64]string{c.Ref: c.ResourceType})

@@ -46,6 +46,9 @@ type lane struct {
 	// passed is position for those who do not wait for mu, which is held while the database is
 	// asked.
 	passed atomic.Pointer[store.ChangePosition]
+	// parameters is the least version of the search parameters that criteria may be read with:
+	// a change of them was passed on.
+	parameters int64
 }
 
 // passOn notes that all changes up to p were passed on; mu is held.
@@ -103,9 +106,11 @@ type listener struct {
 	bind       string // id of the Subscription of R4's websocket channel
 
 	from since // what it has not heard of yet
+	wish wish  // what it listens to, where that is not bind
 	lane *lane
 	progress
-	// refused is told when the criteria cost too much to go on; it does not wait.
+	// refused is told when the criteria cannot be carried out any more, or cost too much; it
+	// does not wait.
 	refused func(error)
 }
 
@@ -163,24 +168,111 @@ func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 	follower := l.h.s.feed.Follow(at)
 	defer follower.Close()
 	for ctx.Err() == nil {
-		from := follower.Position
 		changes, err := follower.Next(ctx, replayPage, 0)
 		if err == nil {
 			err = l.publish(ctx, changes)
 		}
 		if err != nil && ctx.Err() == nil {
 			l.h.s.Log.Warn("pass events on to connections", "error", err)
-			follower.Position = from
+			follower.Position = *l.passed.Load()
 			pause(ctx, 200*time.Millisecond)
 		}
 	}
 }
 
 // publish passes changes on. While it runs no connection begins to listen in this lane, so
-// each hears of an event by replay or live, and of none twice.
+// each hears of an event by replay or live, and of none twice. Criteria are read anew where
+// what they mean has changed.
 func (l *lane) publish(ctx context.Context, changes []store.Change) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for len(changes) > 0 {
+		if definesCriteria(changes[0]) {
+			if err := l.renew(ctx); err != nil {
+				return err
+			}
+		}
+		end := 1
+		for end < len(changes) && !definesCriteria(changes[end]) {
+			end++
+		}
+		if err := l.publishPart(ctx, changes[:end]); err != nil {
+			return err
+		}
+		changes = changes[end:]
+	}
+	return nil
+}
+
+// definesCriteria reports whether a change may change what criteria mean.
+func definesCriteria(c store.Change) bool {
+	return c.ResourceType == "SearchParameter" || c.ResourceType == "SubscriptionTopic"
+}
+
+// renew reads the criteria of the lane's listeners anew, and those of the Subscriptions that
+// they are bound to. A listener whose criteria cannot be carried out any more is refused.
+func (l *lane) renew(ctx context.Context) error {
+	h := l.h
+	if err := h.s.refresh(ctx); err != nil {
+		return err
+	}
+	reg := h.s.Service.Parameters.Current()
+	if err := reg.Err(); err != nil {
+		return err
+	}
+	l.parameters = reg.Version()
+	var stale []*listener
+	bound := make(map[string]bool)
+	h.mu.Lock()
+	for _, one := range h.listeners {
+		switch {
+		case one.lane != l:
+		case one.bind != "":
+			bound[one.bind] = true
+		case one.wish.criteria != nil && one.wish.criteria.parameters < l.parameters:
+			stale = append(stale, one)
+		}
+	}
+	h.mu.Unlock()
+	for id := range bound {
+		h.rebind(ctx, l, id)
+	}
+	for _, one := range stale {
+		wish, err := h.renewed(ctx, one)
+		if err != nil && !outcome.Theirs(err) {
+			return err
+		}
+		h.mu.Lock()
+		if h.listeners[one.subscriber] == one {
+			if err != nil {
+				h.drop(one)
+				one.refused(err)
+			} else {
+				// It stays in this lane, also where its criteria are now of the other kind: the lanes
+				// differ only in who waits for whom.
+				one.wish = wish
+				one.subscriber.Rules = wish.rules()
+				l.matcher.put(one.subscriber)
+			}
+		}
+		h.mu.Unlock()
+	}
+	return nil
+}
+
+// renewed is what a listener wishes, with the search parameters of now.
+func (h *hub) renewed(ctx context.Context, l *listener) (wish, error) {
+	w := l.wish
+	if p := l.client.principal; p != nil {
+		ctx = access.With(ctx, p)
+	}
+	var err error
+	w.criteria, err = h.s.parseCriteria(ctx, w.typ, w.criteria.text)
+	return w, err
+}
+
+// publishPart passes changes on by the criteria as they are; mu is held.
+func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
 	h := l.h
 	h.mu.Lock()
 	bound := len(h.bound) > 0
@@ -465,8 +557,12 @@ func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
 }
 
 // listen lets a connection hear of the events of l.from, in the order of the log, each
-// once. It returns when the connection listens live.
+// once: of those of rules, or of l.wish where there are none. It returns when the connection
+// listens live.
 func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
+	if rules == nil {
+		rules = l.wish.rules()
+	}
 	own := newMatcher()
 	sub := &Subscriber{ID: uuid.NewString(), Rules: rules}
 	l.lane, l.subscriber = h.lane(sub), sub
@@ -480,6 +576,20 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	for {
 		// 1. Is there anything between here and what has been passed on live?
 		l.lane.mu.Lock()
+		if c := l.wish.criteria; c != nil && c.parameters < max(l.lane.parameters, h.s.Service.Parameters.Current().Version()) {
+			l.lane.mu.Unlock()
+			if err := h.s.refresh(ctx); err != nil {
+				return err
+			}
+			w, err := h.renewed(ctx, l)
+			if err != nil {
+				return err
+			}
+			l.wish = w
+			l.subscriber.Rules = w.rules()
+			own.put(l.subscriber)
+			continue
+		}
 		end := l.lane.position
 		if at.Compare(end) >= 0 {
 			l.from.position = at

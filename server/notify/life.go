@@ -162,7 +162,7 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
 	}
 	if !s.Settings().Webhook.Enabled {
-		return l.postpone(ctx, row.ID, errorHeartbeat, 0) // Reconfigured makes it due when they are on
+		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0) // Reconfigured makes it due when they are on
 	}
 	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
 	id := uuid.NewSHA1(namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
@@ -189,7 +189,7 @@ func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription
 		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
 	}
 	if !s.Settings().Webhook.Enabled {
-		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
+		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0)
 	}
 	result := l.send(ctx, row, c, uuid.New(), "heartbeat", "error")
 	switch {
@@ -200,7 +200,7 @@ func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription
 	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Settings().Webhook.MaxError:
 		return s.transition(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
 	}
-	return l.postpone(ctx, row.ID, max(errorHeartbeat, result.RetryAfter), 0)
+	return l.postpone(ctx, row.ID, untilEnd(c, max(errorHeartbeat, result.RetryAfter)), 0)
 }
 
 // heartbeat tells an active subscription's endpoint that all is well, when nothing else

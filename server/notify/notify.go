@@ -41,6 +41,9 @@ type Service struct {
 	// nil is always application/fhir+json.
 	Format func(r *http.Request) (string, error)
 	Rights Rights // nil: everybody may read everything
+	// Refresh makes the search parameters in force as new as the database; nil where they
+	// never change.
+	Refresh func(ctx context.Context) error
 	// Audit keeps the AuditEvents of deliveries.
 	Audit Audit
 	Log   *slog.Logger
@@ -177,6 +180,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// refresh is Refresh.
+func (s *Service) refresh(ctx context.Context) error {
+	if s.Refresh == nil {
+		return nil
+	}
+	return s.Refresh(ctx)
 }
 
 func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }

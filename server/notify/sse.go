@@ -64,7 +64,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 		return nil
 	}
 	l := newListener(cl, from)
-	l.typ, l.kinds = wish.typ, wish.kinds
+	l.typ, l.kinds, l.wish = wish.typ, wish.kinds, wish
 	st.out.WriteString(reconnect)
 	if from.instant.IsZero() { // a client that loses the stream before the first event comes back to here
 		st.out.WriteString("id: " + Cursor(from.position) + "\n")
@@ -80,7 +80,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	l.refused = func(error) { cancel() } // it comes back with its cursor, and is refused by itself
 	working.Go(func() {
 		s.hub.waiting(ctx, cl)
-		if err := s.hub.listen(ctx, l, wish.rules()); err != nil && ctx.Err() == nil {
+		if err := s.hub.listen(ctx, l, nil); err != nil && ctx.Err() == nil {
 			s.Log.Warn("replay events", "error", err)
 			cancel() // the client comes back with its cursor
 		}

@@ -262,12 +262,12 @@ func (k *socket) subscribe(r request) {
 		return
 	}
 	l := newListener(k.client, from)
-	l.id, l.typ, l.kinds = w.id(), w.typ, w.kinds
+	l.id, l.typ, l.kinds, l.wish = w.id(), w.typ, w.kinds, w
 	if !k.claim(l.id, l, string(r.Ref)) {
 		return
 	}
 	k.answer(map[string]any{"type": "subscribed", "subscriptionId": l.id, "resourceType": r.ResourceType, "events": w.kinds.Names(), "ref": r.Ref})
-	k.start(l, []Rule{w.rule()})
+	k.start(l, nil, string(r.Ref))
 }
 
 // claim takes a place among the listeners of the connection. A listener of the same wish
@@ -291,30 +291,43 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 }
 
 // start listens; a replay runs beside the reading, so that the client can still be heard.
-func (k *socket) start(l *listener, rules []Rule) {
-	l.refused = func(err error) { go k.refuse("", err) }
+func (k *socket) start(l *listener, rules []Rule, ref string) {
+	l.refused = func(err error) {
+		go func() {
+			k.forget(l)
+			k.refuse(ref, err)
+		}()
+	}
 	k.working.Go(func() {
 		err := k.s.hub.listen(k.ctx, l, rules)
 		if err != nil && k.ctx.Err() == nil {
-			k.refuse("", err)
+			k.refuse(ref, err)
+		}
+		if err != nil {
+			k.forget(l)
 		}
 		k.mu.Lock()
 		gone := true
-		for key, other := range k.listeners {
-			if other != l {
-				continue
-			}
-			if err != nil { // it hears of nothing, and holds back no cursor
-				delete(k.listeners, key)
-			} else {
-				gone = false
-			}
+		for _, other := range k.listeners {
+			gone = gone && other != l
 		}
 		k.mu.Unlock()
 		if gone { // unsubscribed during the replay
 			k.s.hub.leave(l)
 		}
 	})
+}
+
+// forget takes a listener off the connection that hears of nothing any more: it holds back
+// no cursor.
+func (k *socket) forget(l *listener) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, other := range k.listeners {
+		if other == l {
+			delete(k.listeners, key)
+		}
+	}
 }
 
 // unsubscribe ends one subscription, or all on a type.
@@ -379,7 +392,7 @@ func (k *socket) bind(id string) {
 		return
 	}
 	k.send([]byte("bound " + id))
-	k.start(l, c.rules)
+	k.start(l, c.rules, "")
 }
 
 // write writes what there is until the connection ends, and says why it does.

@@ -221,6 +221,9 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		due = s.nextHeartbeat(now, end, r)
 	case "error":
 		p.Failing, due = stamp(now), now.Add(errorHeartbeat)
+		if !end.IsZero() && end.Before(due) {
+			due = end
+		}
 	}
 	p.Due = stamp(due)
 	if err := q.PutSubscription(ctx, p); err != nil {
