@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +20,9 @@ const nobody = 65534
 // confine gives up what a script might want: privileges, files, memory beyond the
 // process's present size and twice memory, in bytes.
 func confine(memory int64) error {
-	// Scripts come behind requests.
-	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 5)
+	if err := yield(); err != nil {
+		return err
+	}
 	if os.Getuid() == 0 {
 		if err := syscall.Setgroups(nil); err != nil {
 			return err
@@ -54,6 +57,36 @@ func confine(memory int64) error {
 	}{{unix.RLIMIT_AS, size}, {unix.RLIMIT_CORE, 0}, {unix.RLIMIT_FSIZE, 0}, {unix.RLIMIT_NOFILE, 16}} {
 		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.limit, Max: l.limit}); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// niceness is what threads of a worker leave to those of requests: about nine tenths of a
+// processor that both want.
+const niceness = 10
+
+// yield has scripts come behind requests. Linux knows a niceness of each thread, and a new
+// thread has that of the thread that starts it: the second round is for those which have
+// begun during the first. setpriority(2).
+func yield() error {
+	for range 2 {
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		for _, t := range threads {
+			id, err := strconv.Atoi(t.Name())
+			if err != nil {
+				return err
+			}
+			now, err := syscall.Getpriority(syscall.PRIO_PROCESS, id) // 20 less the niceness
+			if err == nil && 20-now < niceness {
+				err = syscall.Setpriority(syscall.PRIO_PROCESS, id, niceness)
+			}
+			if err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
+				return err
+			}
 		}
 	}
 	return nil

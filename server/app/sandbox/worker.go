@@ -50,7 +50,7 @@ type worker struct {
 // Work is the life of a worker process: it takes calls from in, one after the other,
 // and answers on out, until in ends.
 func Work(in io.Reader, out io.Writer, memory int64) error {
-	debug.SetGCPercent(200) // of a small heap; the limit bounds a large one
+	debug.SetGCPercent(400) // of a small heap; the limit bounds a large one
 	debug.SetMaxStack(64 << 20)
 	debug.SetMemoryLimit(memory + memory/4)
 	w := &worker{out: out, in: bufio.NewReader(in), programs: make(map[string]*goja.Program)}
