@@ -221,3 +221,19 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(o.HTTPStatus())
 	_, _ = w.Write(outcome.JSON(o.Issues))
 }
+
+// throttledPage tells a user that there were too many requests.
+func (s *Server) throttledPage(w http.ResponseWriter, r *http.Request, e *outcome.Error) {
+	s.errorPage(w, r, e.HTTPStatus(), "Too many requests came from here. Wait "+w.Header().Get("Retry-After")+" s, then load this page again.")
+}
+
+// throttled tells an OAuth client that there were too many requests, in the words of RFC
+// 6749 §5.2 and, beside them, of an OperationOutcome, as every limited answer has them.
+func (s *Server) throttled(w http.ResponseWriter, _ *http.Request, e *outcome.Error) {
+	var both map[string]any
+	if err := json.Unmarshal(outcome.JSON(e.Issues), &both); err != nil {
+		both = make(map[string]any)
+	}
+	both["error"], both["error_description"] = "temporarily_unavailable", describable(e.Error())
+	writeJSON(w, e.HTTPStatus(), both)
+}

@@ -31,8 +31,8 @@ func TestForms(t *testing.T) {
 	if strings.Contains(string(login.body), "<script") || strings.Contains(csp, "unsafe") || h.Get("Cache-Control") != "no-store" || h.Get("X-Frame-Options") != "DENY" {
 		t.Errorf("headers %v", h)
 	}
-	if !strings.Contains(string(login.body), "Growth &lt;Chart&gt;") {
-		t.Error("the client's name is not escaped")
+	if !strings.Contains(string(login.body), "<bdi>Growth &lt;Chart&gt;</bdi>") {
+		t.Error("the client's name is not escaped, or its direction changes the text beside it")
 	}
 	cookie := h.Get("Set-Cookie")
 	for _, want := range []string{"oauth_session=", "Path=/auth", "Max-Age=600", "HttpOnly", "SameSite=Lax"} {

@@ -252,22 +252,24 @@ func (s *Server) readRevocations(ctx context.Context) {
 
 // Mount adds the paths of the authorization server.
 func (s *Server) Mount(m *web.Mux) {
+	pages, endpoints := web.Public, web.Public
+	pages.Throttled, endpoints.Throttled = s.throttledPage, s.throttled
 	for _, path := range []string{"/.well-known/smart-configuration", "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
 		m.HandleFunc(web.Public, "GET "+path, s.discovery)
 	}
 	m.HandleFunc(web.Public, "GET /.well-known/jwks.json", s.publicKeys)
-	m.HandleFunc(web.Public, "GET /auth/authorize", s.authorize)
-	m.HandleFunc(web.Public, "POST /auth/authorize", s.authorizePost)
-	m.HandleFunc(web.Public, "GET /auth/callback", s.callback)
+	m.HandleFunc(pages, "GET /auth/authorize", s.authorize)
+	m.HandleFunc(pages, "POST /auth/authorize", s.authorizePost)
+	m.HandleFunc(pages, "GET /auth/callback", s.callback)
 	m.HandleFunc(web.Public, "GET /auth/style.css", s.style)
-	m.HandleFunc(web.Public, "POST /auth/token", s.token)
-	m.HandleFunc(web.Public, "POST /auth/revoke", s.revoke)
-	m.HandleFunc(web.Public, "POST /auth/introspect", s.introspect)
-	m.HandleFunc(web.Public, "GET /auth/logout", s.logoutPage)
+	m.HandleFunc(endpoints, "POST /auth/token", s.token)
+	m.HandleFunc(endpoints, "POST /auth/revoke", s.revoke)
+	m.HandleFunc(endpoints, "POST /auth/introspect", s.introspect)
+	m.HandleFunc(pages, "GET /auth/logout", s.logoutPage)
 	m.HandleFunc(web.Public, "POST /auth/logout", s.logout)
 	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)
 	m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
 	m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
-	m.HandleFunc(web.Public, "POST /auth/register", s.register)
+	m.HandleFunc(endpoints, "POST /auth/register", s.register)
 	s.mountAdmin(m)
 }

@@ -67,7 +67,7 @@ type SearchConfig struct {
 	MaxCount       int  `koanf:"max_count" doc:"largest page; a larger _count is clamped"`
 	TimeoutSeconds int  `koanf:"timeout_seconds" doc:"time after which a search is given up"`
 	Explain        bool `koanf:"explain" doc:"allow _explain=true"`
-	MemoryMB       int  `koanf:"memory_mb" restart:"" doc:"memory for what searches have found before; 0 remembers nothing"`
+	MemoryMB       int  `koanf:"memory_mb" doc:"memory for what searches have found before; 0 remembers nothing"`
 }
 
 // ValidationConfig is about what is checked before it is stored.

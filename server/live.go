@@ -87,6 +87,7 @@ func (s *Server) derive(c Config, o Options) {
 		limits:        limits(c.Auth.RateLimiting),
 		notifications: c.notifications(),
 	})
+	s.Store.SetSearchMemory(searchMemory(c.Search))
 	if err := s.tracing.Configure(context.Background(), c.Telemetry.tracing(o.Version)); err != nil {
 		s.Logger.Error("telemetry", slog.Any("error", err))
 	}

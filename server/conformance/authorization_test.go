@@ -610,9 +610,9 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 		m := e.(map[string]any)
 		key := m["key"].(string)
 		// Beside those of the page: server.base_url, by which what is stored is indexed and
-		// from which the issuer is made; sizes; the key that seals what the database holds.
+		// from which the issuer is made; a pool size; the key that seals what the database holds.
 		waits := strings.HasPrefix(key, "database.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
-			"server.base_url", "search.memory_mb", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
+			"server.base_url", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
 		if m["restart_required"] != waits {
 			t.Errorf("%s: restart_required is %v, want %v", key, m["restart_required"], waits)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kiln/server"
 	"kiln/server/store/storetest"
@@ -103,5 +104,45 @@ func TestAdministrationIsJSON(t *testing.T) {
 	near := s.get(s.root("/admin/features/search.explian")).want(404)
 	if !strings.Contains(string(near.body), "search.explain") {
 		t.Errorf("no near flag: %s", near.body)
+	}
+}
+
+// A limited answer is for who asks: a page for users, RFC 6749's words beside FHIR's for OAuth
+// clients, all with the headers.
+// Contract, Operations: rate limits: 429 of `/auth/*`.
+func TestLimitedAnswersOfAuthorization(t *testing.T) {
+	t.Parallel()
+	s := withAuthorizationOn(t, storetest.New(t), func(c *server.Config) {
+		c.Auth.Bootstrap.Users, c.Auth.RateLimiting.Auth, c.Auth.RateLimiting.Token = nil, 1, 1
+	})
+	for _, q := range []struct {
+		method, path string
+		page         bool
+	}{
+		{"GET", "/auth/authorize", true}, {"POST", "/auth/authorize", true}, {"GET", "/auth/callback", true}, {"GET", "/auth/logout", true},
+		{"POST", "/auth/token", false}, {"POST", "/auth/revoke", false}, {"POST", "/auth/introspect", false}, {"POST", "/auth/register", false},
+	} {
+		a := s.do(q.method, s.origin()+q.path, "")
+		for deadline := time.Now().Add(time.Minute); a.status != 429 && time.Now().Before(deadline); { // a window may just have begun
+			a = s.do(q.method, s.origin()+q.path, "")
+		}
+		if a.status != 429 {
+			t.Fatalf("%s %s: %d", q.method, q.path, a.status)
+		}
+		for _, h := range []string{"Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+			if a.header.Get(h) == "" {
+				t.Errorf("%s %s: no %s", q.method, q.path, h)
+			}
+		}
+		if q.page {
+			if typ := a.header.Get("Content-Type"); !strings.HasPrefix(typ, "text/html") || !strings.Contains(string(a.body), "Wait "+a.header.Get("Retry-After")+" s") {
+				t.Errorf("%s %s: %s %s", q.method, q.path, typ, a.body)
+			}
+			continue
+		}
+		a.equal("error", "temporarily_unavailable").equal("resourceType", "OperationOutcome").equal("issue.0.code", "throttled")
+		if a.str("error_description") == "" || a.header.Get("Cache-Control") != "no-store" || !strings.HasPrefix(a.header.Get("Content-Type"), "application/json") {
+			t.Errorf("%s %s: %v %s", q.method, q.path, a.header, a.body)
+		}
 	}
 }

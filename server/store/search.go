@@ -20,6 +20,9 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 	return r, translate(err)
 }
 
+// SetSearchMemory changes what Config.SearchMemory has said, at once.
+func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
+
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {

@@ -860,6 +860,11 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	check("after writes", 101, "code", "c3")
 	check("after writes", 2, "code", "c3", "status", "final")
 	check("after writes", 99, "code", "c0")
+
+	s.SetSearchMemory(-1)
+	if r := s.Remembered(); r.Bytes != 0 || r.Sets != 0 {
+		t.Errorf("without memory, %+v is remembered", r)
+	}
 }
 
 // TestTotalsFollowTheIndex changes what a resource is found by, as work on the index

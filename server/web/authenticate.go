@@ -20,7 +20,11 @@ func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 	x.guarded = g.Token != NoToken && m.Verifier != nil
 	if m.Limiter != nil && !g.Unlimited {
 		if refused := m.Limiter.Limit(x, r, g, p); refused != nil {
-			x.Fail(r, refused)
+			if e, ok := outcome.From(refused); ok && g.Throttled != nil {
+				g.Throttled(x, r, e)
+			} else {
+				x.Fail(r, refused)
+			}
 			return false
 		}
 	}

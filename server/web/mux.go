@@ -55,6 +55,9 @@ type Group struct {
 	// out of the URL before anyone sees it.
 	TokenInQuery bool
 	Unlimited    bool // never refused for its rate
+	// Throttled answers a request that the Limiter has refused, with 429; nil answers with
+	// the OperationOutcome alone.
+	Throttled func(w http.ResponseWriter, r *http.Request, e *outcome.Error)
 }
 
 // Token is what a caller must show when authorization is on.

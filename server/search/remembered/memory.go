@@ -3,6 +3,7 @@ package remembered
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -15,10 +16,10 @@ import (
 // Memory is sets and columns of one state of the database. It is safe for concurrent
 // use.
 type Memory struct {
-	limit int64
-	now   func() time.Time
+	now func() time.Time
 
 	mu         sync.Mutex
+	limit      int64
 	state      *state // that everything is of; nil while there is nothing
 	at         time.Time
 	asked      time.Time // when something was last asked for
@@ -485,7 +486,24 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 }
 
 // Limit is the number of bytes that the memory may take.
-func (m *Memory) Limit() int64 { return m.limit }
+func (m *Memory) Limit() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit
+}
+
+// SetLimit changes the number of bytes that the memory may take. What it holds beyond
+// that is forgotten, the least useful first.
+func (m *Memory) SetLimit(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limit = bytes
+	if bytes <= 0 {
+		m.forget()
+		return
+	}
+	m.makeRoom(0, math.Inf(1))
+}
 
 // makeRoom forgets what is least useful until so many bytes are free; false where what
 // would come is less useful itself.

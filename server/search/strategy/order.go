@@ -32,6 +32,22 @@ type orders struct {
 // sort it.
 const bytesOfOrdered = 24
 
+// most is the bytes that orders may take.
+func (m *orders) most() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit
+}
+
+// setLimit changes the bytes that orders may take, and forgets them where they take more.
+func (m *orders) setLimit(bytes int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.limit = bytes; m.bytes > bytes {
+		m.kept, m.bytes = nil, 0
+	}
+}
+
 func (m *orders) find(k totalKey, now time.Time) *keptOrder {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -137,12 +137,18 @@ func New(c Config) *Searcher {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	memory := max(0, cmp.Or(c.MemoryBytes, DefaultMemory))
-	s.memory.orders.limit = int(memory / ordersPart)
-	s.remembered = remembered.New(memory-memory/ordersPart, s.now)
+	s.remembered = remembered.New(0, s.now)
+	s.SetMemory(c.MemoryBytes)
 	s.finder.idle = sync.NewCond(&s.finder.mu)
 	s.remembers = c.Remembers
 	return s
+}
+
+// SetMemory changes what Config.MemoryBytes has said, at once.
+func (s *Searcher) SetMemory(bytes int64) {
+	bytes = max(0, cmp.Or(bytes, DefaultMemory))
+	s.memory.orders.setLimit(int(bytes / ordersPart))
+	s.remembered.SetLimit(bytes - bytes/ordersPart)
 }
 
 // Search runs a search on a connection of the pool. The statement is cancelled in
@@ -282,7 +288,7 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
-	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.limit / bytesOfOrdered, Type: func(typ string) (int16, bool) {
+	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.most() / bytesOfOrdered, Type: func(typ string) (int16, bool) {
 		if n, ok := x.s.store.KnownType(typ); ok || asked {
 			return n, ok
 		}
