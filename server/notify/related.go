@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"encoding/binary"
 	"slices"
 
 	"kiln/server/fhir"
@@ -22,7 +23,8 @@ type related struct {
 
 // sources are the resources of one type that refer under some keys to resources of events.
 type sources struct {
-	has    match.Has
+	typ    string
+	by     []fhir.Key                  // of the references
 	of     map[int64][]*match.Resource // by the ref that is referred to
 	many   map[int64]bool              // there are more than maxFound: the database is asked
 	wanted map[int64]struct{}
@@ -32,48 +34,87 @@ func (s *Service) newRelated() *related {
 	return &related{s: s, targets: make(map[int64]*match.Resource), sources: make(map[string]*sources), wanted: make(map[int64]struct{})}
 }
 
-// elsewhere is a match about other resources than the one that is judged: a chain, a _has.
-type elsewhere interface {
-	// want notes what has to be read to judge a resource.
-	want(x *related, ref int64, r *match.Resource)
-	// found are the resources that it is about, of those that were read; false where only
-	// the database can tell.
-	found(x *related, ref int64, r *match.Resource) (list []*match.Resource, ok bool)
-	// asked lets the database say whether it holds for a version that is not stored as the
-	// current one.
-	asked(ctx context.Context, s *Service, ref int64, r *match.Resource) (bool, error)
-	// clauses hold for one of the resources that it is about.
-	clauses() []match.Clause
+// wantFor notes what has to be read to judge a match of a resource.
+func (x *related) wantFor(m match.Related, ref int64) {
+	if m.By != nil {
+		src := x.sourcesOf(m)
+		if _, ok := src.of[ref]; !ok && !src.many[ref] {
+			src.wanted[ref] = struct{}{}
+		}
+		return
+	}
+	if m.Partly {
+		return
+	}
+	for _, target := range m.Targets {
+		if _, ok := x.targets[target]; !ok {
+			x.wanted[target] = struct{}{}
+		}
+	}
 }
 
-// elsewhereOf is nil for a match about the resource itself, and for one that the database
-// alone can judge.
-func elsewhereOf(m match.Match) elsewhere {
-	switch m := m.(type) {
-	case match.Chain:
-		return chain{m}
-	case match.Has:
-		return has{m}
+// found are the resources that a match of a resource is about, of those that were read;
+// false where only the database can tell.
+func (x *related) found(m match.Related, ref int64) (list []*match.Resource, ok bool) {
+	if m.By != nil {
+		src := x.sourcesOf(m)
+		return src.of[ref], !src.many[ref]
 	}
-	return nil
+	if m.Partly {
+		return nil, false
+	}
+	for _, target := range m.Targets {
+		if t := x.targets[target]; t != nil && slices.Contains(m.Types, t.Type) {
+			list = append(list, t)
+		}
+	}
+	return list, true
+}
+
+// ask lets the database say whether a match holds for a version that is not stored as the
+// current one.
+func (s *Service) ask(ctx context.Context, m match.Related, ref int64) (bool, error) {
+	about := match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: m.Targets}}}
+	switch {
+	case m.By != nil:
+		about = match.Clause{Name: "_has", Any: []match.Match{match.TermsOf(m.By, fhir.Value(ref))}}
+	case len(m.Targets) == 0:
+		return false, nil
+	}
+	q := &search.Query{Types: m.Types, Count: 1, Total: search.TotalNone, Clauses: append(slices.Clip(m.Clauses), about)}
+	if len(q.Types) == 1 {
+		q.Type = q.Types[0]
+	}
+	result, err := s.Store.Search(ctx, q)
+	return err == nil && len(result.Matches) > 0, err
+}
+
+// sourcesOf are the resources that refer to others as m says.
+func (x *related) sourcesOf(m match.Related) *sources {
+	name := []byte(m.Types[0])
+	for _, key := range m.By {
+		name = append(name, '\n')
+		name = binary.LittleEndian.AppendUint64(name, uint64(key))
+	}
+	src := x.sources[string(name)]
+	if src == nil {
+		src = &sources{typ: m.Types[0], by: m.By, of: make(map[int64][]*match.Resource), many: make(map[int64]bool), wanted: make(map[int64]struct{})}
+		x.sources[string(name)] = src
+	}
+	return src
 }
 
 // want notes what deciding clauses about a resource needs.
 func (x *related) want(clauses []match.Clause, ref int64, r *match.Resource) {
 	for i := range clauses {
 		for _, m := range clauses[i].Any {
-			if e := elsewhereOf(m); e != nil {
-				e.want(x, ref, r)
+			if other, ok := match.RelatedTo(m, r); ok {
+				x.wantFor(other, ref)
 			} else {
 				x.want(match.Inner(m), ref, r)
 			}
 		}
 	}
-}
-
-func hasTerm(r *match.Resource, term int64) bool {
-	_, ok := slices.BinarySearch(r.Index.Terms, term)
-	return ok
 }
 
 // load reads what is wanted: one search for all targets, and one for each type and search
@@ -109,12 +150,12 @@ func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) e
 	}
 	var terms []int64
 	for _, ref := range refs {
-		for _, key := range src.has.Keys {
+		for _, key := range src.by {
 			terms = append(terms, key.Term(fhir.Value(ref)))
 		}
 	}
 	list, err := x.search(ctx, &search.Query{
-		Type: src.has.Source, Types: []string{src.has.Source}, Count: maxFound + 1,
+		Type: src.typ, Types: []string{src.typ}, Count: maxFound + 1,
 		Clauses: []match.Clause{{Name: "_has", Any: []match.Match{match.Terms{Values: terms}}}},
 	})
 	if err != nil {
@@ -133,7 +174,7 @@ func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) e
 	for _, ref := range refs {
 		src.of[ref] = []*match.Resource{}
 		for _, r := range list {
-			if slices.ContainsFunc(src.has.Keys, func(k fhir.Key) bool { return hasTerm(r, k.Term(fhir.Value(ref))) }) {
+			if slices.ContainsFunc(src.by, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.Value(ref))) }) {
 				src.of[ref] = append(src.of[ref], r)
 			}
 		}
@@ -212,25 +253,25 @@ func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.
 	if inner := match.Inner(m); inner != nil {
 		return x.decide(ctx, inner, ref, r)
 	}
-	e := elsewhereOf(m)
+	other, ok := match.RelatedTo(m, r)
 	if x.before {
 		holds := false
-		if e != nil {
+		if ok {
 			var err error
-			if holds, err = e.asked(ctx, x.s, ref, r); err != nil {
+			if holds, err = x.s.ask(ctx, other, ref); err != nil {
 				x.s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
 			}
 		}
 		return is(holds), nil
 	}
-	if e == nil {
-		return unknown, nil
-	}
-	list, ok := e.found(x, ref, r)
 	if !ok {
 		return unknown, nil
 	}
-	return x.any(ctx, e.clauses(), list)
+	list, ok := x.found(other, ref)
+	if !ok {
+		return unknown, nil
+	}
+	return x.any(ctx, other.Clauses, list)
 }
 
 // any reports whether clauses hold for one of some resources.

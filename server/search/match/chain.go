@@ -122,6 +122,17 @@ func (m Chain) test(w *Writer, r string) {
 
 func (m Chain) nested() ([]Clause, bool) { return m.Clauses, true }
 
+// related leaves references by a canonical URL to the database.
+func (m Chain) related(r *Resource) Related {
+	out := Related{Types: strings.Split(m.Target, "|"), Clauses: m.Clauses, Partly: m.CanonicalKeys != nil}
+	for _, target := range r.Index.Targets {
+		if slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.Value(target))) }) {
+			out.Targets = append(out.Targets, target)
+		}
+	}
+	return out
+}
+
 func (m Chain) restrict(readable func(types []string) []Clause) Match {
 	m.Clauses = append(Restrict(m.Clauses, readable), readable(strings.Split(m.Target, "|"))...)
 	return m

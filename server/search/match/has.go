@@ -72,6 +72,10 @@ func (m Has) test(w *Writer, r string) {
 
 func (m Has) nested() ([]Clause, bool) { return m.Clauses, true }
 
+func (m Has) related(*Resource) Related {
+	return Related{Types: []string{m.Source}, Clauses: m.Clauses, By: m.Keys}
+}
+
 func (m Has) restrict(readable func(types []string) []Clause) Match {
 	m.Clauses = append(Restrict(m.Clauses, readable), readable([]string{m.Source})...)
 	return m

@@ -48,6 +48,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"kiln/server/fhir"
 )
 
 // Clause is one parameter of a query: the resource must have one of Any, or, when
@@ -120,6 +122,8 @@ type (
 	termTested interface {
 		termTest(ref int64) (terms []int64, holds, ok bool)
 	}
+	// relating asks about other resources that references lead to (RelatedTo).
+	relating interface{ related(r *Resource) Related }
 	// merging belongs to one resource type, as the keys of its values do, so that it may
 	// stand beside those of other types, and one stands for several of a kind.
 	merging interface {
@@ -234,6 +238,27 @@ func Inner(m Match) []Clause {
 		return nil
 	}
 	return inner
+}
+
+// Related are the other resources that a match asks about: those of Targets, or, where By is
+// set, those that refer to the resource.
+type Related struct {
+	Types   []string   // what they are
+	Clauses []Clause   // hold for one of them
+	Targets []int64    // refs that the resource has
+	By      []fhir.Key // of the references to the resource
+	// Partly says that there may be others, which only the database finds.
+	Partly bool
+}
+
+// RelatedTo are the other resources that m asks about, for r; false where m is about r itself,
+// or about what no reference leads to.
+func RelatedTo(m Match, r *Resource) (Related, bool) {
+	k, ok := m.(relating)
+	if !ok {
+		return Related{}, false
+	}
+	return k.related(r), true
 }
 
 // Open reports whether Holds may say Unknown of clauses.
