@@ -50,12 +50,9 @@ func (s *Server) definition(typ, id string) (interaction.Definition, bool, error
 	return interaction.Definition{ID: id, Body: body, Condensed: true}, ok, err
 }
 
-// resolve is definition by the canonical URL, of the types that the capability statement
-// names by it.
+// resolve is definition by the canonical URL.
 func (s *Server) resolve(typ, url string) (interaction.Definition, bool, error) {
-	switch typ {
-	case "OperationDefinition", "SearchParameter", "StructureDefinition":
-	default:
+	if !defines(typ) {
 		return interaction.Definition{}, false, nil
 	}
 	if id, ok := app.DefinitionID(url); ok && typ == "OperationDefinition" {

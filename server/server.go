@@ -276,6 +276,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Terminology:    s.Terminology,
 		Definition:     s.definition,
 		Resolve:        s.resolve,
+		BuiltIn:        builtIn,
 		Operations:     func() interaction.Operations { return s.Apps },
 		StoredProfiles: s.profiles.of,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,

@@ -52,10 +52,7 @@ func (w writesValidator) Validate(ctx context.Context, in fhir.Reading) []outcom
 
 // definition returns one of the definitions that the server is built with.
 func definition(typ, id string) ([]byte, bool, error) {
-	switch typ { // what packages bring; nothing else makes a server open them
-	case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
-		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
-	default:
+	if !defines(typ) {
 		return nil, false, nil
 	}
 	all, err := definitions.Embedded()
@@ -64,6 +61,34 @@ func definition(typ, id string) ([]byte, bool, error) {
 	}
 	body, ok := all.Read(typ, id)
 	return body, ok, nil
+}
+
+// defines reports whether packages bring resources of a type; nothing else makes a server
+// open them.
+func defines(typ string) bool {
+	switch typ {
+	case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
+		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
+		return true
+	}
+	return false
+}
+
+// builtIn calls each with every definition of a type that the server is built with.
+func builtIn(typ string, each func(id string, body []byte) error) error {
+	if !defines(typ) {
+		return nil
+	}
+	all, err := definitions.Embedded()
+	if err != nil {
+		return err
+	}
+	for e, body := range all.All(typ) {
+		if err := each(e.ID, body); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // exists reports whether a reference has a target on this server that the request can

@@ -2,9 +2,11 @@ package interaction
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"kiln/oauth/smart"
 	"kiln/server/fhir"
@@ -19,6 +21,100 @@ type Definition struct {
 	ID        string
 	Body      []byte // JSON
 	Condensed bool   // something is left out of it: it is marked so
+}
+
+// builtInIndexes are what the definitions that the server is built with leave in the index,
+// kept for the next search of their type. Safe for concurrent use; the zero value is empty.
+type builtInIndexes struct {
+	mu     sync.Mutex
+	byType map[string]builtInIndex
+}
+
+type builtInIndex struct {
+	params    []*fhir.Parameter // that it was made with
+	resources []*match.Resource
+}
+
+// builtIns are the definitions of a type that the server is built with, as they are judged.
+func (s *Service) builtIns(reg *search.Registry, typ string) ([]*match.Resource, error) {
+	x := &s.builtInIndexes
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	params := reg.Parameters(typ)
+	if known, ok := x.byType[typ]; ok && slices.Equal(known.params, params) {
+		return known.resources, nil
+	}
+	var list []*match.Resource
+	if err := s.BuiltIn(typ, func(id string, body []byte) error {
+		resource, err := fhir.Decode(s.Model, body)
+		if err != nil {
+			return fmt.Errorf("definition %s/%s: %w", typ, id, err)
+		}
+		index, err := s.Parameters.Index(id, resource)
+		if index == nil {
+			return err
+		}
+		list = append(list, &match.Resource{Type: typ, ID: id, Index: index})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if x.byType == nil {
+		x.byType = make(map[string]builtInIndex)
+	}
+	x.byType[typ] = builtInIndex{params: params, resources: list}
+	return list, nil
+}
+
+// unlisted says how many definitions match q that the server is built with: a search lists
+// what is stored, and that one by whose canonical URL is asked (addDefinition).
+func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Registry, q *search.Query) ([]outcome.Issue, error) {
+	if s.BuiltIn == nil || q.Type == "" || q.Cursor != nil || q.Offset > 0 {
+		return nil, nil
+	}
+	list, err := s.builtIns(reg, q.Type)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	clauses := q.Clauses
+	rights, err := s.Access.Rights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if rights != nil {
+		c, err := rights.Condition(smart.Search, q.Type)
+		if err != nil || c.None() {
+			return nil, err
+		}
+		clauses = slices.Concat(clauses, c.Clauses())
+	}
+	var refs []int64
+	example := ""
+	for _, r := range list {
+		if yes, ask := match.Hold(clauses, r); yes && len(ask) == 0 {
+			refs = append(refs, int64(fhir.ValueReference(r.Type, r.ID)))
+			if example == "" {
+				example = r.Type + "/" + r.ID
+			}
+		}
+	}
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	slices.Sort(refs)
+	refs = slices.Compact(refs) // packages may have one definition twice
+	// What is stored under the id of one stands in its place.
+	stored, err := from.Search(ctx, &search.Query{Type: q.Type, Types: []string{q.Type}, Total: search.TotalAccurate,
+		Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}}})
+	if err != nil {
+		return nil, err
+	}
+	n := len(refs) - *stored.Total
+	if n <= 0 {
+		return nil, nil
+	}
+	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational,
+		Diagnostics: fmt.Sprintf("a search lists what is stored; of the definitions that the server is built with %d more match, such as %s: read them by id, or search by url", n, example)}}, nil
 }
 
 // version is a definition as a resource without versions.
@@ -66,12 +162,15 @@ func (s *Service) seesDefinition(ctx context.Context, permission smart.Permissio
 	return s.holds(c, fhir.Version{ResourceType: typ, ID: d.ID, Body: d.Body})
 }
 
+// oneURL reports whether the values of the parameter url name one definition.
+func oneURL(urls []string) bool { return len(urls) == 1 && !strings.ContainsAny(urls[0], `,\`) }
+
 // addDefinition adds the Definition of a canonical URL to the answer of a search by that
 // URL which nothing stored matches: so a client finds what the links of the capability
 // statement name. urls are the values of the parameter url.
 func (s *Service) addDefinition(ctx context.Context, from Reader, q *search.Query, urls []string, r *Response) error {
 	switch {
-	case s.Resolve == nil || q.Type == "" || len(urls) != 1 || strings.ContainsAny(urls[0], `,\`):
+	case s.Resolve == nil || q.Type == "" || !oneURL(urls):
 		return nil
 	case q.Cursor != nil || q.Offset > 0 || len(r.found.Matches) > 0 || q.Count == 0 && r.Bundle.Total != 0:
 		return nil

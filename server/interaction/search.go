@@ -120,6 +120,13 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 		}
 		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
+	if p.Compartment == "" && !oneURL(p.Values["url"]) {
+		notices, err := s.unlisted(ctx, from, reg, q)
+		if err != nil {
+			return Response{}, err
+		}
+		q.Notices = append(q.Notices, notices...)
+	}
 	answer, err := s.page(ctx, from, q, WithQuery(path, q.Applied()))
 	if err == nil && p.Compartment == "" {
 		err = s.addDefinition(ctx, from, q, p.Values["url"], &answer)

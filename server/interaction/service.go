@@ -39,6 +39,9 @@ type Service struct {
 	// Definition returns a Definition by its id, Resolve by its canonical URL; nil has
 	// none.
 	Definition, Resolve func(typ, idOrURL string) (d Definition, ok bool, err error)
+	// BuiltIn calls each with every definition of a type that the server is built with,
+	// until each fails; nil has none. The bytes are valid until each returns.
+	BuiltIn func(typ string, each func(id string, body []byte) error) error
 	// Operations returns the $operations that are served; nil serves none.
 	Operations func() Operations
 	// StoredProfiles are the canonicals of the profiles that are stored, by resource
@@ -60,7 +63,8 @@ type Service struct {
 	Settle func(ctx context.Context) error
 	Logger *slog.Logger // nil discards
 
-	metadata metadata
+	metadata       metadata
+	builtInIndexes builtInIndexes
 }
 
 // Parameters are the search parameters in force, and the index that follows them.

@@ -1,0 +1,57 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+)
+
+// A search lists what is stored, and says so where definitions match that the server is built
+// with: they are read by their id and found by their canonical URL
+// (docs/contract.md, "Where the specification is silent").
+func TestSearchOfBuiltInDefinitions(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	t.Run("a search that they match tells of them", func(t *testing.T) {
+		s := s.in(t)
+		for query, example := range map[string]string{
+			"StructureDefinition?type=Patient":                        "StructureDefinition/Patient",
+			"SearchParameter?base=Patient&code=general-practitioner":  "SearchParameter/Patient-general-practitioner",
+			"ValueSet?_id=administrative-gender":                      "ValueSet/administrative-gender",
+			"OperationDefinition?code=expand":                         "OperationDefinition/ValueSet-expand",
+			"CompartmentDefinition?code=Encounter&_summary=count":     "CompartmentDefinition/encounter",
+			"CodeSystem?url:below=http://hl7.org/fhir/request-intent": "CodeSystem/request-intent",
+		} {
+			a := s.get("/"+query).want(200).equal("total", "0").equal("entry.0.search.mode", "outcome").equal("entry.0.resource.issue.0.severity", "information")
+			if said := a.str("entry.0.resource.issue.0.diagnostics"); !strings.Contains(said, " 1 more match, such as "+example+":") {
+				t.Errorf("%s: %s", query, said)
+			}
+			s.get("/" + example).want(200)
+		}
+		for _, query := range []string{"SearchParameter?code=nobody", "ValueSet?_id=nobody", "StructureDefinition?type=Patient&_offset=20", "StructureDefinition?type=Patient&status=retired"} {
+			if a := s.get("/"+query).want(200).equal("total", "0"); a.at("entry") != nil {
+				t.Errorf("%s: %s", query, a.body)
+			}
+		}
+	})
+	t.Run("all of them are resources", func(t *testing.T) {
+		s := s.in(t)
+		for _, typ := range []string{"StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition", "CodeSystem", "ValueSet", "ConceptMap", "NamingSystem"} {
+			s.get("/"+typ).want(200).equal("total", "0").equal("entry.0.search.mode", "outcome")
+		}
+		s.get("/OperationDefinition/notify").want(200)
+	})
+	t.Run("one is found by its canonical URL", func(t *testing.T) {
+		s := s.in(t)
+		for typ, url := range map[string]string{"ValueSet": "http://hl7.org/fhir/ValueSet/administrative-gender", "CodeSystem": "http://hl7.org/fhir/administrative-gender"} {
+			s.get("/"+typ+"?url="+url).want(200).equal("total", "1").equal("entry.0.resource.url", url).equal("entry.0.search.mode", "match")
+		}
+	})
+	t.Run("what is stored stands in its place", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/ValueSet/note-type", `{"resourceType":"ValueSet","id":"note-type","status":"draft","url":"http://example.org/note-type"}`).want(201)
+		a := s.get("/ValueSet?_id=note-type").want(200).equal("total", "1").equal("entry.0.resource.url", "http://example.org/note-type")
+		if a.at("entry.1") != nil {
+			t.Errorf("%s", a.body)
+		}
+	})
+}
