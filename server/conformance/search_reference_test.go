@@ -13,6 +13,7 @@ func TestSearchReference(t *testing.T) {
 	observation := func(id, subject string) string {
 		return `{"resourceType":"Observation","id":"` + id + `","status":"final","code":{"text":"x"},"subject":{` + subject + `}}`
 	}
+	s.put("/Observation/urn", observation("urn", `"reference":"urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a"`)).want(201)
 	s.load(
 		`{"resourceType":"Patient","id":"a"}`,
 		`{"resourceType":"Group","id":"a","type":"person","actual":true}`,
@@ -20,7 +21,6 @@ func TestSearchReference(t *testing.T) {
 		observation("group", `"reference":"Group/a"`),
 		observation("versioned", `"reference":"Patient/a/_history/1"`),
 		observation("elsewhere", `"reference":"http://other.example/fhir/Patient/a"`),
-		observation("urn", `"reference":"urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a"`),
 		observation("logical", `"type":"Patient","identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
 		observation("display", `"display":"somebody"`),
 		strings.Replace(observation("contained", `"reference":"#p"`), `"status"`, `"contained":[{"resourceType":"Patient","id":"p"}],"status"`, 1),

@@ -368,3 +368,37 @@ func TestTerminologyServer(t *testing.T) {
 	}
 	s.get("/Observation?code:in=http://far/other").fails(503, "exception", "terminology server unavailable")
 }
+
+// A Kiln is the terminology server of another one: it is asked by the parameters that the
+// OperationDefinitions of R4 name, of which it refuses any other.
+func TestTerminologyServerIsStrict(t *testing.T) {
+	t.Parallel()
+	far := start(t)
+	far.post("/CodeSystem", `{"resourceType":"CodeSystem","url":"http://far/cs","version":"1","status":"active","content":"complete","hierarchyMeaning":"is-a",
+		"concept":[{"code":"a","display":"Alpha","concept":[{"code":"a1","display":"Alpha one"}]},{"code":"b","display":"Beta"}]}`).want(201)
+	far.post("/ValueSet", `{"resourceType":"ValueSet","url":"http://far/vs","status":"active","compose":{"include":[{"system":"http://far/cs","filter":[{"property":"concept","op":"is-a","value":"a"}]}]}}`).want(201)
+	s := start(t, func(c *server.Config) { c.Terminology.ServerURL = far.base })
+	for query, want := range map[string]string{
+		"/CodeSystem/$validate-code?url=http://far/cs&code=a1":                                     "true",
+		"/CodeSystem/$validate-code?url=http://far/cs&code=a1&version=1":                           "true",
+		"/CodeSystem/$validate-code?url=http://far/cs&code=c":                                      "false",
+		"/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1":                  "true",
+		"/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&systemVersion=1":  "true",
+		"/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=b":                   "false",
+		"/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&display=Beta":     "false",
+		"/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&valueSetVersion=": "true",
+	} {
+		if got := s.get(query).want(200).str("parameter.0.valueBoolean"); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	s.get("/ValueSet/$expand?url=http://far/vs").want(200).equal("expansion.total", "2")
+	s.get("/CodeSystem/$lookup?system=http://far/cs&code=a").want(200)
+	s.get("/CodeSystem/$subsumes?system=http://far/cs&codeA=a&codeB=a1").want(200).equal("parameter.0.valueCode", "subsumes")
+
+	// A code that is known in another version than the one named is a hint.
+	a := far.get("/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&systemVersion=9").want(200).equal("parameter.0.valueBoolean", "true")
+	if said := a.str("parameter.1.valueString"); !strings.Contains(said, "version 9 is not known here") {
+		t.Errorf("another version: %s", a.body)
+	}
+}

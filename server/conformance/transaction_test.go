@@ -105,6 +105,9 @@ func TestTransaction(t *testing.T) {
 			}
 		}
 		s.get("/Patient?identifier=urn:s|beside").want(200).equal("total", "0")
+		// A Bundle that is stored has references of its own.
+		s.post("/", bundle("transaction", patient, entry("POST", "Bundle", "", `{"resourceType":"Bundle","type":"collection","entry":[
+			{"fullUrl":"`+nobody+`","resource":{"resourceType":"Patient"}},{"fullUrl":"urn:uuid:99999999-9999-4999-8999-999999999998","resource":`+observation(nobody)+`}]}`))).want(200)
 		// Alone it may be known to somebody else.
 		s.post("/Observation", observation(nobody)).want(201)
 		// Entries of a batch do not depend on each other (http.html#brules).

@@ -90,7 +90,7 @@ func urns(parts []part) map[string]int {
 // becomes is not known to the others, and the reference would lead nowhere.
 // Spec: https://hl7.org/fhir/R4/http.html#brules (no interdependencies).
 func independent(j *job, names map[string]int) error {
-	if len(names) == 0 || j.entry.Resource == nil || j.to.operation != "" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
+	if len(names) == 0 || j.entry.Resource == nil || j.to.operation != "" || j.to.typ == "Bundle" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
 		return nil
 	}
 	var l linker

@@ -44,6 +44,9 @@ func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhi
 	l.base = baseOf(fullURL)
 	l.found, l.unresolved = l.found[:0], ""
 	l.walk(fhir.NodeOf(r), l.collect)
+	if r.Type().Name == "Bundle" {
+		l.unresolved = "" // its references are about its own entries
+	}
 	if len(l.found) == 0 {
 		return raw, nil
 	}

@@ -106,7 +106,10 @@ func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c C
 		return ValidateCodeResult{Result: true, Coding: Coding{System: c.System, Code: c.Code}}, nil
 	case check == nil && (cs == nil || !cs.complete):
 		if sn.server() != nil {
-			return sn.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) { in.add(parameters.URI("url", c.System)) })
+			return sn.askValidate(ctx, p, c, "CodeSystem/$validate-code", func(in *askedParameters) {
+				in.add(parameters.URI("url", c.System))
+				in.add(parameters.String("version", c.Version))
+			})
 		}
 		return ValidateCodeResult{}, notFound(typeCodeSystem, at)
 	}
@@ -177,6 +180,8 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 		}
 		if open && sn.server() != nil {
 			r, err := sn.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
+				in.add(parameters.URI("system", c.System))
+				in.add(parameters.String("systemVersion", c.Version))
 				if vs == nil {
 					in.add(parameters.URI("url", at.url))
 					in.add(parameters.String("valueSetVersion", at.version))
@@ -271,6 +276,9 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 		r.Message = fmt.Sprintf("code %q is abstract in %s: it cannot be used", outcome.Clip(c.Code), where)
 		return r
 	}
+	if c.Version != "" && known.Version != "" && c.Version != known.Version {
+		r.Message = fmt.Sprintf("the code was looked for in version %s of %s; version %s is not known here", known.Version, outcome.Clip(known.System), outcome.Clip(c.Version))
+	}
 	if c.Display == "" || known.Display == "" && len(designation) == 0 {
 		return r
 	}
@@ -283,12 +291,11 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 	return r
 }
 
-// askValidate asks the server.
+// askValidate asks the server. where adds what the operation at path calls the value set or
+// code system, and the system of the code.
 func (sn *snapshot) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*askedParameters)) (ValidateCodeResult, error) {
 	var in askedParameters
 	where(&in)
-	in.add(parameters.URI("system", c.System))
-	in.add(parameters.String("version", c.Version))
 	in.add(parameters.Code("code", c.Code))
 	in.add(parameters.String("display", c.Display))
 	in.add(parameters.Code("displayLanguage", p.DisplayLanguage))
