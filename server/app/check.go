@@ -306,6 +306,9 @@ func (p *Platform) checkHandler(ctx context.Context, at string, active bool, typ
 		if errors.As(err, &f) && f.Kind != sandbox.KindWorker {
 			return unprocessable(at+".code", "line %d, column %d: %s", f.Line, f.Column, f.Message)
 		}
+		if errors.Is(err, sandbox.ErrNoWorker) {
+			return outcome.Unavailable("the script of %s cannot be checked now: no sandbox runs", at).Because(err)
+		}
 		return err
 	case kind == "http", kind == "webhook" && subscription:
 		_, err := p.remoteOf(at, h)

@@ -299,6 +299,9 @@ func timeoutKey(e *entry) string {
 // failed is the answer to a script that did not come to its end.
 func (p *Platform) failed(e *entry, err error) error {
 	var f *sandbox.Failure
+	if errors.Is(err, sandbox.ErrNoWorker) {
+		return outcome.Unavailable("%s: no sandbox runs now that the script could run in", e.label()).Because(err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &f) {
 		return p.timely(e, err)
 	}

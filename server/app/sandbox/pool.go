@@ -161,6 +161,10 @@ func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
 	return p.use(ctx, &frame{Kind: frameCall, Fetch: c.Fetch, texts: texts{Code: []byte(c.Code), Context: c.Context, Resource: c.Resource, Parameters: c.Parameters}}, c)
 }
 
+// ErrNoWorker is of a request that no worker began to carry out: they could not be started, or
+// were killed. The script has done nothing.
+var ErrNoWorker = errors.New("sandbox: there is no worker")
+
 // use has a worker carry out one request.
 func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, error) {
 	if !p.Supported() {
@@ -178,6 +182,9 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 	for attempt := 1; ; attempt++ {
 		w, err := p.take(ctx)
 		if err != nil {
+			if errors.Is(err, ErrNoWorker) && attempt < 3 && ctx.Err() == nil {
+				continue // it was killed, or could not be, while it started
+			}
 			return nil, err
 		}
 		if f.Kind == frameCall {
@@ -261,7 +268,7 @@ func (p *Pool) launch(ctx context.Context) (*process, error) {
 	w, err := p.exec(true)
 	if err != nil {
 		if w, err = p.exec(false); err != nil {
-			return nil, fmt.Errorf("sandbox: start a worker: %w", err)
+			return nil, fmt.Errorf("%w: start one: %w", ErrNoWorker, err)
 		}
 	}
 	select {
@@ -271,7 +278,7 @@ func (p *Pool) launch(ctx context.Context) (*process, error) {
 		}
 		w.end()
 		<-w.dead
-		return nil, fmt.Errorf("sandbox: the worker does not start: %s", w.stderr)
+		return nil, fmt.Errorf("%w: it does not start: %s", ErrNoWorker, w.stderr)
 	case <-ctx.Done():
 		w.end()
 		return nil, ctx.Err()
@@ -342,7 +349,7 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 	w.calls++
 	if err := w.send(f); err != nil {
 		w.broken = true
-		return nil, false, err
+		return nil, false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var hosts sync.WaitGroup
@@ -373,8 +380,8 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 			if !ok {
 				w.broken = true
 				<-w.dead
-				if !got && w.stderr.String() == "" && w.calls > 1 && w.command.ProcessState != nil && f.Kind == frameCheck {
-					return nil, false, errors.New("sandbox: the worker had ended")
+				if !got && w.stderr.String() == "" && f.Kind == frameCheck { // a check does nothing that may not be done again
+					return nil, false, fmt.Errorf("%w: it has ended", ErrNoWorker)
 				}
 				return nil, true, w.death(limits)
 			}

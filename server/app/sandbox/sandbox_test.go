@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,9 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct{ name, code, want string }{
 		{"an arrow function", `(context) => ({sum: context.a + 1})`, `{"sum":2}`},
 		{"a function without a name", "function (c) { return c.a }", `1`},
+		{"a function with a name", "function double(c) { return c.a * 2 }", `2`},
+		{"an async function with a name, behind comments", "// Doubles.\n/* twice */ async function double(c) { return c.a * 2 };\n", `2`},
+		{"functions before the handler", "function two() { return 2 }\nfunction handler(c) { return two() * c.a }", `2`},
 		{"an async function", `async (c) => { return [await fhir.read("Patient", "1")] }`, `[{"function":"read","args":{"type":"Patient","id":"1"}}]`},
 		{"a program that defines handler", "const two = 2;\nfunction handler(c) { return two * c.a }", `2`},
 		{"a program that defines handler as a constant", "var handler = (c) => c.b.x", `"y"`},
@@ -92,6 +96,8 @@ func TestFailuresSayWhere(t *testing.T) {
 		{"a text", "() => { throw 'plain' }", KindError, "plain", 1, 9},
 		{"an outcome", "() => { throw new OperationOutcomeError(409, 'conflict', 'busy') }", KindOutcome, "busy", 0, 0},
 		{"code that does not parse", "(c) => {\n  return }}", KindSyntax, "", 2, 11},
+		{"a function without a name that does not parse", "function (c) { return 1 + }", KindSyntax, "", 1, 27},
+		{"a second function that does not parse", "function two() { return 2 }\nfunction handler(c) { return 1 + }", KindSyntax, "", 2, 34},
 		{"a promise that never settles", "() => new Promise(() => {})", KindError, "never settled", 0, 0},
 		{"no function", "42", KindError, "no function", 0, 0},
 		{"what is no JSON", "() => Symbol('x')", KindError, "", 0, 0},
@@ -315,6 +321,26 @@ func TestKilledWorker(t *testing.T) {
 	}
 	if got, err := p.Run(context.Background(), &Call{Code: `() => 2`}); err != nil || string(got) != "2" {
 		t.Errorf("the next call: %s, %v", got, err)
+	}
+}
+
+// A worker that is killed while it starts is replaced; where none starts, that is told apart from
+// what a script did.
+func TestWorkersThatDoNotStart(t *testing.T) {
+	t.Parallel()
+	p := pool(t, 5*time.Second)
+	mark := filepath.Join(t.TempDir(), "mark")
+	p.Command = []string{"/bin/sh", "-c", `[ -e "$0" ] || { : > "$0"; exit 1; }; exec "$1" sandbox-worker "$2"`, mark, p.Command[0]}
+	if err := p.Check(t.Context(), "() => 1"); err != nil {
+		t.Errorf("check, when the first worker does not start: %v", err)
+	}
+	p = pool(t, 5*time.Second)
+	p.Command = []string{"/bin/false"}
+	if err := p.Check(t.Context(), "() => 1"); !errors.Is(err, ErrNoWorker) {
+		t.Errorf("check without workers: %v", err)
+	}
+	if _, err := p.Run(t.Context(), &Call{Code: "() => 1"}); !errors.Is(err, ErrNoWorker) {
+		t.Errorf("run without workers: %v", err)
 	}
 }
 

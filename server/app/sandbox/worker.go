@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -108,12 +109,9 @@ func (w *worker) compile(code string) (*goja.Program, *Failure) {
 	if p, ok := w.programs[code]; ok {
 		return p, nil
 	}
-	p, err := goja.Compile("handler.js", code, false)
-	if trimmed := strings.TrimRight(strings.TrimSpace(code), "; \t\r\n"); err != nil && startsFunction(trimmed) {
-		p, err = goja.Compile("handler.js", "("+trimmed+"\n)", false)
-	}
-	if err != nil {
-		return nil, syntaxFailure(err)
+	p, failure := compileHandler(code)
+	if failure != nil {
+		return nil, failure
 	}
 	if len(w.programs) >= keptPrograms {
 		clear(w.programs)
@@ -122,11 +120,36 @@ func (w *worker) compile(code string) (*goja.Program, *Failure) {
 	return p, nil
 }
 
-// startsFunction reports whether code may be a function without a name, which alone
-// is no program.
-func startsFunction(code string) bool {
-	return strings.HasPrefix(code, "function") || strings.HasPrefix(code, "async")
+// compileHandler parses a program, or one function alone: also with a name, which as a
+// program would define that name and be of no use.
+func compileHandler(code string) (*goja.Program, *Failure) {
+	p, err := goja.Compile("handler.js", code, false)
+	begin := functionPattern.FindStringSubmatch(code)
+	if begin == nil || err == nil && begin[1] == "handler" {
+		if err != nil {
+			return nil, syntaxFailure(err)
+		}
+		return p, nil
+	}
+	alone, failed := goja.Compile("handler.js", "("+strings.TrimRight(code, "; \t\r\n")+"\n)", false)
+	switch {
+	case failed == nil:
+		return alone, nil
+	case err == nil:
+		return p, nil
+	case begin[1] != "":
+		return nil, syntaxFailure(err)
+	}
+	f := syntaxFailure(failed)
+	if f.Line == 1 && f.Column > 1 {
+		f.Column-- // of the parenthesis
+	}
+	return nil, f
 }
+
+// functionPattern is the beginning of code that may be a function alone, behind comments;
+// its group is the name.
+var functionPattern = regexp.MustCompile(`^(?:\s|//[^\n]*\n|/\*(?s:.*?)\*/)*(?:async\s+)?function\b\s*([\p{L}_$][\p{L}\p{N}_$]*)?`)
 
 // errors that interrupt a script.
 var (
