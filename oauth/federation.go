@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -230,6 +231,20 @@ func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, code str
 	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(e.Nonce)) != 1 {
 		return nil, errors.New("the ID token has another nonce")
 	}
+	if id.Subject == "" || len(id.Subject) > 255 || strings.ContainsRune(id.Subject, 0) {
+		return nil, errors.New("the ID token has no sub of 1 to 255 characters") // OpenID Connect Core §2
+	}
+	// OpenID Connect Core §3.1.3.7, 3 to 5: other audiences are not ours to trust, unless
+	// the token was made for us.
+	var party struct {
+		Authorized *string `json:"azp"`
+	}
+	if err := id.Claims(&party); err != nil {
+		return nil, err
+	}
+	if party.Authorized == nil && len(id.Audience) > 1 || party.Authorized != nil && *party.Authorized != p.ClientID {
+		return nil, errors.New("the ID token was made for another client (azp)")
+	}
 	name, err := s.Store.UserOfIdentity(ctx, id.Issuer, id.Subject)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return nil, err
@@ -277,19 +292,29 @@ func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, c
 	if _, err := s.Store.User(ctx, username); err == nil {
 		username = p.Name + ":" + id.Subject // the name is somebody else's
 	}
-	body := userBody{
-		Username: username, Name: claim("name", "name"), Email: claim("email", "email"), FHIRUser: relativeUser(claim("fhirUser", "fhirUser")),
-	}
-	if name := p.Claims["roles"]; name != "" {
-		body.Roles = texts(claims[name])
-	}
+	body := userBody{Username: username}
 	u, err := s.user(ctx, body, false)
 	if err != nil {
-		// A claim that is not acceptable, such as a resource that is not here, is
-		// left out.
-		body.FHIRUser, body.Email, body.Name, body.Roles = "", "", "", nil
+		body.Username = p.Name + ":" + id.Subject // the claim is no name that users have here
 		if u, err = s.user(ctx, body, false); err != nil {
 			return nil, err
+		}
+	}
+	// A claim that is not acceptable, such as a resource that is not here, is left out.
+	for _, add := range []func(*userBody){
+		func(b *userBody) { b.Name = claim("name", "name") },
+		func(b *userBody) { b.Email = claim("email", "email") },
+		func(b *userBody) { b.FHIRUser = relativeUser(claim("fhirUser", "fhirUser")) },
+		func(b *userBody) {
+			if name := p.Claims["roles"]; name != "" {
+				b.Roles = slices.DeleteFunc(texts(claims[name]), func(role string) bool { return !roleSyntax.MatchString(role) })
+			}
+		},
+	} {
+		more := body
+		add(&more)
+		if found, err := s.user(ctx, more, false); err == nil {
+			body, u = more, found
 		}
 	}
 	if err := s.Store.CreateUser(ctx, u); err != nil {
