@@ -56,7 +56,6 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	h.Set("Content-Encoding", "identity")
 	h.Del("Content-Length")
 	w.WriteHeader(http.StatusOK)
 	st := &stream{w: w, control: http.NewResponseController(w), client: cl}
