@@ -33,6 +33,9 @@ type hub struct {
 	listeners map[*Subscriber]*listener
 	clients   map[*client]struct{}
 	bound     map[string]map[*listener]struct{} // by id of the Subscription
+	// messages is the transaction from which on messages to users are still to be passed on;
+	// 0 before begun.
+	messages int64
 }
 
 // lane passes events on to some of the listeners: those whose criteria the index entries of an
@@ -74,6 +77,9 @@ type client struct {
 	replay    chan []addressed // of the past, as fast as they are taken
 	slow      chan struct{}    // closed when the queue was full
 	ended     chan struct{}    // closed when its access was revoked
+	// messages is the transaction from which on messages to its user are passed on to it as
+	// they come; those of before were kept where nobody had got them. The hub's mu is of it.
+	messages int64
 
 	events    atomic.Int64
 	slowOnce  sync.Once
@@ -158,8 +164,14 @@ func (h *hub) run(ctx context.Context) {
 		l.mu.Unlock()
 		working.Go(func() { l.run(ctx, at) })
 	}
+	h.mu.Lock()
+	h.messages = at.XID
+	for c := range h.clients {
+		c.messages = at.XID
+	}
+	h.mu.Unlock()
 	close(h.begun)
-	working.Go(func() { h.passMessages(ctx, at.XID) })
+	working.Go(func() { h.passMessages(ctx) })
 	working.Go(func() { h.watchConnections(ctx) })
 	working.Wait()
 }
@@ -490,7 +502,7 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
 	c := &client{hub: h, principal: p, channel: channel, queue: make(chan addressed, queueLength), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
-	h.clients[c] = struct{}{}
+	h.clients[c], c.messages = struct{}{}, h.messages
 	h.mu.Unlock()
 	return c, func() {
 		h.mu.Lock()
@@ -720,29 +732,47 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 // messageInterval is how often a server with connections looks for messages to users.
 const messageInterval = 200 * time.Millisecond
 
-// passMessages passes messages to users on to their connections, from a transaction on.
-func (h *hub) passMessages(ctx context.Context, from int64) {
+// passMessages passes messages to users on to their connections.
+func (h *hub) passMessages(ctx context.Context) {
 	for pause(ctx, messageInterval) {
-		recipients := h.recipients()
 		end, err := h.s.Store.ChangeHorizon(ctx)
 		if err != nil {
 			continue
 		}
-		if len(recipients) > 0 && end.XID > from {
+		// Who connects from here on gets what comes behind end.
+		from, recipients := h.passingUpTo(end.XID)
+		if len(recipients) == 0 || end.XID <= from {
+			continue
+		}
+		for ctx.Err() == nil {
 			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromXid: fmt.Sprint(from), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
 			if err != nil {
+				pause(ctx, messageInterval)
 				continue
 			}
 			var ids []pgtype.UUID
 			for _, r := range rows {
-				if h.tell(r.Recipient, []byte(r.Body)) {
+				if h.tell(r.Recipient, r.Xid, []byte(r.Body)) {
 					ids = append(ids, r.ID)
 				}
 			}
 			h.noteDelivered(ctx, ids)
+			break
 		}
-		from = end.XID
 	}
+}
+
+// passingUpTo says that messages are passed on up to a transaction: from which one on, and to
+// whom.
+func (h *hub) passingUpTo(end int64) (from int64, recipients []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	from, h.messages = h.messages, max(h.messages, end)
+	for c := range h.clients {
+		recipients = append(recipients, names(c.principal)...)
+	}
+	slices.Sort(recipients)
+	return from, slices.Compact(recipients)
 }
 
 func (h *hub) noteDelivered(ctx context.Context, ids []pgtype.UUID) {
@@ -767,23 +797,13 @@ func names(p *access.Principal) []string {
 	return list
 }
 
-func (h *hub) recipients() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var list []string
-	for c := range h.clients {
-		list = append(list, names(c.principal)...)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// tell passes a message on to the connections of a user, and reports whether there was one.
-func (h *hub) tell(recipient string, body []byte) (told bool) {
+// tell passes a message of a transaction on to the connections of a user, and reports whether
+// there was one.
+func (h *hub) tell(recipient string, xid int64, body []byte) (told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
-		if slices.Contains(names(c.principal), recipient) {
+		if xid >= c.messages && slices.Contains(names(c.principal), recipient) {
 			c.push(addressed{message: &message{name: "notify", data: body, written: time.Now()}})
 			told = true
 		}
@@ -793,12 +813,16 @@ func (h *hub) tell(recipient string, body []byte) (told bool) {
 
 // waiting passes on what was kept for a user who was away.
 func (h *hub) waiting(ctx context.Context, c *client) {
+	select {
+	case <-h.begun:
+	case <-ctx.Done():
+		return
+	}
+	h.mu.Lock()
+	end := c.messages
+	h.mu.Unlock()
 	for _, name := range names(c.principal) {
-		end, err := h.s.Store.ChangeHorizon(ctx)
-		if err != nil {
-			return
-		}
-		rows, err := h.s.db().WaitingMessages(ctx, db.WaitingMessagesParams{Recipient: name, ToXid: fmt.Sprint(end.XID)})
+		rows, err := h.s.db().WaitingMessages(ctx, db.WaitingMessagesParams{Recipient: name, ToXid: fmt.Sprint(end)})
 		if err != nil || len(rows) == 0 {
 			continue
 		}

@@ -66,14 +66,14 @@ func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
 		ReadBufferSize: 512, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers, HandshakeTimeout: 10 * time.Second,
 		CheckOrigin: func(*http.Request) bool { return true }, // above
 	}
+	// Messages to the user are for this connection from before it is answered.
+	cl, leave := s.hub.join(access.From(r.Context()), "websocket")
+	defer leave()
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
 		return // answered
 	}
 	defer conn.Close()
-	p := access.From(r.Context())
-	cl, leave := s.hub.join(p, "websocket")
-	defer leave()
 	// The request's context ends with the hijack's handler; what the socket does must
 	// not outlive it.
 	ctx, cancel := context.WithCancelCause(ctx)
