@@ -160,6 +160,47 @@ func TestLoadLooksUpWhatHasNoAnswer(t *testing.T) {
 	checkTotals(t, base, want)
 }
 
+// A resource that another item stored is not taken for one that was lost on the way,
+// though both say the same and the answer to the other is still to come.
+func TestLoadTakesNoOthersResource(t *testing.T) {
+	t.Parallel()
+	const same = `"code":{"text":"the same"}}`
+	for _, tt := range []struct{ name, other string }{
+		{"of a create", `{"resourceType":"Basic",` + same},
+		{"of an id that was chosen", `{"resourceType":"Basic","id":"chosen",` + same},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			var creates atomic.Int64
+			stored := make(chan bool, 2)
+			base := realServer(t, func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost && creates.Add(1) == 1 {
+						<-stored
+						panic(http.ErrAbortHandler)
+					}
+					next.ServeHTTP(w, r)
+					if r.Method != http.MethodGet {
+						stored <- true
+						time.Sleep(300 * time.Millisecond) // the answer comes late
+					}
+				})
+			})
+			data := filepath.Join(dir, "data")
+			if err := os.Mkdir(data, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(data, "a.json"), []byte(`{"resourceType":"Basic",`+same))
+			write(t, filepath.Join(data, "b.json"), []byte(tt.other))
+			if out, err := runCommand(t, loadCommand(dir, base, "--parallel", "2", data)...); err != nil {
+				t.Fatalf("%s, %v", out, err)
+			}
+			checkTotals(t, base, map[string]int{"Basic": 2})
+		})
+	}
+}
+
 // Entries of a batch that were refused are sent again alone.
 func TestLoadSendsOnlyWhatWasRefused(t *testing.T) {
 	t.Parallel()

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // journal is the state file of `kiln load`: what was sent and what became of it, one
@@ -138,8 +136,7 @@ func (o *otherServer) read(l line) {
 		if len(o.made) == maxMade {
 			break
 		}
-		_, id, _ := strings.Cut(at, "/")
-		if u, err := uuid.Parse(id); err == nil && u.Version() == 7 && !time.Unix(u.Time().UnixTime()).Before(o.began.Add(-time.Minute)) {
+		if _, id, _ := strings.Cut(at, "/"); madeSince(id, o.began) {
 			o.made = append(o.made, at)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // What was sent without an answer is looked for among the resources that the server
@@ -28,6 +30,8 @@ type found map[int]string
 // transaction it returns all or none. certain is false when nothing about it can be
 // looked up: then it must not be sent again.
 func (p *poster) lookUp(ctx context.Context, o *outgoing, want []int, since time.Time) (have found, certain bool, err error) {
+	p.answering.Lock()
+	defer p.answering.Unlock()
 	if o.transaction {
 		i := o.probe()
 		if i < 0 {
@@ -120,7 +124,7 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 			}
 			for _, c := range page.Entry {
 				var h head
-				if json.Unmarshal(c.Resource, &h) != nil || h.ResourceType != typ {
+				if json.Unmarshal(c.Resource, &h) != nil || h.ResourceType != typ || !madeSince(h.ID, since) {
 					continue
 				}
 				stored := contentOf(c.Resource)
@@ -141,6 +145,14 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 		}
 	}
 	return have, nil
+}
+
+// madeSince reports whether a server of Kiln made an id after a time, give or take a
+// minute: a version 7 UUID begins with its time. Resources with an id that their
+// author chose, or with an older one, are not what a create stored.
+func madeSince(id string, since time.Time) bool {
+	u, err := uuid.Parse(id)
+	return err == nil && u.Version() == 7 && !time.Unix(u.Time().UnixTime()).Before(since.Add(-time.Minute))
 }
 
 // readBack returns Type/id when the resource is there as it was sent, and was

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -23,6 +24,9 @@ type poster struct {
 	journal       *journal
 	clock         time.Duration // what the server's clock is ahead of this one
 	settle        time.Duration // how long a request that was cut off may be at work
+	// answering is held for reading from a sending until its answer is noted, and for
+	// writing while something is looked up: what others have stored is then claimed.
+	answering sync.RWMutex
 	// stopping is done when no new request is to be made.
 	stopping context.Context
 	// giveUp ends the load, with the reason.
@@ -189,6 +193,8 @@ func (p *poster) done(key string, locations []string) {
 // sendOnce makes one request for some entries of an item and notes the answer. The
 // error says that the connection broke, so that what the server did is not known.
 func (p *poster) sendOnce(ctx context.Context, it item, o *outgoing, some []int) (posted, error) {
+	p.answering.RLock()
+	defer p.answering.RUnlock()
 	failed := func(f failure) posted { return posted{failures: []failure{f}} }
 	if err := p.journal.note(line{Key: it.key, Event: eventSent, At: p.serverNow().UTC()}); err != nil {
 		p.giveUp(err)
