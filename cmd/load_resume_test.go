@@ -323,6 +323,19 @@ func TestLoadGoesOnAtAnotherServer(t *testing.T) {
 	checkTotals(t, first, want)
 }
 
+// A byte order mark before the JSON of a file is no part of it.
+func TestLoadSkipsAByteOrderMark(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	base := realServer(t, func(next http.Handler) http.Handler { return next })
+	one := write(t, filepath.Join(dir, "x.json"), []byte("\ufeff"+`{"resourceType":"Basic","code":{"text":"one"}}`))
+	two := write(t, filepath.Join(dir, "x.ndjson"), []byte("\ufeff"+`{"resourceType":"Basic","code":{"text":"two"}}`+"\r\n"))
+	if out, err := runCommand(t, loadCommand(dir, base, one, two)...); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	checkTotals(t, base, map[string]int{"Basic": 2})
+}
+
 // A broken archive costs its own file only, a searchset is unpacked, and a Bundle
 // that asks for nothing is refused by name.
 func TestLoadOddFiles(t *testing.T) {

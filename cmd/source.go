@@ -275,8 +275,18 @@ func keyOf(label string, data []byte) string {
 // groupLines is how many lines of .ndjson go into one batch.
 const groupLines = 200
 
+// byteOrderMark is what some programs put before the JSON of a file, and JSON does not have.
+// RFC 8259 §8.1.
+const byteOrderMark = "\ufeff"
+
 // readItems cuts a file into items.
-func readItems(label, name string, share int64, in io.Reader, give func(item) error) error {
+func readItems(label, name string, share int64, file io.Reader, give func(item) error) error {
+	in := bufio.NewReader(file)
+	if start, _ := in.Peek(len(byteOrderMark)); string(start) == byteOrderMark {
+		if _, err := in.Discard(len(byteOrderMark)); err != nil {
+			return err
+		}
+	}
 	if kindOf(name) == "json" {
 		data, err := io.ReadAll(in)
 		if err != nil {

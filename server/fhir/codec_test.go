@@ -119,6 +119,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"an empty body", ``, 400, "the body is empty"},
 		{"text", `hello`, 400, "expected a resource"},
 		{"an array", `[]`, 400, "expected a resource"},
+		{"a byte order mark", "\ufeff{\"resourceType\":\"Patient\"}", 400, "found a byte order mark"},
 		{"no resourceType", `{"id":"a"}`, 400, "resourceType is missing"},
 		{"a resourceType that is no string", `{"resourceType":3}`, 400, "resourceType must be a string"},
 		{"an unknown resourceType", `{"resourceType":"Patiant"}`, 400, `"Patiant" is not a resource type`},

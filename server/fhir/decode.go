@@ -1,6 +1,7 @@
 package fhir
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode/utf16"
@@ -257,9 +258,12 @@ func (d *decoder) enter() bool {
 // resource reads an object that says what it is in resourceType.
 func (d *decoder) resource() Resource {
 	if d.next() != '{' {
-		if d.pos == len(d.data) {
+		switch {
+		case d.pos == len(d.data):
 			d.syntax("expected a resource, the body is empty or ends")
-		} else {
+		case bytes.HasPrefix(d.data, []byte("\ufeff")):
+			d.syntax("expected a resource, a JSON object, found a byte order mark, which JSON does not have (RFC 8259)")
+		default:
 			d.syntax("expected a resource, a JSON object")
 		}
 		return nil
