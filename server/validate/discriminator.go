@@ -100,6 +100,9 @@ func (u *run) discriminates(n fhir.Node, d *discriminator, e *element) bool {
 		for _, value := range found {
 			for _, def := range below(e, d.steps) {
 				for _, t := range def.types {
+					if len(t.profiles)+len(t.targets) == 0 && value.T.Name == t.code {
+						return true // a type alone names its base definition
+					}
 					for _, url := range append(slices.Clone(t.profiles), t.targets...) {
 						if u.v.profiles.base(url) {
 							if u.is(value.T, strings.TrimPrefix(url, coreDefinitions)) {
@@ -195,6 +198,30 @@ func (u *run) byValue(n fhir.Node, steps []string, programs []*fhirpath.Program,
 		}
 	}
 	return false
+}
+
+// undecided returns the first discriminator of e by value whose path leads to nothing
+// that slice s fixes: values of the slice cannot be told from others then.
+// Spec: https://hl7.org/fhir/R4/profiling.html#discriminator.
+func undecided(e, s *element) (path string, is bool) {
+	for _, d := range e.slicing.discriminators {
+		if d.kind != "value" && d.kind != "pattern" {
+			continue
+		}
+		decides := d.path == "url" && slices.ContainsFunc(s.types, func(t typeRef) bool { return len(t.profiles) > 0 })
+		if len(d.steps) == 0 && d.path != "$this" {
+			return d.path, !decides
+		}
+		for level := len(d.steps); level >= 0 && !decides; level-- {
+			decides = slices.ContainsFunc(below(s, d.steps[:level]), func(x *element) bool {
+				return x.fixed.T != nil || x.pattern.T != nil || x.binding != nil && x.binding.required && level == len(d.steps)
+			})
+		}
+		if !decides {
+			return d.path, true
+		}
+	}
+	return "", false
 }
 
 // coded reports whether a code of n is in a value set.

@@ -192,6 +192,17 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 			e.invariants = append(e.invariants, to.invariants...)
 		}
 	}
+	for i := range list {
+		e := byID[list[i].ID.Text]
+		if e.slicing == nil {
+			continue
+		}
+		for _, s := range e.slices {
+			if path, is := undecided(e, s); is {
+				p.unread = append(p.unread, fmt.Sprintf("slice %s of %s was not told from others: it fixes no value at %s, by which the discriminator tells slices apart", s.slice, list[i].ID.Text, path))
+			}
+		}
+	}
 	return p, nil
 }
 
@@ -424,6 +435,9 @@ func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 	for _, url := range ref.profiles {
 		p := u.v.profiles.of(url)
 		if p == nil {
+			if u.options.Warnings && !u.v.profiles.base(url) {
+				u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; it was not checked", url, u.v.profiles.missing(url))
+			}
 			return // one that cannot be looked at may hold
 		}
 		known = append(known, p)

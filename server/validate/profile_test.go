@@ -59,6 +59,9 @@ func TestProfiles(t *testing.T) {
 			`{"id":"Observation.hasMember:answers","path":"Observation.hasMember","sliceName":"answers","min":1,"max":"1","type":[{"code":"Reference","targetProfile":["`+core+`QuestionnaireResponse"]}]}`),
 		"parts": strings.Replace(differential("parts", "Extension", core+"Extension", `{"id":"Extension.extension:code","path":"Extension.extension","sliceName":"code"},{"id":"Extension.extension:code.url","path":"Extension.extension.url","fixedUri":"code"},`+
 			`{"id":"Extension.url","path":"Extension.url","fixedUri":"http://example.org/parts"},{"id":"Extension.value[x]","path":"Extension.value[x]","max":"0"}`), `"kind":"resource"`, `"kind":"complex-type"`, 1),
+		"entries": differential("entries", "Bundle", core+"Bundle", `{"id":"Bundle.entry","path":"Bundle.entry","slicing":{"discriminator":[{"type":"profile","path":"resource"}],"rules":"closed"}},`+
+			`{"id":"Bundle.entry:p","path":"Bundle.entry","sliceName":"p","min":1,"max":"1"},{"id":"Bundle.entry:p.resource","path":"Bundle.entry.resource","min":1,"type":[{"code":"Patient","profile":["http://example.org/cardinality"]}]},`+
+			`{"id":"Bundle.entry:b","path":"Bundle.entry","sliceName":"b"},{"id":"Bundle.entry:b.resource","path":"Bundle.entry.resource","min":1,"type":[{"code":"Basic"}]}`),
 		"exists": differential("exists", "Patient", core+"Patient", `{"id":"Patient.identifier","path":"Patient.identifier","slicing":{"discriminator":[{"type":"exists","path":"system"}],"rules":"open"}},`+
 			`{"id":"Patient.identifier:global","path":"Patient.identifier","sliceName":"global","min":1},{"id":"Patient.identifier:global.system","path":"Patient.identifier.system","min":1},`+
 			`{"id":"Patient.identifier:local","path":"Patient.identifier","sliceName":"local","max":"0"},{"id":"Patient.identifier:local.system","path":"Patient.identifier.system","max":"0"}`),
@@ -116,6 +119,9 @@ func TestProfiles(t *testing.T) {
 		{"slices by the type of a target", "target", observation(`,"hasMember":[{"reference":"Observation/1"},{"reference":"QuestionnaireResponse/1"}]`), nil},
 		{"two in a slice by the type of a target", "target", observation(`,"hasMember":[{"reference":"QuestionnaireResponse/1"},{"type":"QuestionnaireResponse","identifier":{"value":"2"}}]`), []string{
 			"Observation: hasMember:answers: expected at most 1, found 2"}},
+		{"slices by profile, one of them by type alone", "entries", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","name":[{"family":"A"}]}},{"fullUrl":"http://x/Basic/1","resource":{"resourceType":"Basic","code":{"text":"x"}}}]}`, nil},
+		{"an entry of no profile", "entries", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","name":[{"family":"A"}]}},{"fullUrl":"http://x/Patient/2","resource":{"resourceType":"Patient"}}]}`, []string{
+			"Bundle.entry[1]: expected one of the slices p, b, found none of them"}},
 		{"a profile of another type", "rule", observation(``), []string{"Observation: profile http://example.org/rule is for Patient, found a Observation"}},
 		{"a profile that is not known", "nothing", observation(``), []string{"Observation: profile http://example.org/nothing is not known here"}},
 		{"bases in a circle", "circle", `{"resourceType":"Patient"}`, []string{"Patient: profile http://example.org/circle cannot be used: its bases go in a circle, or are more than 20"}},
@@ -189,12 +195,21 @@ func TestProfileThatCannotBeDecided(t *testing.T) {
 		return differential(id, "Patient", core+"Patient", `{"id":"Patient","path":"Patient","constraint":[{"key":"`+key+`","severity":"`+severity+`","human":"x","expression":"`+expression+`"}]}`)
 	}
 	o := overlay{Definitions: library(t), byURL: map[string]string{
-		"http://example.org/endless": constraint("endless", "e-1", "error", "'a'.repeat($this & 'a').empty()"),
-		"http://example.org/lenient": constraint("lenient", "l-1", "warning", "'a'.repeat($this & 'a').empty()"),
-		"http://example.org/broken":  constraint("broken", "b-1", "error", "name.where("),
-		"http://example.org/orphan":  differential("orphan", "Patient", "http://example.org/none", `{"id":"Patient.name","path":"Patient.name","min":1}`),
-		"http://example.org/strange": differential("strange", "Patient", core+"Patient", `{"id":"Patient.nickname","path":"Patient.nickname","min":1}`),
+		"http://example.org/endless":  constraint("endless", "e-1", "error", "'a'.repeat($this & 'a').empty()"),
+		"http://example.org/lenient":  constraint("lenient", "l-1", "warning", "'a'.repeat($this & 'a').empty()"),
+		"http://example.org/broken":   constraint("broken", "b-1", "error", "name.where("),
+		"http://example.org/orphan":   differential("orphan", "Patient", "http://example.org/none", `{"id":"Patient.name","path":"Patient.name","min":1}`),
+		"http://example.org/named":    differential("named", "Patient", core+"Patient", `{"id":"Patient.name","path":"Patient.name","type":[{"code":"HumanName","profile":["http://example.org/none"]}]}`),
+		"http://example.org/pointing": differential("pointing", "Patient", core+"Patient", `{"id":"Patient.managingOrganization","path":"Patient.managingOrganization","type":[{"code":"Reference","targetProfile":["http://example.org/none"]}]}`),
+		"http://example.org/strange":  differential("strange", "Patient", core+"Patient", `{"id":"Patient.nickname","path":"Patient.nickname","min":1}`),
 	}}
+	sliced := func(id, path string) {
+		o.byURL["http://example.org/"+id] = differential(id, "Patient", core+"Patient", `{"id":"Patient.identifier","path":"Patient.identifier","slicing":{"discriminator":[{"type":"value","path":"`+path+`"}],"rules":"open"}},`+
+			`{"id":"Patient.identifier:a","path":"Patient.identifier","sliceName":"a"}`)
+	}
+	sliced("vague", "system")
+	sliced("nowhere", "nothing")
+	const patient = `{"resourceType":"Patient","name":[{"text":"x"}],"contained":[{"resourceType":"Organization","id":"o","name":"x"}],"managingOrganization":{"reference":"#o"}}`
 	v := validate.New(r4.Model, o, codes(t))
 	for _, c := range []struct {
 		profile  string
@@ -206,8 +221,12 @@ func TestProfileThatCannotBeDecided(t *testing.T) {
 		{"broken", true, "warning Patient: constraint b-1 of Patient was not checked: FHIRPath syntax error"},
 		{"orphan", false, "error Patient: profile http://example.org/orphan cannot be used: its base http://example.org/none is not known"},
 		{"strange", false, "error Patient: profile http://example.org/strange cannot be used: http://hl7.org/fhir/StructureDefinition/Patient has no element Patient.nickname"},
+		{"named", true, "warning Patient.name[0]: profile http://example.org/none is not known here; it was not checked"},
+		{"pointing", true, "warning Patient.managingOrganization: profile http://example.org/none is not known here; the target was not checked against it"},
+		{"vague", true, "warning Patient: slice a of Patient.identifier was not told from others: it fixes no value at system,"},
+		{"nowhere", true, "warning Patient: slice a of Patient.identifier was not told from others: it fixes no value at nothing,"},
 	} {
-		got := issues(t, v, `{"resourceType":"Patient","active":true}`, validate.Options{Profiles: []string{"http://example.org/" + c.profile}, Warnings: c.warnings})
+		got := issues(t, v, patient, validate.Options{Profiles: []string{"http://example.org/" + c.profile}, Warnings: c.warnings})
 		if len(got) != 1 || !strings.HasPrefix(got[0], c.want) {
 			t.Errorf("%s: got %q, want %s", c.profile, got, c.want)
 		}

@@ -89,6 +89,9 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	var names, profiles []string
 	for _, url := range ref.targets {
 		name, known := u.targetType(url)
+		if !known && here && u.options.Warnings {
+			u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; the target was not checked against it", url, u.v.profiles.missing(url))
+		}
 		if !known || name == "Resource" {
 			return
 		}
