@@ -15,11 +15,16 @@ func backupCommand() *cobra.Command {
 		Use:   "backup FILE",
 		Short: "Write the whole database into a file, while others write",
 		Long: `Write the whole database into a file, with what each table holds counted and
-summed. Servers may go on writing: the file is the state of one moment.`,
+summed. Servers may go on writing: the file is the state of one moment. A file of
+that name is replaced when the backup is whole.`,
 		Example: "  kiln backup kiln-2026-11-22.zip",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return onDatabase(func(c *cobra.Command, url string) error {
+				// A device or a folder would be replaced by the file.
+				if i, err := os.Stat(args[0]); err == nil && !i.Mode().IsRegular() {
+					return fmt.Errorf("%s is not a regular file: a backup needs one, or a name that is free", args[0])
+				}
 				part := args[0] + ".part"
 				f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 				if err != nil {

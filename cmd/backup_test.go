@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,6 +55,16 @@ func TestBackupCommands(t *testing.T) {
 	on := func(url string) []string { return []string{"KILN_DATABASE__URL=" + url} }
 	if out, err := runKiln(t, on(database), "backup", file); err != nil || !strings.Contains(out, "written") {
 		t.Fatalf("backup: %v %s", err, out)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runKiln(t, on(database), "backup", pipe); err == nil || !strings.Contains(out, "not a regular file") {
+		t.Errorf("backup in the place of a pipe: %v %s", err, out)
+	}
+	if i, err := os.Stat(pipe); err != nil || i.Mode().IsRegular() {
+		t.Errorf("%v: a backup has replaced a pipe", err)
 	}
 	if out, err := runKiln(t, on(empty()), "restore", file, "--verify"); err != nil || !strings.Contains(out, "the same as in the backup") {
 		t.Errorf("restore --verify: %v %s", err, out)

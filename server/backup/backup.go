@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -65,7 +66,10 @@ func Write(ctx context.Context, url, software string, out io.Writer) (*Manifest,
 	if err != nil {
 		return nil, err
 	}
-	if err := run(ctx, nil, dump, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--snapshot="+snapshot, "--dbname="+url); err != nil {
+	to := &sink{Writer: dump}
+	if err := run(ctx, url, nil, to, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--snapshot="+snapshot); to.err != nil {
+		return nil, to.err // pg_dump ends by a broken pipe then
+	} else if err != nil {
 		return nil, err
 	}
 	m, err := manifest(ctx, tx)
@@ -148,7 +152,7 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 		return nil, fmt.Errorf("%s is no backup: %w", file, err)
 	}
 	defer dump.Close()
-	if err := run(ctx, dump, os.Stderr, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", "--dbname="+url); err != nil {
+	if err := run(ctx, url, dump, os.Stderr, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"); err != nil {
 		return nil, err
 	}
 	if !verify {
@@ -179,18 +183,93 @@ func check(ctx context.Context, conn *pgx.Conn, want *Manifest) error {
 	return errors.Join(wrong...)
 }
 
-// run runs a program of PostgreSQL's. What it complains of is in the error, without
-// the connection's password.
-func run(ctx context.Context, in io.Reader, out io.Writer, program string, args ...string) error {
+// sink keeps the first error of a writer.
+type sink struct {
+	io.Writer
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.Writer.Write(p)
+	if s.err == nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// run runs a program of PostgreSQL's on the database at url. The password is in the
+// program's environment, since every user of the machine sees its arguments.
+func run(ctx context.Context, url string, in io.Reader, out io.Writer, program string, args ...string) error {
 	path, err := exec.LookPath(program)
 	if err != nil {
 		return fmt.Errorf("%s is needed and not installed: on Debian it is in postgresql-client", program)
 	}
 	var complaint bytes.Buffer
-	c := exec.CommandContext(ctx, path, args...)
+	url, password := withoutPassword(url)
+	c := exec.CommandContext(ctx, path, append(args, "--dbname="+url)...)
+	if password != "" {
+		c.Env = append(os.Environ(), "PGPASSWORD="+password)
+	}
 	c.Stdin, c.Stdout, c.Stderr = in, out, &complaint
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(complaint.String()))
 	}
 	return nil
+}
+
+// withoutPassword takes the password out of a connection string, which is a URL or
+// keywords and values. The last of several counts.
+// PostgreSQL, Connection Strings: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING
+func withoutPassword(connection string) (rest, password string) {
+	if u, err := neturl.Parse(connection); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
+		if p, ok := u.User.Password(); ok {
+			password, u.User = p, neturl.User(u.User.Username())
+		}
+		if q := u.Query(); q.Has("password") {
+			password = q["password"][len(q["password"])-1]
+			q.Del("password")
+			u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // libpq reads + as itself
+		}
+		return u.String(), password
+	}
+	for s := connection; ; {
+		s = strings.TrimLeft(s, " \t\r\n\f\v")
+		keyword, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return strings.TrimSpace(rest + s), password
+		}
+		value = strings.TrimLeft(value, " \t\r\n\f\v")
+		text, length := connectionValue(value)
+		if strings.TrimSpace(keyword) == "password" {
+			password = text
+		} else {
+			rest += strings.TrimSpace(keyword) + "=" + value[:length] + " "
+		}
+		s = value[length:]
+	}
+}
+
+// connectionValue reads the value that a string of keywords and values begins with:
+// up to a space, or in single quotes; a backslash goes before what stands for itself.
+// length is the bytes that it takes.
+func connectionValue(s string) (text string, length int) {
+	var b strings.Builder
+	quoted := strings.HasPrefix(s, "'")
+	if quoted {
+		length = 1
+	}
+	for ; length < len(s); length++ {
+		switch c := s[length]; {
+		case c == '\\' && length+1 < len(s):
+			length++
+			b.WriteByte(s[length])
+		case quoted && c == '\'':
+			return b.String(), length + 1
+		case !quoted && strings.IndexByte(" \t\r\n\f\v", c) >= 0:
+			return b.String(), length
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), length
 }

@@ -63,6 +63,18 @@ func TestBase(t *testing.T) {
 		{name: "a trusted proxy over IPv6 notation", remote: "[::ffff:10.0.0.1]:1", header: forwarded, want: "https://fhir.example.org/r4"},
 		{name: "a stranger", remote: "192.0.2.1:1", header: forwarded, want: "http://kiln.test"},
 		{name: "a scheme that is none", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Proto": "javascript"}, want: "http://kiln.test"},
+		{name: "a scheme in capitals", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Proto": "HTTPS"}, want: "https://kiln.test"},
+		{name: "a host with a port", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "[2001:db8::1]:8443"}, want: "http://[2001:db8::1]:8443"},
+		{name: "a path in the place of a host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "evil.test/x"}, want: "http://kiln.test"},
+		{name: "a user before the host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "kiln.test@evil.test"}, want: "http://kiln.test"},
+		{name: "a quotation mark in the host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": `a"b`}, want: "http://kiln.test"},
+		{name: "a space in the host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "a b"}, want: "http://kiln.test"},
+		{name: "a query in the host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "a?b"}, want: "http://kiln.test"},
+		{name: "markup in the host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "<script>"}, want: "http://kiln.test"},
+		{name: "a port without a host", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": ":80"}, want: "http://kiln.test"},
+		{name: "a port that there is not", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "a:99999"}, want: "http://kiln.test"},
+		{name: "half an address", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Host": "[::1"}, want: "http://kiln.test"},
+		{name: "a query in the prefix", remote: "10.0.0.1:1", header: map[string]string{"X-Forwarded-Prefix": "/a?b"}, want: "http://kiln.test"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := httptest.NewRequest("GET", "http://kiln.test/Patient", nil)

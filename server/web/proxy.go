@@ -41,8 +41,8 @@ func (p Proxies) Client(r *http.Request) netip.Addr {
 	}
 	list := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	for i := len(list) - 1; i >= 0; i-- {
-		a, err := netip.ParseAddr(strings.TrimSpace(list[i]))
-		if err != nil {
+		a, ok := parseForwarded(strings.TrimSpace(list[i]))
+		if !ok {
 			break
 		}
 		if client = a.Unmap(); !p.trusts(client) {
@@ -50,6 +50,19 @@ func (p Proxies) Client(r *http.Request) netip.Addr {
 		}
 	}
 	return client
+}
+
+// parseForwarded reads an element of X-Forwarded-For: an address, which some proxies
+// write with its port or in brackets.
+func parseForwarded(text string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return at.Addr(), true
+	}
+	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
+		text = strings.TrimSuffix(inner, "]")
+	}
+	a, err := netip.ParseAddr(text)
+	return a, err == nil
 }
 
 // loopback reports whether a connection comes from the server's own machine; one

@@ -272,6 +272,10 @@ func TestClient(t *testing.T) {
 		{"a stranger's header is no proof", "192.0.2.1:1", "203.0.113.9", "192.0.2.1"},
 		{"a proxy's is", "10.0.0.1:1", "203.0.113.9", "203.0.113.9"},
 		{"what the client itself wrote before it is not", "10.0.0.1:1", "1.1.1.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"},
+		{"an address with its port", "10.0.0.1:1", "1.1.1.1, 203.0.113.9:4711", "203.0.113.9"},
+		{"an address of IPv6 with its port", "10.0.0.1:1", "[2001:db8::1]:4711", "2001:db8::1"},
+		{"an address of IPv6 in brackets", "10.0.0.1:1", "[2001:db8::1]", "2001:db8::1"},
+		{"what is no address", "10.0.0.1:1", "203.0.113.9, unknown", "10.0.0.1"},
 		{"a proxy without the header", "10.0.0.1:1", "", "10.0.0.1"},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
