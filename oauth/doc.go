@@ -1,14 +1,17 @@
 // Package oauth is the authorization server: OAuth 2.0, OpenID Connect and SMART
 // App Launch around ory/fosite, with its state in PostgreSQL.
 //
-//	authorize.go  a request, checked before anybody sees a page
-//	launch.go     an EHR's launch of an app, and its context
-//	flow.go       login -> consent -> patient -> encounter -> code; pages.go shows them
-//	provider.go   fosite's grants on our storage; clientauth.go says which client asks
-//	token.go      access and ID tokens, signed by the keys of key.go
-//	verifier.go   bearer token -> access.Principal, with what revocation.go knows
-//	admin.go      clients, users, API keys, signing keys; manage.go over HTTP
-//	federation.go sign-in with another provider; trusted.go tokens of other issuers
+//	authorize.go      a request, checked before anybody sees a page
+//	launch.go         an EHR's launch of an app, and its context
+//	flow.go           login -> consent -> patient -> encounter -> code; pages.go shows
+//	                  them, formagain.go answers a form that is sent twice
+//	tokenendpoint.go  tokens by fosite's grants on our storage, which provider.go
+//	                  composes: PKCE and the reuse of refresh tokens are fosite's;
+//	                  clientauth.go says which client asks
+//	token.go          access and ID tokens, signed by the keys of key.go
+//	verifier.go       bearer token -> access.Principal, with what revocation.go knows
+//	admin.go          clients, users, API keys, signing keys; manage.go over HTTP
+//	federation.go     sign-in with another provider; trusted.go tokens of other issuers
 //
 // oauth/smart is the scope syntax, oauth/storage the database. What a principal may
 // see is not decided here but in server/access; of FHIR this package knows what

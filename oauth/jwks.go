@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"kiln/server/outbound"
+
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/sync/singleflight"
 )
@@ -38,7 +40,7 @@ func newHTTPClient(private func() bool) *http.Client {
 		if err != nil {
 			return err
 		}
-		if !private() && !publicAddress(at.Addr().Unmap()) {
+		if !private() && !outbound.Public(at.Addr()) {
 			return errors.New("a private address, and auth.allow_private_networks is false")
 		}
 		return nil
@@ -51,12 +53,6 @@ func newHTTPClient(private func() bool) *http.Client {
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
-
-func publicAddress(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !sharedAddresses.Contains(a)
 }
 
 // checkRemote refuses URLs that are fetched by plain http, but on loopback.

@@ -38,8 +38,7 @@ func ParseETag(tag string) (versionID int, err error) {
 }
 
 // preconditions reads the conditional headers of a write into w.
-func (s *Service) preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
-	w.MustExist = s.now().RefuseUpdateCreate
+func preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
 	var err error
 	if w.IfNoneMatch, w.NotVersions, err = entityTags(ifNoneMatch); err != nil {
 		return err

@@ -166,8 +166,8 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.typ, ID: s.NewID()}
 	case "PUT":
 		kind, what, criteria = access.Update, "a conditional update", j.to.query
-		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.typ, ID: j.to.id}
-		if err := s.preconditions(j.w, q.IfMatch.Text, q.IfNoneMatch.Text); err != nil {
+		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.typ, ID: j.to.id, MustExist: s.now().RefuseUpdateCreate}
+		if err := preconditions(j.w, q.IfMatch.Text, q.IfNoneMatch.Text); err != nil {
 			return err
 		}
 		if j.to.id != "" {

@@ -51,11 +51,11 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
 		return Response{}, err
 	}
-	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID}
+	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID, MustExist: s.now().RefuseUpdateCreate}
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if err := s.preconditions(w, p.IfMatch, p.IfNoneMatch); err != nil {
+	if err := preconditions(w, p.IfMatch, p.IfNoneMatch); err != nil {
 		return Response{}, err
 	}
 	if p.ID == "" {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,17 +68,20 @@ func (r Rules) Check(u *url.URL) error {
 	return nil
 }
 
-// checkAddress refuses addresses that are not public.
+// checkAddress refuses addresses that are not public where only those are allowed.
 func (r Rules) checkAddress(addr netip.Addr) error {
-	addr = addr.Unmap()
-	if r.AllowPrivate {
-		return nil
-	}
-	if !addr.IsValid() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() ||
-		addr.IsInterfaceLocalMulticast() || special(addr) {
-		return errAddress{addr}
+	if !r.AllowPrivate && !Public(addr) {
+		return errAddress{addr.Unmap()}
 	}
 	return nil
+}
+
+// Public reports whether an address is one host's on the Internet: not private, loopback,
+// link-local, multicast or of another special network.
+func Public(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("") // networks contain no address with a zone
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() &&
+		!slices.ContainsFunc(specialNetworks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // specialNetworks are further networks that are not the Internet: shared address space,
@@ -87,15 +91,6 @@ var specialNetworks = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/96"),
 	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
-}
-
-func special(addr netip.Addr) bool {
-	for _, p := range specialNetworks {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
 }
 
 // Client returns the client of endpoints: no proxy, no redirects, and every address
@@ -113,7 +108,7 @@ func Client(rules func() Rules) *http.Client {
 			if err != nil {
 				return err
 			}
-			return rules().checkAddress(at.Addr().WithZone(""))
+			return rules().checkAddress(at.Addr())
 		},
 	}
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {

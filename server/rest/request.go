@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -92,4 +93,15 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 		values[name] = append(values[name], v...)
 	}
 	return values, nil
+}
+
+// modifiedSince reads If-Modified-Since; a date that cannot be read is no
+// condition. Spec: RFC 9110 §13.1.3.
+func modifiedSince(r *http.Request) time.Time {
+	if v := r.Header["If-Modified-Since"]; len(v) > 0 {
+		if t, err := http.ParseTime(v[0]); err == nil {
+			return t
+		}
+	}
+	return time.Time{}
 }
