@@ -23,7 +23,8 @@ import (
 
 // Contract, Notifications 8 and 1: servers and PostgreSQL are killed with kill -9 at random in the
 // middle of notifications. Each is received at least once, duplicates bear one id, and a stream and
-// a socket that resume tell of each event once. NOTIFICATION_KILLS is how many there are (20000 is what the
+// a socket that resume tell of each event once, both in the order of the log; a webhook's requests that
+// are the first for their event come in that order too, as its endpoint refuses none. NOTIFICATION_KILLS is how many there are (20000 is what the
 // contract names; 200 without it), NOTIFICATION_KILL_SECONDS how long there are kills at least (3).
 func TestNotificationsSurviveKills(t *testing.T) {
 	count, seconds := environment("NOTIFICATION_KILLS", 200), environment("NOTIFICATION_KILL_SECONDS", 3)
@@ -59,6 +60,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 	type version struct{ id, version string }
 	var mu sync.Mutex
 	byHook, byStream, bySocket := make(map[version]map[string]bool), make(map[version]int), make(map[version]int)
+	var hookOrder, streamOrder, socketOrder []version // as they came first
 	acked := make(map[string]bool)
 	requests := 0
 	r := newReceiver(t)
@@ -72,6 +74,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 		requests++
 		if byHook[v] == nil {
 			byHook[v] = make(map[string]bool)
+			hookOrder = append(hookOrder, v)
 		}
 		byHook[v][d.header.Get("X-Notification-Id")] = true
 	})
@@ -94,6 +97,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 			last = follow(ctx, any(), last, func() { once.Do(func() { close(connected) }) }, func(id, versionID string) {
 				mu.Lock()
 				byStream[version{id, versionID}]++
+				streamOrder = append(streamOrder, version{id, versionID})
 				mu.Unlock()
 			})
 		}
@@ -103,6 +107,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 			cursor = followSocket(ctx, any(), cursor, func() {}, func(id, versionID string) {
 				mu.Lock()
 				bySocket[version{id, versionID}]++
+				socketOrder = append(socketOrder, version{id, versionID})
 				mu.Unlock()
 			})
 		}
@@ -207,7 +212,27 @@ func TestNotificationsSurviveKills(t *testing.T) {
 			t.Errorf("the socket told %d times of %v", n, v)
 		}
 	}
-	t.Logf("%d events, %d kills: %d requests for %d versions, none lost", len(acked), kills, requests, len(byHook))
+	place := make(map[version]int)
+	for i, v := range socketOrder {
+		place[v] = i
+	}
+	late := 0
+	for i := 1; i < len(streamOrder); i++ {
+		if place[streamOrder[i]] < place[streamOrder[i-1]] {
+			t.Errorf("the stream told of %v before %v, the socket after it", streamOrder[i-1], streamOrder[i])
+		}
+	}
+	last := make(map[int]version) // of each subscription
+	for _, v := range hookOrder {
+		n, _ := strconv.Atoi(strings.TrimPrefix(v.id, "n"))
+		if before, ok := last[n%topics]; ok && place[v] < place[before] {
+			late++
+			continue
+		}
+		last[n%topics] = v
+	}
+	t.Logf("%d events, %d kills: %d requests for %d versions, none lost, %d after a later one of their subscription",
+		len(acked), kills, requests, len(byHook), late)
 }
 
 // environment is a number from the environment.
