@@ -216,6 +216,30 @@ func TestSlowSocketHearsNothingTwice(t *testing.T) {
 	}
 }
 
+// Contract, Notifications 5 and 6: a transaction brings much at once, and nobody who reads is too slow for it.
+func TestLargeTransactionIsHeardWhole(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const size = 1500
+	w, e := s.socket(""), s.stream("/Basic/$events")
+	w.send(`{"type":"subscribe","resourceType":"Basic"}`)
+	w.json()
+	var entries []string
+	for i := range size {
+		entries = append(entries, fmt.Sprintf(`{"resource":{"resourceType":"Basic","code":{"text":"%d"}},"request":{"method":"POST","url":"Basic"}}`, i))
+	}
+	s.do("POST", "/", `{"resourceType":"Bundle","type":"transaction","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
+	for i := range size {
+		want := fmt.Sprintf(`"code":{"text":"%d"}`, i)
+		if m := w.json(); !strings.Contains(fmt.Sprint(m["resource"]), fmt.Sprintf("map[text:%d]", i)) {
+			t.Fatalf("the socket tells of %v, want %s", m, want)
+		}
+		if m := e.next(); !strings.Contains(m.data, want) {
+			t.Fatalf("the stream tells of %s, want %s", m.data, want)
+		}
+	}
+}
+
 // untilSlow reads messages, counted by their ids, until the server closes with 4008, and
 // returns its cursor; "" when all have been seen.
 func (w *ws) untilSlow(seen map[string]int, all int) (cursor string) {

@@ -73,9 +73,9 @@ type client struct {
 	hub       *hub
 	principal *access.Principal
 	channel   string           // websocket or sse
-	queue     chan addressed   // live events
+	queue     outgoing         // live events
 	replay    chan []addressed // of the past, as fast as they are taken
-	slow      chan struct{}    // closed when the queue was full
+	slow      chan struct{}    // closed when it has read too slowly
 	ended     chan struct{}    // closed when its access was revoked
 	// messages is the transaction from which on messages to its user are passed on to it as
 	// they come; those of before were kept where nobody had got them. The hub's mu is of it.
@@ -132,9 +132,6 @@ type progress struct {
 func newListener(c *client, from since) *listener {
 	return &listener{client: c, from: from, progress: progress{written: from.position}}
 }
-
-// queueLength bounds the events that wait for a connection.
-const queueLength = 256
 
 // replayPage is how many changes are read at a time.
 const replayPage = 1000
@@ -414,15 +411,24 @@ func (l *listener) message(e *Event) *message {
 	return m
 }
 
-// push queues a message; a connection whose queue is full has read too slowly.
+// push queues a message, unless the connection has read too slowly.
 func (c *client) push(m addressed) {
 	m.leaves()
-	select {
-	case c.queue <- m:
-	default:
-		c.slowOnce.Do(func() { close(c.slow) })
+	if !c.queue.put(m) {
+		c.tooSlow()
 	}
 }
+
+// next returns queued messages, where queue.ready says that there are some.
+func (c *client) next() []addressed {
+	page, ok := c.queue.take()
+	if !ok {
+		c.tooSlow()
+	}
+	return page
+}
+
+func (c *client) tooSlow() { c.slowOnce.Do(func() { close(c.slow) }) }
 
 // leaves counts a message that is on its way.
 func (m addressed) leaves() {
@@ -500,7 +506,7 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 
 // join makes a connection known, and returns it with the function that ends it.
 func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
-	c := &client{hub: h, principal: p, channel: channel, queue: make(chan addressed, queueLength), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
+	c := &client{hub: h, principal: p, channel: channel, queue: newOutgoing(), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
 	h.clients[c], c.messages = struct{}{}, h.messages
 	h.mu.Unlock()

@@ -47,8 +47,14 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		l.lane.passOn(position(i))
 	}
 	// write writes the oldest message, and returns its text.
+	taken := make(map[*client][]addressed)
 	write := func(c *client, listeners map[string]*listener) []byte {
-		m := <-c.queue
+		if len(taken[c]) == 0 {
+			<-c.queue.ready
+			taken[c] = c.next()
+		}
+		m := taken[c][0]
+		taken[c] = taken[c][1:]
 		text := m.text(listeners)
 		c.wrote(m)
 		return text
@@ -97,14 +103,14 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	})
 	t.Run("a queue that is full", func(t *testing.T) {
 		h, c, listeners := connect(0)
-		for i := range queueLength + 10 {
+		for i := range queueMost + 10 {
 			pass(h, listeners["a"], 11+i)
 		}
 		<-c.slow
-		for range queueLength {
+		for range queueMost {
 			write(c, listeners)
 		}
-		told(listeners, 10+queueLength)
+		told(listeners, 10+queueMost)
 	})
 	t.Run("a listener that is still replaying", func(t *testing.T) {
 		h, c, listeners := connect(0)
@@ -150,5 +156,69 @@ func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 	close(h.begun)
 	if err := h.listen(t.Context(), early, nil); err != nil || len(h.listeners) != 1 {
 		t.Errorf("it does not listen afterwards: %v", err)
+	}
+}
+
+// Contract, Notifications 5: a client is too slow that takes nothing, not one to whom a transaction brings
+// much at once.
+func TestBurstIsNotSlow(t *testing.T) {
+	connect := func() *client {
+		c, _ := newHub(&Service{}).join(nil, "websocket")
+		return c
+	}
+	slow := func(c *client) bool {
+		select {
+		case <-c.slow:
+			return true
+		default:
+			return false
+		}
+	}
+	push := func(c *client, n int, data string) {
+		for range n {
+			c.push(addressed{message: &message{data: []byte(data)}})
+		}
+	}
+	c := connect()
+	push(c, queueMost, "x")
+	if slow(c) {
+		t.Error("a burst is slow")
+	}
+	taken := 0
+	for len(c.queue.ready) > 0 {
+		<-c.queue.ready
+		taken += len(c.next())
+	}
+	if taken != queueMost || c.queue.list != nil || c.queue.bytes != 0 {
+		t.Errorf("%d of %d are taken, %d bytes are left", taken, queueMost, c.queue.bytes)
+	}
+	c.queue.since = time.Now().Add(-time.Hour) // idle
+	push(c, queueLength+1, "x")
+	if slow(c) {
+		t.Error("a burst after an idle hour is slow")
+	}
+
+	c = connect()
+	push(c, queueLength, "x")
+	c.queue.since = time.Now().Add(-slowAfter - time.Second)
+	if slow(c) {
+		t.Error("a queue that is not full is slow")
+	}
+	if push(c, 1, "x"); !slow(c) {
+		t.Error("a client that takes nothing is not slow")
+	}
+	c = connect()
+	push(c, queueLength+1, "x")
+	c.queue.since = time.Now().Add(-slowAfter - time.Second)
+	if page := c.next(); len(page) != takenAtOnce || !slow(c) {
+		t.Error("a client that took nothing for long is not slow when it takes again")
+	}
+	c = connect()
+	if push(c, queueMost+1, "x"); !slow(c) {
+		t.Error("there is no end to a queue")
+	}
+	c = connect()
+	if push(c, queueLength+1, string(make([]byte, queueBytes/queueLength))); !slow(c) {
+		t.Error("there is no end to the bytes of a queue")
 	}
 }

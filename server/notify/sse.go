@@ -213,16 +213,8 @@ func (st *stream) run(ctx context.Context, s *Service) {
 				return
 			}
 			beat.Reset(max(s.Settings().SSE.Heartbeat, time.Second))
-		case m := <-st.client.queue:
-			page = append(page, m)
-			for more := true; more && len(page) < queueLength; {
-				select {
-				case m := <-st.client.queue:
-					page = append(page, m)
-				default:
-					more = false
-				}
-			}
+		case <-st.client.queue.ready:
+			page = st.client.next()
 		case page = <-st.client.replay:
 		case <-beat.C:
 			st.add(addressed{message: &message{name: "heartbeat", data: heartbeat(st.client.events.Load())}})

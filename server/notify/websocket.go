@@ -417,6 +417,7 @@ func (k *socket) write() {
 		default:
 		}
 		var err error
+		var page []addressed
 		select {
 		case <-k.client.slow:
 			continue
@@ -425,17 +426,9 @@ func (k *socket) write() {
 				end(websocket.CloseGoingAway, "the server is stopping")
 			}
 			return
-		case m := <-k.client.queue:
-			if err = k.writeText(k.text(m)); err == nil {
-				k.client.wrote(m)
-			}
-		case page := <-k.client.replay:
-			for _, m := range page {
-				if err = k.writeText(k.text(m)); err != nil {
-					break
-				}
-				k.client.wrote(m)
-			}
+		case <-k.client.queue.ready:
+			page = k.client.next()
+		case page = <-k.client.replay:
 		case b := <-k.answers:
 			err = k.writeText(b)
 		case <-changed:
@@ -460,6 +453,12 @@ func (k *socket) write() {
 			k.cancel(closing{closeToken, "token"})
 			end(closeToken, "the access was revoked")
 			return
+		}
+		for _, m := range page {
+			if err = k.writeText(k.text(m)); err != nil {
+				break
+			}
+			k.client.wrote(m)
 		}
 		if err != nil {
 			k.cancel(errClientGone)
