@@ -74,6 +74,8 @@ type Service struct {
 	snapshots atomic.Uint64
 
 	parsed     *otter.Cache[key, sized]
+	large      *otter.Cache[key, sized] // parsed resources with more than largeSize of JSON
+	reading    sync.Mutex               // held while one of them is parsed
 	expansions *otter.Cache[key, *expansion]
 	sets       *otter.Cache[setKey, *set]
 }
@@ -89,9 +91,17 @@ type key struct {
 type sized struct {
 	value any
 	size  int
+	large bool // it is in Service.large
 }
 
-const parsedBytes = 8 << 20 // of parsed resources
+const (
+	parsedBytes = 8 << 20 // of parsed resources
+	// A stored CodeSystem of 50,000 codes has 10 MB of JSON and takes half a second to
+	// parse. Such ones are kept as long as they are used.
+	largeSize  = 1 << 20
+	largeBytes = 96 << 20
+	largeKept  = 10 * time.Minute // after the last use
+)
 
 // New returns a Service. It reads nothing yet.
 func New(c Config) (*Service, error) {
@@ -110,6 +120,12 @@ func New(c Config) (*Service, error) {
 		StatsRecorder: stats.NewCounter(),
 		MaximumWeight: parsedBytes,
 		Weigher:       func(_ key, v sized) uint32 { return uint32(min(v.size, parsedBytes)) },
+	})
+	s.large = otter.Must(&otter.Options[key, sized]{
+		StatsRecorder:    stats.NewCounter(),
+		MaximumWeight:    largeBytes,
+		Weigher:          func(_ key, v sized) uint32 { return uint32(min(v.size, largeBytes)) },
+		ExpiryCalculator: otter.ExpiryAccessing[key, sized](largeKept),
 	})
 	s.expansions = newLocalExpansions()
 	s.sets = otter.Must(&otter.Options[setKey, *set]{
@@ -181,6 +197,7 @@ func (s *Service) now(ctx context.Context) (*snapshot, error) {
 			if !s.current.CompareAndSwap(sn, next) {
 				continue
 			}
+			s.large.InvalidateAll() // of the snapshot before
 			return next, nil
 		}
 		sn.checked.Store(int64(time.Since(started)))
@@ -257,16 +274,41 @@ func (sn *snapshot) resolve(ctx context.Context, typ string, c canonical) (any, 
 	if v, ok := sn.parsed.GetIfPresent(name); ok {
 		return v.value, nil
 	}
+	if v, ok := sn.large.GetIfPresent(name); ok {
+		return v.value, nil
+	}
 	v, err := sn.find(ctx, typ, c)
 	if err != nil {
 		return nil, err
+	}
+	if v.large {
+		return v.value, nil
 	}
 	size := 500 // of the name, also for what does not exist
 	if sn.stored(v) {
 		size = v.size
 	}
-	sn.parsed.Set(name, sized{v.value, size})
+	sn.parsed.Set(name, sized{value: v.value, size: size})
 	return v.value, nil
+}
+
+// readLarge parses a large stored resource, one at a time: those who ask for the same
+// one wait for it, instead of parsing it beside each other.
+func (sn *snapshot) readLarge(typ string, c canonical, r fhir.Version) (sized, error) {
+	sn.reading.Lock()
+	defer sn.reading.Unlock()
+	name := key{sn.number, typ + " " + c.String()}
+	if v, ok := sn.large.GetIfPresent(name); ok {
+		return v, nil
+	}
+	v, err := parseStored(typ, r)
+	if err != nil {
+		return sized{}, err
+	}
+	v.large = true
+	sn.large.Set(name, v)
+	time.AfterFunc(largeKept+time.Minute, sn.large.CleanUp)
+	return v, nil
 }
 
 // anyStored reports whether any terminology resource was ever stored: a server
@@ -302,6 +344,9 @@ func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, e
 			}
 		}
 		if best.ID != "" {
+			if len(best.Body) > largeSize {
+				return sn.readLarge(typ, c, best)
+			}
 			return parseStored(typ, best)
 		}
 	}
@@ -404,13 +449,13 @@ func parse(typ string, body []byte) (sized, error) {
 		if err != nil {
 			return sized{}, err
 		}
-		return sized{cs, cs.size}, nil
+		return sized{value: cs, size: cs.size}, nil
 	case typeValueSet:
 		vs, err := ParseValueSet(body)
-		return sized{vs, 500 + 2*len(body)}, err
+		return sized{value: vs, size: 500 + 2*len(body)}, err
 	default:
 		cm, err := parseConceptMap(body)
-		return sized{cm, 500 + 2*len(body)}, err
+		return sized{value: cm, size: 500 + 2*len(body)}, err
 	}
 }
 
@@ -447,20 +492,21 @@ func notFound(typ string, c canonical) *outcome.Error {
 
 // CacheState returns the state of this server's caches.
 func (s *Service) CacheState() telemetry.CacheState {
-	parsed, expansions, sets := s.parsed.Stats(), s.expansions.Stats(), s.sets.Stats()
+	parsed, large, expansions, sets := s.parsed.Stats(), s.large.Stats(), s.expansions.Stats(), s.sets.Stats()
 	return telemetry.CacheState{
-		Hits:      parsed.Hits + expansions.Hits + sets.Hits,
-		Misses:    parsed.Misses + expansions.Misses + sets.Misses,
-		Evictions: parsed.Evictions + expansions.Evictions + sets.Evictions,
-		Size:      s.parsed.EstimatedSize() + s.expansions.EstimatedSize() + s.sets.EstimatedSize(),
-		Bytes:     s.parsed.WeightedSize() + s.expansions.WeightedSize() + s.sets.WeightedSize(),
-		Capacity:  s.parsed.GetMaximum() + s.expansions.GetMaximum() + s.sets.GetMaximum(),
+		Hits:      parsed.Hits + large.Hits + expansions.Hits + sets.Hits,
+		Misses:    parsed.Misses + expansions.Misses + sets.Misses, // what is not among parsed is asked of large too
+		Evictions: parsed.Evictions + large.Evictions + expansions.Evictions + sets.Evictions,
+		Size:      s.parsed.EstimatedSize() + s.large.EstimatedSize() + s.expansions.EstimatedSize() + s.sets.EstimatedSize(),
+		Bytes:     s.parsed.WeightedSize() + s.large.WeightedSize() + s.expansions.WeightedSize() + s.sets.WeightedSize(),
+		Capacity:  s.parsed.GetMaximum() + s.large.GetMaximum() + s.expansions.GetMaximum() + s.sets.GetMaximum(),
 	}
 }
 
 // ClearCaches empties the caches of this server.
 func (s *Service) ClearCaches() {
 	s.parsed.InvalidateAll()
+	s.large.InvalidateAll()
 	s.expansions.InvalidateAll()
 	s.sets.InvalidateAll()
 	s.Forget()

@@ -3,6 +3,7 @@ package terminology
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -102,4 +103,69 @@ func local(t testing.TB, resources ...string) (*Service, *stored) {
 		t.Fatal(err)
 	}
 	return s, have
+}
+
+// A large stored code system is read once, however many ask about it, and again after
+// a change.
+func TestLargeCodeSystemIsReadOnce(t *testing.T) {
+	t.Parallel()
+	const codes = 12_000
+	resource := func(display string) string {
+		var b strings.Builder
+		b.WriteString(`{"resourceType":"CodeSystem","id":"large","url":"http://x/large","status":"active","content":"complete","concept":[`)
+		for i := range codes {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, `{"code":"c%d","display":"%s %d, with a text that makes it long enough for more than a megabyte"}`, i, display, i)
+		}
+		b.WriteString(`]}`)
+		return b.String()
+	}
+	data := new(stored)
+	s, err := New(Config{Resources: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, display := range []string{"Concept", "Changed"} {
+		data.put(t, resource(display))
+		before := data.reads
+		var all sync.WaitGroup
+		values := make([]any, 8)
+		for i := range values {
+			all.Go(func() {
+				sn, err := s.now(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if values[i], err = sn.resolve(t.Context(), typeCodeSystem, canonical{url: "http://x/large"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		cs, ok := values[0].(*codeSystem)
+		if !ok || len(cs.concepts) != codes || !strings.HasPrefix(cs.concepts[0].display, display) {
+			t.Fatalf("%s: found %v", display, ok)
+		}
+		for i := range values {
+			if values[i] != values[0] {
+				t.Errorf("%s: asker %d has a code system of its own", display, i)
+			}
+		}
+		reads := data.reads
+		for range 3 {
+			if got, err := s.Lookup(t.Context(), LookupParams{System: "http://x/large", Code: "c7"}); err != nil || !strings.Contains(string(got), display+" 7") {
+				t.Errorf("lookup: %s %v", got, err)
+			}
+		}
+		if data.reads != reads || reads == before {
+			t.Errorf("%s: read %d times, then %d times more", display, reads-before, data.reads-reads)
+		}
+	}
+	s.ClearCaches()
+	if got := s.CacheState().Bytes; got > 1<<20 {
+		t.Errorf("%d bytes are kept after the caches were emptied", got)
+	}
 }

@@ -41,11 +41,11 @@ func (sn *snapshot) supplemented(ctx context.Context, cs *codeSystem) (*codeSyst
 		return nil, err
 	}
 	if len(list) == 0 {
-		sn.parsed.Set(name, sized{nil, 300})
+		sn.parsed.Set(name, sized{value: nil, size: 300})
 		return cs, nil
 	}
 	merged := cs.with(list)
-	sn.parsed.Set(name, sized{merged, merged.size})
+	sn.parsed.Set(name, sized{value: merged, size: merged.size})
 	return merged, nil
 }
 
@@ -109,7 +109,7 @@ func (sn *snapshot) anySupplement(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for supplements: %w", err)
 	}
-	sn.parsed.Set(name, sized{len(list) > 0, 100})
+	sn.parsed.Set(name, sized{value: len(list) > 0, size: 100})
 	return len(list) > 0, nil
 }
 
