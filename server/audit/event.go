@@ -3,6 +3,8 @@ package audit
 import (
 	"encoding/base64"
 	"encoding/json"
+	"net/url"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -144,6 +146,9 @@ func (e *Event) JSON() ([]byte, error) {
 	if e.Patient == "" && len(e.body) > 0 {
 		e.Patient = patientOf(e.Resource, e.body)
 	}
+	if e.Patient == "" && strings.HasPrefix(e.Interaction, "search") {
+		e.Patient = patientOfSearch(e.Query)
+	}
 	if e.Resource != "" {
 		a.Entity = append(a.Entity, entity{What: &reference{Reference: e.Resource}, Type: &coding{entityTypes, "2", "System Object"}, Role: &coding{objectRoles, "4", "Domain Resource"}})
 	}
@@ -184,3 +189,55 @@ func patientOf(resource string, body []byte) string {
 	}
 	return ""
 }
+
+// patientOfSearch is the one patient that a search names, by its path (a compartment)
+// or by a parameter for the patient, "" where it names none or several.
+// Spec: https://profiles.ihe.net/ITI/BALP/StructureDefinition-IHE.BasicAudit.PatientQuery.html
+func patientOfSearch(query string) string {
+	path, parameters, _ := strings.Cut(query, "?")
+	values, err := url.ParseQuery(parameters)
+	if err != nil {
+		return ""
+	}
+	segments := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/"), "fhir/"), "/")
+	of := make(map[string]bool)
+	if len(segments) >= 2 && segments[0] == "Patient" && segments[1] != "_search" {
+		of[segments[1]] = true
+	}
+	for name, list := range values {
+		bare := false // the value may be an id alone
+		switch name {
+		case "patient", "patient:Patient", "subject:Patient":
+			bare = true
+		case "subject":
+		case "_id":
+			if segments[0] != "Patient" || len(segments) > 1 && segments[1] != "_search" {
+				continue
+			}
+			bare = true
+		default:
+			continue
+		}
+		for _, value := range list {
+			at := strings.LastIndex("/"+value, "/Patient/")
+			if at >= 0 {
+				value = value[at+len("Patient/"):]
+			}
+			if at >= 0 || bare {
+				of[value] = true
+			}
+		}
+	}
+	if len(of) != 1 {
+		return ""
+	}
+	for id := range of {
+		if patientID.MatchString(id) {
+			return "Patient/" + id
+		}
+	}
+	return ""
+}
+
+// patientID is a logical id. Spec: https://hl7.org/fhir/R4/datatypes.html#id.
+var patientID = regexp.MustCompile(`^[A-Za-z0-9.-]{1,64}$`)

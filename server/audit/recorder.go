@@ -373,6 +373,16 @@ type Request struct {
 	all      bool        // reads as well
 	written  bool        // a write was recorded with itself
 	entries  atomic.Bool // entries speak for the bundle
+	form     string      // parameters of a search by POST
+}
+
+// maxForm bounds what is recorded of the parameters of a search by POST, in bytes: as
+// much as a URL may have.
+const maxForm = 64 << 10
+
+// Form records the parameters of a search by POST with the request.
+func (q *Request) Form(parameters []byte) {
+	q.form = string(parameters[:min(len(parameters), maxForm)])
 }
 
 // Begin returns what is recorded of a request, nil where nothing is, and the context
@@ -487,7 +497,7 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 	}
 	query := ""
 	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" {
-		query = strings.TrimSuffix(r.URL.Path+"?"+r.URL.RawQuery, "?")
+		query = strings.TrimSuffix(r.URL.Path+"?"+strings.Trim(r.URL.RawQuery+"&"+q.form, "&"), "?")
 	}
 	q.record(r.Method, x.Route, resource, query, status, version)
 }

@@ -87,6 +87,14 @@ func TestAuditOfRequests(t *testing.T) {
 	check("head-1", "read R 0")
 	all.get("/Patient/a/Observation", "X-Request-Id", "compartment-1").want(200)
 	check("compartment-1", "search E 0")
+	// What was asked is recorded of a search by POST too, and whom it names.
+	all.post("/Observation/_search?_count=5", "patient=a&code=x%7Cy", "X-Request-Id", "form-1", "Content-Type", "application/x-www-form-urlencoded").want(200)
+	for _, e := range check("form-1", "search-type E 0") {
+		asked := base64.StdEncoding.EncodeToString([]byte("/Observation/_search?_count=5&patient=a&code=x%7Cy"))
+		if text := string(marshal(t, e)); !strings.Contains(text, `"query":"`+asked+`"`) || !strings.Contains(text, `"reference":"Patient/a"`) {
+			t.Errorf("the AuditEvent of a search by POST: %s", text)
+		}
+	}
 	all.post("/Nothing", `{}`, "X-Request-Id", "unknown-1").want(404)
 	check("unknown-1", "create C 4")
 	s.get("/Patient/a", "X-Request-Id", "nobody-1").want(401)

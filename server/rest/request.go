@@ -82,6 +82,9 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.recorded != nil {
+		c.recorded.Form(body)
+	}
 	form, err := interaction.ParseQuery(string(body))
 	if err != nil {
 		return nil, err
