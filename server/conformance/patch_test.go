@@ -66,7 +66,17 @@ func TestPatch(t *testing.T) {
 	})
 	t.Run("other formats are told by name: 415", func(t *testing.T) {
 		s := s.in(t)
-		s.do("PATCH", path, `x`, "Content-Type", "application/xml-patch+xml").issue(415, "not-supported", "xml-patch")
+		const types = "application/json-patch+json, application/fhir+json"
+		a := s.do("PATCH", path, `x`, "Content-Type", "application/xml-patch+xml").issue(415, "not-supported", "xml-patch")
+		if got := a.header.Get("Accept-Patch"); got != types { // RFC 5789 §2.2
+			t.Errorf("Accept-Patch of a 415 is %q", got)
+		}
+		if got := s.do("OPTIONS", path, "").want(204).header.Get("Accept-Patch"); got != types { // RFC 5789 §3.1
+			t.Errorf("Accept-Patch of OPTIONS is %q", got)
+		}
+		if a := s.do("OPTIONS", "/metadata", "").want(204); a.header.Get("Accept-Patch") != "" {
+			t.Error("a path without PATCH has Accept-Patch")
+		}
 	})
 	t.Run("FHIRPath Patch (fhirpatch.html)", func(t *testing.T) {
 		s := s.in(t)

@@ -75,6 +75,10 @@ func IsUnprocessable(err error) bool { return hasStatus(err, http.StatusUnproces
 // 405.
 func IsMethodNotAllowed(err error) bool { return hasStatus(err, http.StatusMethodNotAllowed) }
 
+// IsUnsupportedMediaType reports whether err says that the body is of a type that is not
+// served: 415.
+func IsUnsupportedMediaType(err error) bool { return hasStatus(err, http.StatusUnsupportedMediaType) }
+
 // IsGatewayTimeout reports whether err says that another party took too long: 504.
 func IsGatewayTimeout(err error) bool { return hasStatus(err, http.StatusGatewayTimeout) }
 

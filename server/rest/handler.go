@@ -12,6 +12,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/patch"
 	"kiln/server/ratelimit"
 	"kiln/server/web"
 )
@@ -141,8 +142,14 @@ func (c *call) fail(r *http.Request, err error) {
 			return m == r.Method || m == http.MethodHead && r.Method == http.MethodGet || m == http.MethodGet && r.Method == http.MethodHead
 		}), ", "))
 	}
+	if r.Method == http.MethodPatch && outcome.IsUnsupportedMediaType(err) {
+		c.Header().Set("Accept-Patch", acceptPatch)
+	}
 	c.Fail(r, err)
 }
+
+// acceptPatch lists the types of patches: JSON Patch and FHIRPath Patch. RFC 5789 §2.2, §3.1.
+const acceptPatch = patch.JSONType + ", application/fhir+json"
 
 // unrouted answers what no route matches: OPTIONS, and 405 where the path exists
 // with another method, with Allow; else 404.
@@ -153,6 +160,9 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	case len(allowed) > 0 && r.Method == http.MethodOptions:
 		c.Route = "options"
 		c.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+		if slices.Contains(allowed, http.MethodPatch) {
+			c.Header().Set("Accept-Patch", acceptPatch)
+		}
 		c.WriteHeader(http.StatusNoContent)
 		return
 	case len(allowed) > 0:
