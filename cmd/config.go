@@ -199,6 +199,8 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	layer := koanf.New(".")
 	switch err := layer.Load(file.Provider(path), yaml.Parser()); {
 	case errors.Is(err, fs.ErrNotExist) && !explicit:
+	case err != nil && strings.Contains(err.Error(), "into map["):
+		return l, fmt.Errorf("%s: expected keys with their values, as in search.max_count: 100, found something else", path)
 	case err != nil:
 		return l, fmt.Errorf("%s: %w", path, err)
 	default:
@@ -347,6 +349,10 @@ func (k key) expected(value any) string {
 	case reflect.Int, reflect.Int64:
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			return "a whole number"
+		}
+	case reflect.Float64:
+		if _, err := strconv.ParseFloat(text, 64); err != nil {
+			return "a number"
 		}
 	case reflect.Bool:
 		if _, err := strconv.ParseBool(text); err != nil {

@@ -55,6 +55,9 @@ func TestReadConfig(t *testing.T) {
 		{name: "an unknown key names the nearest", file: "server:\n  lisen: x\n", wantErr: "unknown key server.lisen, did you mean \"server.listen\"?"},
 		{name: "an unknown key in the environment", env: []string{"KILN_SEARCH__MAXCOUNT=1"}, wantErr: "unknown key search.maxcount, did you mean \"search.max_count\"?"},
 		{name: "a value of another type", file: "search:\n  max_count: many\n", wantErr: `search.max_count is "many": expected a whole number`},
+		{name: "a text that is no number", file: "telemetry:\n  sample_ratio: half\n", wantErr: `kiln.yaml: telemetry.sample_ratio is "half": expected a number`},
+		{name: "a file that is a list", file: "- search\n", wantErr: "kiln.yaml: expected keys with their values"},
+		{name: "a file that is a text", file: "search\n", wantErr: "kiln.yaml: expected keys with their values"},
 		{name: "a text that is no truth value", env: []string{"KILN_AUTH__ENABLED=maybe"}, wantErr: `environment: auth.enabled is "maybe": expected true or false`},
 		{name: "every wrong key is told", file: "server:\n  lisen: x\nserch:\n  max_count: 1\n", env: []string{"KILN_LOG__LEVL=info"}, wantErr: "unknown key log.levl, did you mean \"log.level\"? (KILN_LOG__LEVEL); its value is \"info\""},
 		{name: "with its value", file: "server:\n  lisen: x\nserch:\n  max_count: 17\n", wantErr: `; its value is "17"`},
@@ -163,6 +166,8 @@ func TestConfigCheck(t *testing.T) {
 		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_LOG__LEVEL": "loud", "KILN_SEARCH__MAX_COUNT": "0", "KILN_SEARCH__TIMEOUT_SECONDS": "soon", "KILN_VALIDATION__MODE": "some", "KILN_LISTEN": "x"},
 			want: []string{`log.level is "loud": expected debug, info, warn, error`, "search.max_count is 0: expected 1 or more", `search.timeout_seconds is "soon": expected a whole number`,
 				`validation.mode is "some"`, "KILN_LISTEN is no key, did you mean KILN_SERVER__LISTEN?"}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_AUTH__OAUTH__ACCESS_TOKEN_LIFETIME": "soon", "KILN_AUTH__RATE_LIMITING__CONCURRENT_SEARCHES": "-1", "KILN_AUTH__SIGNING__KEY_ROTATION_DAYS": "1"},
+			want: []string{`auth.oauth.access_token_lifetime is "soon": expected a lifetime`, "auth.rate_limiting.concurrent_searches is -1: expected 0 or more", "auth.signing.key_rotation_days is 1: expected 2 or more"}},
 	} {
 		t.Run(tt.flags, func(t *testing.T) {
 			for k, v := range tt.env {
@@ -177,8 +182,8 @@ func TestConfigCheck(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			for _, want := range tt.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("error %v, want %q in it", err, want)
+				if err == nil || strings.Count(err.Error(), want) != 1 {
+					t.Errorf("error %v, want %q in it, once", err, want)
 				}
 			}
 			if err != nil && strings.Contains(err.Error(), "hidden") {

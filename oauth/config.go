@@ -125,59 +125,67 @@ var (
 	signingAlgorithms = []string{"RS256", "RS384", "ES256", "ES384"}
 )
 
-// Check refuses values that no server can run with; the error names the key.
+// Check refuses values that no server can run with; the error has a line for each of
+// them, which names the key.
 func (c Config) Check() error {
-	for key, text := range map[string]string{
-		"auth.oauth.access_token_lifetime":    c.OAuth.AccessTokenLifetime,
-		"auth.oauth.refresh_token_lifetime":   c.OAuth.RefreshTokenLifetime,
-		"auth.rate_limiting.lockout_duration": c.RateLimiting.LockoutDuration,
+	var wrong []error
+	refuse := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	for _, lifetime := range [][2]string{
+		{"auth.oauth.access_token_lifetime", c.OAuth.AccessTokenLifetime},
+		{"auth.oauth.refresh_token_lifetime", c.OAuth.RefreshTokenLifetime},
+		{"auth.rate_limiting.lockout_duration", c.RateLimiting.LockoutDuration},
 	} {
-		if d, err := storage.ParseLifetime(text); err != nil || d == 0 {
-			return fmt.Errorf("%s is %q: expected a lifetime such as 30s, 10m, 1h or 90d", key, text)
+		if d, err := storage.ParseLifetime(lifetime[1]); err != nil || d == 0 {
+			refuse("%s is %q: expected a lifetime such as 30s, 10m, 1h or 90d", lifetime[0], lifetime[1])
 		}
 	}
 	if len(c.OAuth.GrantTypes) == 0 {
-		return fmt.Errorf("auth.oauth.grant_types is empty: expected some of %s", strings.Join(grantTypes, ", "))
+		refuse("auth.oauth.grant_types is empty: expected some of %s", strings.Join(grantTypes, ", "))
 	}
 	for _, g := range c.OAuth.GrantTypes {
 		if !slices.Contains(grantTypes, g) {
-			return fmt.Errorf("auth.oauth.grant_types has %q: expected %s", g, strings.Join(grantTypes, ", "))
+			refuse("auth.oauth.grant_types has %q: expected %s", g, strings.Join(grantTypes, ", "))
 		}
 	}
 	if !slices.Contains(signingAlgorithms, c.Signing.Algorithm) {
-		return fmt.Errorf("auth.signing.algorithm is %q: expected %s", c.Signing.Algorithm, strings.Join(signingAlgorithms, ", "))
+		refuse("auth.signing.algorithm is %q: expected %s", c.Signing.Algorithm, strings.Join(signingAlgorithms, ", "))
 	}
 	if c.Signing.KeyRotationDays < 2 {
-		return fmt.Errorf("auth.signing.key_rotation_days is %d: expected 2 or more", c.Signing.KeyRotationDays)
+		refuse("auth.signing.key_rotation_days is %d: expected 2 or more", c.Signing.KeyRotationDays)
 	}
-	for key, n := range map[string]int{
-		"requests_per_minute": c.RateLimiting.Requests, "anonymous_requests_per_minute": c.RateLimiting.Anonymous,
-		"token_requests_per_minute": c.RateLimiting.Token, "token_requests_per_hour": c.RateLimiting.TokenHour,
-		"auth_requests_per_minute": c.RateLimiting.Auth, "concurrent_searches": c.RateLimiting.Searches,
-		"concurrent_bundles": c.RateLimiting.Bundles, "concurrent_streams": c.RateLimiting.Streams,
+	for _, limit := range []struct {
+		key string
+		n   int
+	}{
+		{"requests_per_minute", c.RateLimiting.Requests}, {"anonymous_requests_per_minute", c.RateLimiting.Anonymous},
+		{"token_requests_per_minute", c.RateLimiting.Token}, {"token_requests_per_hour", c.RateLimiting.TokenHour},
+		{"auth_requests_per_minute", c.RateLimiting.Auth}, {"concurrent_searches", c.RateLimiting.Searches},
+		{"concurrent_bundles", c.RateLimiting.Bundles}, {"concurrent_streams", c.RateLimiting.Streams},
 	} {
-		if n < 0 {
-			return fmt.Errorf("auth.rate_limiting.%s is %d: expected 0 or more", key, n)
+		if limit.n < 0 {
+			refuse("auth.rate_limiting.%s is %d: expected 0 or more", limit.key, limit.n)
 		}
 	}
 	if c.RateLimiting.MaxFailedAttempts < 1 {
-		return fmt.Errorf("auth.rate_limiting.max_failed_attempts is %d: expected 1 or more", c.RateLimiting.MaxFailedAttempts)
+		refuse("auth.rate_limiting.max_failed_attempts is %d: expected 1 or more", c.RateLimiting.MaxFailedAttempts)
 	}
 	for _, scope := range c.Smart.SupportedScopes {
 		if _, err := smart.Parse(scope); err != nil {
-			return fmt.Errorf("auth.smart.supported_scopes: %w", err)
+			refuse("auth.smart.supported_scopes: %w", err)
 		}
 	}
 	if c.Issuer != "" {
 		if err := checkIssuer(c.Issuer); err != nil {
-			return fmt.Errorf("auth.issuer is %q: %w", c.Issuer, err)
+			refuse("auth.issuer is %q: %w", c.Issuer, err)
 		}
 	}
 	if _, err := readProviders(c.Federation); err != nil {
-		return err
+		wrong = append(wrong, err)
 	}
-	_, err := readTrustedIssuers(c.Federation)
-	return err
+	if _, err := readTrustedIssuers(c.Federation); err != nil {
+		wrong = append(wrong, err)
+	}
+	return errors.Join(wrong...)
 }
 
 // CheckServe is Check, and refuses an issuer whose tokens could be read on the way.
