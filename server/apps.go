@@ -78,6 +78,6 @@ func (s *Server) resolve(typ, url string) (interaction.Definition, bool, error) 
 func (s *Server) platformConfig() app.Config {
 	c := s.now()
 	out := c.Apps.platform()
-	out.Notifications = c.Notifications.Enabled
+	out.Notifications, out.Address = c.Notifications.Enabled, c.address()
 	return out
 }

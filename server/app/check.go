@@ -75,7 +75,12 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 	if err := tx.BumpApps(ctx); err != nil {
 		return err
 	}
-	taken := make(map[key]string) // by Apps of the same transaction
+	together := together{make(map[string]bool), make(map[key]string)}
+	for _, w := range ws {
+		if w.Modify == nil {
+			together.replaced[w.ID] = true
+		}
+	}
 	for i, w := range ws {
 		if w.Method == fhir.DELETE {
 			continue
@@ -88,31 +93,47 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 			return err
 		}
 		if w.Modify != nil {
-			w.Modify = p.checkedModify(ctx, tx, w.ID, w.Modify)
+			w.Modify = p.checkedModify(ctx, tx, w.ID, w.Modify, together)
 			continue
 		}
 		next, ok := w.Resource.(*r4.App)
 		if !ok {
 			continue
 		}
-		if err := p.check(ctx, tx, w.ID, next, current.Body); err != nil {
+		if err := p.check(ctx, tx, w.ID, next, current.Body, together); err != nil {
 			return &store.WriteError{Index: i, Err: err}
 		}
-		for j := range next.Operations {
-			k := keyOf(&next.Operations[j])
-			if other, ok := taken[k]; ok && next.Status.Text == "active" {
-				return &store.WriteError{Index: i, Err: unprocessable("App.operations", "App/%s of the same Bundle has an operation %s on %s too", other, k.name, k.typ)}
-			}
-			if next.Status.Text == "active" {
-				taken[k] = w.ID
-			}
+		if err := together.take(w.ID, next); err != nil {
+			return &store.WriteError{Index: i, Err: err}
 		}
 	}
 	return nil
 }
 
+// together are the Apps that one transaction writes.
+type together struct {
+	replaced map[string]bool // by id: written anew or deleted; the operations of before do not count
+	taken    map[key]string  // operations, by the id of the App that has them now
+}
+
+// take notes the operations of an App as it is to be. It fails where another App of the same
+// transaction has one of them.
+func (t together) take(id string, a *r4.App) error {
+	if a.Status.Text != "active" {
+		return nil
+	}
+	for i := range a.Operations {
+		k := keyOf(&a.Operations[i])
+		if other, ok := t.taken[k]; ok && other != id {
+			return unprocessable("App.operations", "App/%s of the same Bundle has an operation %s on %s too", other, k.name, k.typ)
+		}
+		t.taken[k] = id
+	}
+	return nil
+}
+
 // checkedModify checks what a patch makes.
-func (p *Platform) checkedModify(ctx context.Context, tx *store.Tx, id string, modify func(fhir.Version) (*fhir.Body, *fhir.Index, error)) func(fhir.Version) (*fhir.Body, *fhir.Index, error) {
+func (p *Platform) checkedModify(ctx context.Context, tx *store.Tx, id string, modify func(fhir.Version) (*fhir.Body, *fhir.Index, error), together together) func(fhir.Version) (*fhir.Body, *fhir.Index, error) {
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
 		body, x, err := modify(current)
 		if err != nil {
@@ -123,7 +144,10 @@ func (p *Platform) checkedModify(ctx context.Context, tx *store.Tx, id string, m
 			return nil, nil, err
 		}
 		if next, ok := r.(*r4.App); ok {
-			if err := p.check(ctx, tx, id, next, current.Body); err != nil {
+			if err := p.check(ctx, tx, id, next, current.Body, together); err != nil {
+				return nil, nil, err
+			}
+			if err := together.take(id, next); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -132,7 +156,7 @@ func (p *Platform) checkedModify(ctx context.Context, tx *store.Tx, id string, m
 }
 
 // check judges an App that is to be stored in place of before, which may be nil.
-func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App, before []byte) error {
+func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App, before []byte, together together) error {
 	var was struct{ Status string }
 	if before != nil {
 		if err := json.Unmarshal(before, &was); err != nil {
@@ -192,7 +216,7 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 			return err
 		}
 	}
-	return p.checkUnique(ctx, tx, id, seen)
+	return p.checkUnique(ctx, tx, id, seen, together)
 }
 
 // maxSubscriptions bounds the subscriptions of one App.
@@ -348,8 +372,9 @@ func (p *Platform) read(ctx context.Context, id string) (*r4.App, error) {
 	return a, nil
 }
 
-// checkUnique refuses an operation that another active App has.
-func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own map[key]bool) error {
+// checkUnique refuses an operation that another active App has, and keeps in this
+// transaction.
+func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own map[key]bool, together together) error {
 	if len(own) == 0 {
 		return nil
 	}
@@ -362,7 +387,7 @@ func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own
 		return err
 	}
 	for _, o := range others {
-		if o.Header().ID.Text == id {
+		if other := o.Header().ID.Text; other == id || together.replaced[other] {
 			continue
 		}
 		for i := range o.Operations {

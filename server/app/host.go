@@ -70,6 +70,9 @@ func (p *Platform) host(ctx context.Context, e *entry, function string, text jso
 		return p.bundle(s.Search(ctx, interaction.SearchParams{ResourceType: a.Type, Values: values}))
 	case "create":
 		typ, _ := head(a.Resource)
+		if len(a.Resource) == 0 {
+			return nil, outcome.Invalid("fhir.create needs a resource")
+		}
 		return version(s.Create(ctx, interaction.CreateParams{ResourceType: typ, Body: a.Resource}))
 	case "update":
 		typ, id := head(a.Resource)
@@ -87,7 +90,7 @@ func (p *Platform) host(ctx context.Context, e *entry, function string, text jso
 		_, err := s.Delete(ctx, interaction.DeleteParams{ResourceType: a.Type, ID: a.ID})
 		return nil, err
 	case "transaction":
-		return p.bundle(s.Bundle(ctx, interaction.BundleParams{Body: a.Bundle, Return: interaction.ReturnRepresentation}))
+		return p.bundle(s.Bundle(ctx, interaction.BundleParams{Body: a.Bundle, Return: interaction.ReturnRepresentation, BaseURL: p.Config().Address}))
 	case "operation":
 		return p.operation(ctx, e, a)
 	}
@@ -185,7 +188,7 @@ func (p *Platform) bundle(r interaction.Response, err error) (json.RawMessage, e
 	if r.Bundle == nil {
 		return r.Body, nil
 	}
-	return p.Bundle("", r.Bundle), nil
+	return p.Bundle(p.Config().Address, r.Bundle), nil
 }
 
 // head is type and id of a resource, "" where there are none: the interaction says so.

@@ -35,6 +35,7 @@ type Config struct {
 	WebhookRetries int           // of an event after the first attempt
 	AllowFetch     bool          // scripts may fetch from the hosts that their App names
 	LogRetention   time.Duration
+	Address        string // base of the links in Bundles that scripts get, without a trailing slash
 }
 
 // Platform are the Apps of a server, and its operations with theirs. Its fields are set

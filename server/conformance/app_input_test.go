@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -117,6 +118,64 @@ func TestAppLogEndsAndAnswersAreText(t *testing.T) {
 	}
 	if a := s.get(next).want(200); a.len("invocations") != 1 || !strings.Contains(string(a.body), `"next":null`) {
 		t.Errorf("%s", a.body)
+	}
+}
+
+// The contract, Apps section 1: what counts is which Apps are active when a transaction is over. One may
+// take the name of an operation that another gives up in it.
+func TestOperationMovesBetweenApps(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	of := func(id, name string) string {
+		return app(id, "active", "execute", "Patient", name, `() => "`+id+`"`)
+	}
+	s.put("/App/one", of("one", "here")).want(201)
+	s.put("/App/two", of("two", "there")).want(201)
+	put := func(id, name string) string { return entry("PUT", "App/"+id, "", of(id, name)) }
+	patch := func(id, name string) string {
+		return `{"request":{"method":"PATCH","url":"App/` + id + `"},"resource":{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"replace"},` +
+			`{"name":"path","valueString":"App.operations[0].name"},{"name":"value","valueString":"` + name + `"}]}]}}`
+	}
+	says := func(name, want string) {
+		t.Helper()
+		if a := s.post("/Patient/p/$"+name, ""); want == "" && a.status != 404 || want != "" && !strings.Contains(string(a.body), want) {
+			t.Errorf("$%s: %d %s, want %q", name, a.status, a.body, want)
+		}
+	}
+	s.post("/", bundle("transaction", put("one", "there"), put("two", "here"))).want(200)
+	says("here", "two")
+	says("there", "one")
+	s.post("/", bundle("transaction", put("one", "here"))).issue(422, "invalid", "App/two")
+	s.post("/", bundle("transaction", put("one", "here"), put("two", "here"))).issue(422, "invalid", "same Bundle")
+	s.post("/", bundle("transaction", put("two", "new"), patch("one", "new"))).issue(422, "invalid", "same Bundle")
+	s.post("/", bundle("transaction", put("two", "new"), patch("one", "here"))).want(200)
+	says("here", "one")
+	says("new", "two")
+	says("there", "")
+	s.post("/", bundle("transaction", `{"request":{"method":"DELETE","url":"App/one"}}`, put("two", "here"))).want(200)
+	says("here", "two")
+}
+
+// The contract, Apps section 3: what a script gets is FHIR: links and the fullUrls of Bundles are
+// absolute, where no server.base_url is configured too.
+func TestBundlesOfScriptsHaveAbsoluteLinks(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	s.put("/App/links", app("links", "active", "execute", "Patient", "links", `async () => {
+		const found = await fhir.search("Patient", {_id: "p"})
+		const batch = await fhir.transaction({resourceType: "Bundle", type: "batch", entry: [{request: {method: "GET", url: "Patient/p"}}]})
+		return [found.link[0].url, found.entry[0].fullUrl, batch.entry[0].fullUrl]
+	}`)).want(201)
+	var urls []string
+	if err := json.Unmarshal(s.post("/Patient/p/$links", "").want(200).body, &urls); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"/Patient?_id=p", "/Patient/p", "/Patient/p"} {
+		if !strings.HasPrefix(urls[i], "http://127.0.0.1:") || !strings.HasSuffix(urls[i], want) {
+			t.Errorf("%s, want …%s", urls[i], want)
+		}
 	}
 }
 

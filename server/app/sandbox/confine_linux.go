@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,6 +91,15 @@ func yield() error {
 		}
 	}
 	return nil
+}
+
+// processorTime is the time that this process has had of processors. getrusage(2).
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // processAttributes are those of a worker: it ends with the thread that started it,

@@ -10,7 +10,8 @@
 //
 // What holds a script:
 //
-//   - the interrupt of goja after Limits.Execution, which is the script's own time:
+//   - the interrupt of goja after Limits.Execution, which is the script's own time, of the
+//     processor where that is busy with others, as far as the contract leaves time for it:
 //     waiting for the host does not count;
 //   - a watchdog on the live heap (memory.go), Limits.Memory above that of an idle worker;
 //   - RLIMIT_AS, the measured size of the process and twice Limits.Memory, at which Go

@@ -93,6 +93,9 @@ func TestFailuresSayWhere(t *testing.T) {
 		{"a thrown error", "(c) => {\n  throw new Error('no such dose')\n}", KindError, "no such dose", 2, 9},
 		{"a reference error in a program", "function handler() {\n\n  return nothing.at.all\n}", KindError, "nothing is not defined", 3, 10},
 		{"an error behind await", "async (c) => {\n  await null;\n  throw new TypeError('late')\n}", KindError, "late", 3, 9},
+		{"a function without a name in one line", "function (c) { throw new Error('here') }", KindError, "here", 1, 22},
+		{"a function with a name in one line", "function one(c) { throw new Error('here') }", KindError, "here", 1, 25},
+		{"a program in one line", "function handler(c) { throw new Error('here') }", KindError, "here", 1, 29},
 		{"a text", "() => { throw 'plain' }", KindError, "plain", 1, 9},
 		{"an outcome", "() => { throw new OperationOutcomeError(409, 'conflict', 'busy') }", KindOutcome, "busy", 0, 0},
 		{"code that does not parse", "(c) => {\n  return }}", KindSyntax, "", 2, 11},
@@ -409,6 +412,37 @@ func TestLimitsInWhatTheWorkerCalls(t *testing.T) {
 	}
 	if value, err := p.Run(context.Background(), &Call{Code: "() => 1"}); err != nil || string(value) != "1" {
 		t.Errorf("afterwards: %s, %v", value, err)
+	}
+}
+
+// The contract, Apps section 4: the limit is of the script's own time, and where others have the
+// processor a script that takes none of it has somewhat longer, but less than 1.5 s.
+func TestOwnTimeIsOfTheProcessor(t *testing.T) {
+	if !Supported {
+		t.Skip("no sandbox on this platform")
+	}
+	const limit, second = 5 * time.Second, time.Second
+	for _, c := range []struct {
+		name                      string
+		clock, processor          time.Duration
+		wantAtLeast, wantLessThan time.Duration
+	}{
+		{"at the beginning", 0, 0, limit - second, limit + 1},
+		{"the machine is idle", limit, limit, -second, 1},
+		{"others have the processor", limit, second, busyGrace - second/5, busyGrace + 1},
+		{"nearly all of it was the script's", limit, limit - second/5, 0, second/5 + 1},
+		{"for too long", limit + busyGrace, second, -second, 1},
+		{"two threads of it", limit - second, limit + second, second / 2, second + 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &ownTime{clock: c.clock, processor: c.processor, started: time.Now(), used: processorTime()}
+			if left := o.left(limit); left < c.wantAtLeast || left >= c.wantLessThan {
+				t.Errorf("%s are left, want %s to %s", left, c.wantAtLeast, c.wantLessThan)
+			}
+		})
+	}
+	if busyGrace >= killGrace {
+		t.Error("the worker is killed before the script is interrupted")
 	}
 }
 

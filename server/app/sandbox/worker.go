@@ -43,7 +43,7 @@ type worker struct {
 	mu       sync.Mutex // of out
 	in       *bufio.Reader
 	prelude  *goja.Program
-	programs map[string]*goja.Program
+	programs map[string]compiled
 	next     *run   // for the next call, made while the worker is idle
 	base     uint64 // live heap of the idle worker, in bytes
 }
@@ -54,7 +54,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 	debug.SetGCPercent(400) // of a small heap; the limit bounds a large one
 	debug.SetMaxStack(64 << 20)
 	debug.SetMemoryLimit(memory + memory/4)
-	w := &worker{out: out, in: bufio.NewReader(in), programs: make(map[string]*goja.Program)}
+	w := &worker{out: out, in: bufio.NewReader(in), programs: make(map[string]compiled)}
 	var err error
 	if w.prelude, err = goja.Compile("prelude.js", preludeSource, true); err != nil {
 		return err
@@ -105,13 +105,13 @@ func (w *worker) send(f *frame) error {
 }
 
 // compile parses code: a program, or a function alone.
-func (w *worker) compile(code string) (*goja.Program, *Failure) {
+func (w *worker) compile(code string) (compiled, *Failure) {
 	if p, ok := w.programs[code]; ok {
 		return p, nil
 	}
 	p, failure := compileHandler(code)
 	if failure != nil {
-		return nil, failure
+		return p, failure
 	}
 	if len(w.programs) >= keptPrograms {
 		clear(w.programs)
@@ -122,29 +122,40 @@ func (w *worker) compile(code string) (*goja.Program, *Failure) {
 
 // compileHandler parses a program, or one function alone: also with a name, which as a
 // program would define that name and be of no use.
-func compileHandler(code string) (*goja.Program, *Failure) {
+func compileHandler(code string) (compiled, *Failure) {
 	p, err := goja.Compile("handler.js", code, false)
 	begin := functionPattern.FindStringSubmatch(code)
 	if begin == nil || err == nil && begin[1] == "handler" {
 		if err != nil {
-			return nil, syntaxFailure(err)
+			return compiled{}, syntaxFailure(err)
 		}
-		return p, nil
+		return compiled{p, false}, nil
 	}
 	alone, failed := goja.Compile("handler.js", "("+strings.TrimRight(code, "; \t\r\n")+"\n)", false)
 	switch {
 	case failed == nil:
-		return alone, nil
+		return compiled{alone, true}, nil
 	case err == nil:
-		return p, nil
+		return compiled{p, false}, nil
 	case begin[1] != "":
-		return nil, syntaxFailure(err)
+		return compiled{}, syntaxFailure(err)
 	}
 	f := syntaxFailure(failed)
-	if f.Line == 1 && f.Column > 1 {
-		f.Column-- // of the parenthesis
+	compiled{alone: true}.correct(f)
+	return compiled{}, f
+}
+
+// compiled is code that was parsed.
+type compiled struct {
+	*goja.Program
+	alone bool // a function, within parentheses
+}
+
+// correct has a place in the first line say where it is in the code.
+func (c compiled) correct(f *Failure) {
+	if c.alone && f.Line == 1 && f.Column > 1 {
+		f.Column--
 	}
-	return nil, f
 }
 
 // functionPattern is the beginning of code that may be a function alone, behind comments;
@@ -171,9 +182,7 @@ type run struct {
 	errorPrototype       *goja.Object
 	fetch                goja.Value
 
-	spent   time.Duration // of the script's own time
-	started time.Time     // zero while it waits
-	timer   *time.Timer
+	own ownTime
 }
 
 type promise struct{ resolve, reject func(any) error }
@@ -204,12 +213,14 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 		}
 	}()
 	r.resume()
-	result, err := r.do(program, f)
+	result, err := r.do(program.Program, f)
 	if err == nil {
 		value, err = r.json(result)
 	}
 	if err != nil {
-		return nil, r.failure(err)
+		failure = r.failure(err)
+		program.correct(failure)
+		return nil, failure
 	}
 	return value, nil
 }
@@ -227,19 +238,61 @@ func (r *run) broken(p any) *Failure {
 	return failure
 }
 
+// busyGrace is how long a script may be over Limits.Execution by the clock while it is not by the
+// processor, which others may have: workers come behind requests. It is less than killGrace.
+const busyGrace = 700 * time.Millisecond
+
+// ownTime is the script's own time.
+type ownTime struct {
+	mu        sync.Mutex
+	clock     time.Duration // until started
+	processor time.Duration // of the process, until started
+	started   time.Time     // zero while the script waits
+	used      time.Duration // processor time of the process at started
+	timer     *time.Timer
+}
+
+// left is how long the script may go on, before one looks again; mu is held.
+func (o *ownTime) left(limit time.Duration) time.Duration {
+	clock, processor := o.clock+time.Since(o.started), o.processor+processorTime()-o.used
+	if clock < limit {
+		return limit - clock
+	}
+	return min(limit-processor, limit+busyGrace-clock)
+}
+
 // resume and pause count the script's own time.
 func (r *run) resume() {
-	r.started = time.Now()
-	r.timer = time.AfterFunc(r.limits.Execution-r.spent, func() { r.vm.Interrupt(errTime) })
+	o := &r.own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	began := time.Now()
+	o.started, o.used = began, processorTime()
+	o.timer = time.AfterFunc(max(o.left(r.limits.Execution), 0), func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.started != began {
+			return // it waits, or has waited
+		}
+		if left := o.left(r.limits.Execution); left > 0 {
+			o.timer.Reset(left)
+			return
+		}
+		r.vm.Interrupt(errTime)
+	})
 }
 
 func (r *run) pause() {
-	if r.started.IsZero() {
+	o := &r.own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.started.IsZero() {
 		return
 	}
-	r.timer.Stop()
-	r.spent += time.Since(r.started)
-	r.started = time.Time{}
+	o.timer.Stop()
+	o.clock += time.Since(o.started)
+	o.processor += processorTime() - o.used
+	o.started = time.Time{}
 }
 
 // do runs the program, calls its handler and waits for what that promises.
