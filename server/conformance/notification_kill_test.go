@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -217,6 +218,11 @@ func TestNotificationsSurviveKills(t *testing.T) {
 		place[v] = i
 	}
 	late := 0
+	// What was written twice, as its first answer was lost, may have come to one of them alone yet.
+	known := func(list []version) []version {
+		return slices.DeleteFunc(list, func(v version) bool { _, ok := place[v]; return !ok })
+	}
+	streamOrder, hookOrder = known(streamOrder), known(hookOrder)
 	for i := 1; i < len(streamOrder); i++ {
 		if place[streamOrder[i]] < place[streamOrder[i-1]] {
 			t.Errorf("the stream told of %v before %v, the socket after it", streamOrder[i-1], streamOrder[i])
