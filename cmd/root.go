@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -32,15 +33,28 @@ func root() *cobra.Command {
 		refuseUnknown(sub)
 	}
 	c.SetHelpCommand(helpCommand())
+	c.InitDefaultCompletionCmd()
+	if completion, _, err := c.Find([]string{"completion"}); err == nil {
+		refuseUnknown(completion)
+	}
 	addExamples(c)
 	return c
 }
 
 // refuseUnknown makes an error of each argument of a group of commands that is none of
-// them; a group alone is a question.
+// them; a group alone is a question. A wrong number of arguments is told with those that
+// the command takes.
 func refuseUnknown(c *cobra.Command) {
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+	} else if count := c.Args; count != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			err := count(c, args)
+			if err != nil && strings.Contains(err.Error(), "arg(s)") { // cobra's, of a wrong number
+				return fmt.Errorf("%w: %s", err, c.UseLine())
+			}
+			return err
+		}
 	}
 	for _, sub := range c.Commands() {
 		refuseUnknown(sub)

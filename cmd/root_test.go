@@ -14,13 +14,28 @@ import (
 )
 
 func TestUnknownCommands(t *testing.T) {
-	for _, args := range []string{"srve", "config prnt", "migrate upp", "package ad x", "serve now", "help srve", "help migrate upp", "admin cache clera", "admin config list auth", "token mnt"} {
+	for _, args := range []string{"srve", "config prnt", "migrate upp", "package ad x", "serve now", "help srve", "help migrate upp", "admin cache clera", "admin config list auth", "token mnt", "completion zhs"} {
 		c := root()
 		c.SetArgs(strings.Fields(args))
 		c.SetOut(io.Discard)
 		c.SetErr(io.Discard)
 		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "unknown command") {
 			t.Errorf("kiln %s: %v, want an error that says the command is unknown", args, err)
+		}
+	}
+}
+
+// A wrong number of arguments is told with those that the command takes.
+func TestWrongNumberOfArguments(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"load", "kiln load PATH"}, {"package install", "kiln package install NAME@VERSION"}, {"backup", "kiln backup FILE"},
+	} {
+		c := root()
+		c.SetArgs(strings.Fields(tt.args))
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("kiln %s: %v, want %s in it", tt.args, err, tt.want)
 		}
 	}
 }
