@@ -411,9 +411,10 @@ func TestTokensEnd(t *testing.T) {
 	s.app()
 	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
 	other := startOn(t, s.url, s.base)
+	codesEnd := false // the codes that nobody has used end too
 	ends := func(name string, end func(a *answer)) {
 		t.Helper()
-		a := s.tokens()
+		a, unused := s.tokens(), s.code()
 		token := a.text("access_token")
 		if s.use(token) != 200 || other.use(token) != 200 {
 			t.Fatalf("%s: the token is not good to begin with", name)
@@ -425,6 +426,9 @@ func TestTokensEnd(t *testing.T) {
 		eventually(t, time.Second, func() bool { return other.use(token) == 401 })
 		if r := s.refresh(a.text("refresh_token")); r.status == 200 {
 			t.Errorf("%s: its refresh token is still good", name)
+		}
+		if r := s.exchange(unused); codesEnd && r.status == 200 {
+			t.Errorf("%s: a code from before is still good", name)
 		}
 	}
 	ends("revoked access token", func(a *answer) {
@@ -451,10 +455,19 @@ func TestTokensEnd(t *testing.T) {
 			t.Fatalf("PATCH %s: %d %s", path, r.status, r.body)
 		}
 	}
+	codesEnd = true
 	ends("client disabled", func(*answer) { patch("/admin/clients/app", `{"active": false}`) })
 	patch("/admin/clients/app", `{"active": true}`)
+	ends("client disabled and enabled", func(*answer) {
+		patch("/admin/clients/app", `{"active": false}`)
+		patch("/admin/clients/app", `{"active": true}`)
+	})
 	ends("user disabled", func(*answer) { patch("/admin/users/doctor", `{"active": false}`) })
 	patch("/admin/users/doctor", `{"active": true}`)
+	ends("user disabled and enabled", func(*answer) {
+		patch("/admin/users/doctor", `{"active": false}`)
+		patch("/admin/users/doctor", `{"active": true}`)
+	})
 	ends("password changed", func(*answer) {
 		if _, err := s.server.NewPassword(t.Context(), "doctor", password); err != nil {
 			t.Fatal(err)

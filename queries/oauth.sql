@@ -101,6 +101,15 @@ UPDATE oauth_code c
 SET active = false
 WHERE c.signature = @signature AND c.active;
 
+-- A code that was used stays: its second use revokes what it gave.
+-- name: DeleteOAuthCodesOfUser :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.request #>> '{session,username}' = @username::text;
+
+-- name: DeleteOAuthCodesOfClient :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.client_id = @client_id;
+
 -- name: InsertOAuthGrant :exec
 INSERT INTO oauth_grant (id, client_id, username, login, scope, created, expires)
 VALUES (@id, @client_id, @username, @login, @scope, @created, @expires)
@@ -220,6 +229,10 @@ FOR UPDATE;
 UPDATE oauth_flow f
 SET state = @state, browser = @browser, done = @done, expires = @expires
 WHERE f.id = @id AND NOT f.done;
+
+-- name: DeleteOAuthFlowsOfUser :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.state ->> 'username' = @username::text;
 
 -- AnswerOAuthFlow changes what a flow that has ended has answered.
 -- name: AnswerOAuthFlow :execrows

@@ -121,6 +121,27 @@ func (q *Queries) DeleteOAuthClient(ctx context.Context, id string) (int64, erro
 	return result.RowsAffected(), nil
 }
 
+const DeleteOAuthCodesOfClient = `-- name: DeleteOAuthCodesOfClient :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.client_id = $1
+`
+
+func (q *Queries) DeleteOAuthCodesOfClient(ctx context.Context, clientID string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthCodesOfClient, clientID)
+	return err
+}
+
+const DeleteOAuthCodesOfUser = `-- name: DeleteOAuthCodesOfUser :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.request #>> '{session,username}' = $1::text
+`
+
+// A code that was used stays: its second use revokes what it gave.
+func (q *Queries) DeleteOAuthCodesOfUser(ctx context.Context, username string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthCodesOfUser, username)
+	return err
+}
+
 const DeleteOAuthConsents = `-- name: DeleteOAuthConsents :exec
 DELETE FROM oauth_consent c
 WHERE (c.username = $1 OR $1::text = '') AND (c.client_id = $2 OR $2::text = '')
@@ -133,6 +154,16 @@ type DeleteOAuthConsentsParams struct {
 
 func (q *Queries) DeleteOAuthConsents(ctx context.Context, arg DeleteOAuthConsentsParams) error {
 	_, err := q.db.Exec(ctx, DeleteOAuthConsents, arg.Username, arg.ClientID)
+	return err
+}
+
+const DeleteOAuthFlowsOfUser = `-- name: DeleteOAuthFlowsOfUser :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.state ->> 'username' = $1::text
+`
+
+func (q *Queries) DeleteOAuthFlowsOfUser(ctx context.Context, username string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthFlowsOfUser, username)
 	return err
 }
 

@@ -345,9 +345,16 @@ func (s *Store) Revoke(ctx context.Context, kind string, ids []string) error {
 	return s.q.InsertOAuthRevocations(ctx, db.InsertOAuthRevocationsParams{Kind: kind, Ids: ids, Before: now, Expires: now.Add(longest)})
 }
 
-// RevokeUser revokes every grant of a user and ends the user's sign-ins; it returns
-// the grants.
+// RevokeUser revokes every grant of a user and ends the user's sign-ins, with what they
+// have begun and the codes that nobody has used; it returns the grants.
 func (s *Store) RevokeUser(ctx context.Context, username string) (grants []string, err error) {
+	// In the order of their making: what comes between is found by the next step.
+	if err := s.q.DeleteOAuthFlowsOfUser(ctx, username); err != nil {
+		return nil, err
+	}
+	if err := s.q.DeleteOAuthCodesOfUser(ctx, username); err != nil {
+		return nil, err
+	}
 	if grants, err = s.q.RevokeOAuthGrantsOfUser(ctx, db.RevokeOAuthGrantsOfUserParams{Username: username, Now: s.Now()}); err != nil {
 		return nil, err
 	}
@@ -357,8 +364,11 @@ func (s *Store) RevokeUser(ctx context.Context, username string) (grants []strin
 	return grants, s.revoke(ctx, grants)
 }
 
-// RevokeClient revokes every grant and token of a client.
+// RevokeClient revokes every grant, code and token of a client.
 func (s *Store) RevokeClient(ctx context.Context, client string) (grants []string, err error) {
+	if err := s.q.DeleteOAuthCodesOfClient(ctx, client); err != nil {
+		return nil, err
+	}
 	if grants, err = s.q.RevokeOAuthGrantsOfClient(ctx, db.RevokeOAuthGrantsOfClientParams{ClientID: client, Now: s.Now()}); err != nil {
 		return nil, err
 	}
