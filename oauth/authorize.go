@@ -57,6 +57,7 @@ type flow struct {
 	Granted   string          `json:"granted,omitempty"`
 	Context   storage.Context `json:"context"`
 	NoVisit   bool            `json:"noVisit,omitempty"` // the user goes on without an encounter
+	unchosen  bool            // the form of a picker had nothing that may be chosen
 	Provider  *elsewhere      `json:"provider,omitempty"`
 
 	// For a form that is sent again.

@@ -190,6 +190,9 @@ func picker(u *storage.User, c *storage.Client) *access.Principal {
 
 func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {
 	p := page{Title: "Choose a patient", Query: text, BirthDate: birthDate, User: u}
+	if f.unchosen {
+		p.Problem = "Choose one of these patients, or search for another."
+	}
 	var err error
 	if p.Patients, err = s.Records.Patients(r.Context(), picker(u, c), text, birthDate); err != nil {
 		return err
@@ -199,6 +202,9 @@ func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c 
 
 func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
 	p := page{Title: "Choose an encounter", User: u}
+	if f.unchosen {
+		p.Problem = "Choose one of these encounters."
+	}
 	var err error
 	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u, c), f.Context.Patient); err != nil {
 		return err
@@ -471,7 +477,8 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		}
 	}
 	if !ok {
-		// The page again, as if nothing had been chosen.
+		// The page again, which tells of what is hidden as of what is not there.
+		f.unchosen = true
 		s.advance(w, r, f, c)
 		return
 	}

@@ -217,9 +217,18 @@ func TestPickers(t *testing.T) {
 	if page.header.Get("Location") != "" || len(page.field("patient")) == 0 {
 		t.Error("a patient whom the user cannot see is taken")
 	}
+	if !strings.Contains(string(page.body), `role="alert" id="problem">Choose one of these patients`) || !strings.Contains(string(page.body), `<fieldset aria-describedby="problem">`) {
+		t.Errorf("what is wrong with the choice is not told: %s", page.body)
+	}
 	page = s.submit(b, page.form(t, "select_patient", "patient", "p1"))
 	if got := page.field("encounter"); len(got) != 1 || got[0] != "e1" {
 		t.Fatalf("encounters: %v %s", got, page.body)
+	}
+	if strings.Contains(string(page.body), `role="alert"`) {
+		t.Errorf("a problem before a choice: %s", page.body)
+	}
+	if page = s.submit(b, page.form(t, "select_encounter", "encounter", "e9")); !strings.Contains(string(page.body), `role="alert" id="problem">Choose one of these encounters`) {
+		t.Errorf("what is wrong with the choice is not told: %s", page.body)
 	}
 	page = s.submit(b, page.form(t, "select_encounter", "encounter", "e1"))
 	u, _ := url.Parse(page.header.Get("Location"))
