@@ -122,9 +122,9 @@ func shown(e settings.Entry) string {
 
 func (p *Part) putFlag(w http.ResponseWriter, r *http.Request) {
 	var in struct {
-		Enabled    *bool
-		Percentage *int32
-		Clients    []string
+		Enabled    *bool    `json:"enabled"`
+		Percentage *int32   `json:"percentage"`
+		Clients    []string `json:"clients"`
 	}
 	name := r.PathValue("flag")
 	if _, err := p.Settings.FlagEntry(name); err != nil {
@@ -199,7 +199,7 @@ func decode(r *http.Request, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return outcome.Invalid("the body is not what is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return outcome.Invalid("the body is not what is expected here: %s", strings.TrimPrefix(outcome.JSONProblem(err), "json: "))
 	}
 	return nil
 }

@@ -57,7 +57,9 @@ func (p *Part) mountState(m *web.Mux) {
 // clearCaches empties caches on every server: here at once, on the others as soon
 // as they look.
 func (p *Part) clearCaches(w http.ResponseWriter, r *http.Request) {
-	var in struct{ Caches []string }
+	var in struct {
+		Caches []string `json:"caches"`
+	}
 	if err := decode(r, &in); err != nil {
 		answer(w, r, nil, err)
 		return

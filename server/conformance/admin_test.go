@@ -143,6 +143,8 @@ func TestAdminFeatures(t *testing.T) {
 	a.do("PUT", a.root("/admin/features/search.explain"), `{"enabled":true,"percentage":100}`).want(200).equal("flag_type", "percentage").equal("percentage", "100")
 	a.get("/Patient?_explain=true").want(200)
 	a.do("PUT", a.root("/admin/features/search.explain"), `{"enabled":true,"percentage":101}`).issue(400, "invalid")
+	a.do("PUT", a.root("/admin/features/search.explain"), `{"enabled":true,"percentage":"half"}`).issue(400, "invalid", "percentage is JSON of kind string: expected number")
+	a.do("PUT", a.root("/admin/features/search.explain"), `[]`).issue(400, "invalid", "JSON of kind array: expected object")
 	a.do("PUT", a.root("/admin/features/search.explain"), `{}`).issue(400, "required")
 	a.do("DELETE", a.root("/admin/features/search.explain"), "").want(200).equal("enabled", "false").equal("source", "default")
 	within(t, "the default on the other server", func() bool { return b.get("/Patient?_explain=true").status == 400 })
