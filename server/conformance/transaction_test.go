@@ -237,6 +237,7 @@ func TestTransactionFails(t *testing.T) {
 		{"no request", `{"resource":` + patient + `}`, 400, "Bundle.entry[1].request"},
 		{"no method", `{"resource":` + patient + `,"request":{"url":"Patient"}}`, 400, "Bundle.entry[1].request.method"},
 		{"no url", `{"resource":` + patient + `,"request":{"method":"POST"}}`, 400, "Bundle.entry[1].request.url"},
+		{"a rule of the resource itself", entry("POST", "Observation", "", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"valueString":"a","dataAbsentReason":{"text":"b"}}`), 422, "Bundle.entry[1].resource"},
 		{"no resource", entry("POST", "Patient", "", ""), 400, "Bundle.entry[1].resource"},
 		{"another type than the URL's", entry("POST", "Observation", "", patient), 400, "Bundle.entry[1].resource"},
 		{"another id than the URL's", entry("PUT", "Patient/y", "", patient), 400, "Bundle.entry[1].resource.id"},

@@ -181,6 +181,8 @@ func inEntry(i int, err error) error {
 		case strings.HasPrefix(issue.Expression, "Bundle.entry["):
 		case ok && typ != "":
 			issue.Expression = entryPath(i) + ".resource." + rest
+		case typ != "" && typ[0] >= 'A' && typ[0] <= 'Z': // the resource itself
+			issue.Expression = entryPath(i) + ".resource"
 		default:
 			issue.Expression = entryPath(i)
 		}
