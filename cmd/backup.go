@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -25,22 +27,11 @@ that name is replaced when the backup is whole.`,
 				if i, err := os.Stat(args[0]); err == nil && !i.Mode().IsRegular() {
 					return fmt.Errorf("%s is not a regular file: a backup needs one, or a name that is free", args[0])
 				}
-				part := args[0] + ".part"
-				f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-				if err != nil {
+				var m *backup.Manifest
+				err := replaceFile(args[0], func(f *os.File) (err error) {
+					m, err = backup.Write(c.Context(), url, softwareVersion(), f)
 					return err
-				}
-				defer os.Remove(part) // gone already where all went well
-				m, err := backup.Write(c.Context(), url, softwareVersion(), f)
-				if err == nil {
-					err = f.Sync()
-				}
-				if closing := f.Close(); err == nil {
-					err = closing
-				}
-				if err == nil {
-					err = os.Rename(part, args[0])
-				}
+				})
 				if err != nil {
 					return err
 				}
@@ -48,6 +39,45 @@ that name is replaced when the backup is whole.`,
 			})(c, nil)
 		},
 	}
+}
+
+// replaceFile has write fill a file beside the one of that name, and puts it in its place
+// when it is whole. One backup writes a file at a time: two would mix their bytes.
+func replaceFile(name string, write func(*os.File) error) error {
+	part := name + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	busy := fmt.Errorf("another backup writes %s: wait for it, or take another name", name)
+	// The lock ends with its process: what a killed backup left is taken over.
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return busy
+	} else if err != nil {
+		return fmt.Errorf("lock %s: %w", part, err)
+	}
+	// A backup that was whole between opening and locking has given the file its name.
+	mine, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := os.Stat(part); err != nil || !os.SameFile(mine, now) {
+		return busy
+	}
+	if err = f.Truncate(0); err == nil {
+		err = write(f)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(part, name)
+	}
+	if err != nil {
+		os.Remove(part)
+	}
+	return err
 }
 
 // restoreCommand is `kiln restore`.

@@ -72,6 +72,22 @@ func TestBackupCommands(t *testing.T) {
 	if out, err := runKiln(t, on(database), "restore", file); err == nil || !strings.Contains(out, "not empty") {
 		t.Errorf("restore over a database in use: %v %s", err, out)
 	}
+	// Another backup holds the file that this one would write.
+	part, err := os.Create(file + ".part")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	if err := syscall.Flock(int(part.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runKiln(t, on(database), "backup", file); err == nil || !strings.Contains(out, "another backup writes") {
+		t.Errorf("two backups into one file: %v %s", err, out)
+	}
+	part.Close() // as when its process is killed
+	if out, err := runKiln(t, on(database), "backup", file); err != nil {
+		t.Errorf("a backup where a killed one has left a file: %v %s", err, out)
+	}
 	// One row more in the manifest of a table that has some.
 	changed := filepath.Join(t.TempDir(), "changed.zip")
 	in, err := zip.OpenReader(file)

@@ -17,6 +17,7 @@ import (
 	neturl "net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,6 +136,14 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	if err := json.NewDecoder(text).Decode(want); err != nil {
 		return nil, fmt.Errorf("%s: its manifest cannot be read: %w", file, err)
 	}
+	if len(want.Tables) == 0 {
+		return nil, fmt.Errorf("%s is no backup: its manifest names no table", file)
+	}
+	// Checked to its end first: pg_restore would have committed what it was given by the
+	// time that the sum at the end is known to be wrong.
+	if err := whole(z.File); err != nil {
+		return nil, fmt.Errorf("%s is not what was written: %w", file, err)
+	}
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
@@ -161,7 +170,23 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	return want, check(ctx, conn, want)
 }
 
-// check compares a database with a manifest, and names every table that differs.
+// whole reads every file of an archive to its end, where its check sum is compared.
+func whole(files []*zip.File) error {
+	for _, f := range files {
+		r, err := f.Open()
+		if err == nil {
+			_, err = io.Copy(io.Discard, r)
+			r.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// check compares a database with a manifest, and names every table that differs, is
+// missing, or is there though the manifest does not have it.
 func check(ctx context.Context, conn *pgx.Conn, want *Manifest) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -180,6 +205,13 @@ func check(ctx context.Context, conn *pgx.Conn, want *Manifest) error {
 			wrong = append(wrong, fmt.Errorf("table %s has %d rows with the sum %s, the backup %d with %s", name, g.Rows, g.Sum, w.Rows, w.Sum))
 		}
 	}
+	for name, g := range got.Tables {
+		if _, ok := want.Tables[name]; !ok {
+			wrong = append(wrong, fmt.Errorf("table %s with %d rows is not in the manifest", name, g.Rows))
+		}
+	}
+	// Named in one order: a map has none.
+	slices.SortFunc(wrong, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(wrong...)
 }
 
