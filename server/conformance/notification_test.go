@@ -271,7 +271,15 @@ func TestSubscriptionIsChecked(t *testing.T) {
 			}
 		})
 	}
-	// One more than the limit. What is off does not count.
+	// One more than the limit: those of one transaction are counted as well.
+	var entries []string
+	for range 3 {
+		entries = append(entries, `{"resource":`+subscription("Patient?", ok)+`,"request":{"method":"POST","url":"Subscription"}}`)
+	}
+	if a := s.do("POST", "/", `{"resourceType":"Bundle","type":"transaction","entry":[`+strings.Join(entries, ",")+`]}`); a.status != 422 || !strings.Contains(string(a.body), "too-costly") {
+		t.Errorf("a transaction of 3 subscriptions of 2: %d %s", a.status, a.body)
+	}
+	// What is off does not count.
 	off := strings.Replace(subscription("Patient?", ok), `"active"`, `"off"`, 1)
 	for i, body := range []string{subscription("Patient?", ok), off, subscription("Patient?", ok), subscription("Patient?", ok)} {
 		want := 201

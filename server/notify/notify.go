@@ -64,6 +64,7 @@ type Service struct {
 	stop            context.CancelFunc
 	done            sync.WaitGroup
 	changes         changes
+	room            room
 	// sending and heartbeat are what the settings said when it was last looked.
 	sending   atomic.Bool
 	heartbeat atomic.Int64

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"kiln/gen/db"
@@ -58,19 +59,20 @@ func (s *Service) beforeWrite(ctx context.Context, t *store.Tx, ws []*store.Writ
 	if isOwn(ctx) {
 		return nil
 	}
+	begun := 0
 	for i, w := range ws {
 		if w.Method == fhir.DELETE {
 			continue
 		}
-		if err := s.prepare(ctx, t, w); err != nil {
+		if err := s.prepare(ctx, t, w, &begun); err != nil {
 			return &store.WriteError{Index: i, Err: err}
 		}
 	}
 	return nil
 }
 
-// prepare is beforeWrite for one Subscription.
-func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) error {
+// prepare is beforeWrite for one Subscription. begun is how many the transaction has begun.
+func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begun *int) error {
 	if w.Modify != nil {
 		modify := w.Modify
 		w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
@@ -86,7 +88,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 			if err != nil {
 				return nil, nil, err
 			}
-			if err := s.admit(ctx, w, r, was); err != nil {
+			if err := s.admit(ctx, w, r, was, begun); err != nil {
 				return nil, nil, err
 			}
 			body, index, _, err := s.redraft(w.ID, r)
@@ -109,7 +111,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 		}
 	}
 	asked := string(fhir.Encode(nil, r))
-	if err := s.admit(ctx, w, r, was); err != nil {
+	if err := s.admit(ctx, w, r, was, begun); err != nil {
 		return err
 	}
 	if string(fhir.Encode(nil, r)) == asked {
@@ -122,7 +124,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write) erro
 // admit refuses a Subscription that cannot be carried out, and sets the status that it
 // gets: requested until a handshake has succeeded, whatever the client sent. was is the
 // current version, nil where there is none.
-func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription) error {
+func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription, begun *int) error {
 	id := w.ID
 	note, err := s.unmask(ctx, id, r, was, w.Modify != nil)
 	if err != nil {
@@ -146,15 +148,65 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 	}
 	r.Status.Text = "requested"
 	if was == nil || was.Status.Text == "off" {
-		n, err := s.db().CountSubscriptions(ctx, id)
-		if err != nil {
+		if err := s.begin(ctx, id, *begun); err != nil {
 			return err
 		}
-		if n >= int64(s.Settings().MaxSubscriptions) {
-			return unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
-		}
+		*begun++
 	}
 	return nil
+}
+
+// begin refuses a Subscription beyond notifications.max_subscriptions. before is how many
+// others the same transaction begins, which no count finds yet.
+func (s *Service) begin(ctx context.Context, id string, before int) error {
+	most := int64(s.Settings().MaxSubscriptions)
+	if s.room.take(most) {
+		return nil
+	}
+	n, err := s.db().CountSubscriptions(ctx, id)
+	if err != nil {
+		return err
+	}
+	if n += int64(before); n >= most {
+		return unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
+	}
+	s.room.found(most, n)
+	return nil
+}
+
+// room is how many Subscriptions may begin before they are counted again: counting reads
+// each of them, so that to count at each of 100,000 would read five billion.
+type room struct {
+	mu    sync.Mutex
+	most  int64 // notifications.max_subscriptions when they were counted
+	left  int64
+	until time.Time
+}
+
+const (
+	// roomPart is the part of the room that is left which one server fills before it
+	// counts again: others fill it too.
+	roomPart = 16
+	// roomAge is how old a count may be.
+	roomAge = time.Second
+)
+
+// take reports whether one may begin without a count.
+func (r *room) take(most int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left == 0 || r.most != most || time.Now().After(r.until) {
+		return false
+	}
+	r.left--
+	return true
+}
+
+// found keeps that there were n of most.
+func (r *room) found(most, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.most, r.left, r.until = most, (most-n)/roomPart, time.Now().Add(roomAge)
 }
 
 // mayFollow refuses a Subscription whose author may not search and read what it is about.
