@@ -172,6 +172,10 @@ WHERE EXISTS (SELECT FROM cancelled x);
 INSERT INTO audit_pending (events)
 SELECT unnest(@groups::bytea[]);
 
+-- name: AuditKept :one
+SELECT coalesce(pg_sequence_last_value('audit_pending_id_seq'::regclass), 0)::bigint AS groups,
+    coalesce(pg_sequence_last_value('audit_of_write_id_seq'::regclass), 0)::bigint AS of_writes;
+
 -- A group that another server is making AuditEvents of is passed over.
 -- name: TakeAuditPending :one
 DELETE FROM audit_pending

@@ -126,6 +126,23 @@ func (q *Queries) AddSearchShapes(ctx context.Context, arg AddSearchShapesParams
 	return err
 }
 
+const AuditKept = `-- name: AuditKept :one
+SELECT coalesce(pg_sequence_last_value('audit_pending_id_seq'::regclass), 0)::bigint AS groups,
+    coalesce(pg_sequence_last_value('audit_of_write_id_seq'::regclass), 0)::bigint AS of_writes
+`
+
+type AuditKeptRow struct {
+	Groups   int64
+	OfWrites int64
+}
+
+func (q *Queries) AuditKept(ctx context.Context) (AuditKeptRow, error) {
+	row := q.db.QueryRow(ctx, AuditKept)
+	var i AuditKeptRow
+	err := row.Scan(&i.Groups, &i.OfWrites)
+	return i, err
+}
+
 const AwaitAuditOfWrites = `-- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
 WHERE id IN (

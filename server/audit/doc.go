@@ -15,6 +15,8 @@
 // their events are kept in the table audit_pending, which costs a few microseconds each,
 // and made AuditEvents at a small part of the time; when fewer come, at once. A group
 // leaves the table in the transaction that stores its AuditEvents, on whichever server.
+// How many come is read from the database: a server that has nothing else to do waits as
+// well, because it shares the database with those that have.
 //
 // Nothing that was recorded is lost at a clean end: Close writes what waits. While
 // the database takes nothing, requests wait for room rather than go unrecorded.

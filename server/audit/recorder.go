@@ -45,10 +45,8 @@ type Recorder struct {
 	closed  bool
 	kept    chan struct{} // has an element when groups were kept for later
 	closing chan struct{} // closed when the last group was kept
-	busy    atomic.Int64  // when many requests came last, in Unix nanoseconds
-	// counted is how many events were committed with writes since counting, in Unix
-	// nanoseconds.
-	counted, counting atomic.Int64
+	// ofWrite is how many events a row of those of writes had of late; makeKept's own.
+	ofWrite int64
 }
 
 // pending is an AuditEvent that is still to be made.
@@ -66,9 +64,9 @@ const (
 	gathered = 1024
 	// pause lets events gather.
 	pause = 50 * time.Millisecond
-	// While more than one group of events comes within a pause, making AuditEvents of
-	// them, which costs several times what a read costs, waits: it has one part in
-	// share of the time until nothing more has come for calm.
+	// While more than one group of events comes within a pause, to whichever server,
+	// making AuditEvents of them, which costs several times what a read costs, waits: it
+	// has one part in share of the time until no more have come for calm.
 	share = 30
 	calm  = 200 * time.Millisecond
 	// look is how often a server looks for groups that others have left.
@@ -145,7 +143,6 @@ func (a *Recorder) run() {
 
 // keep keeps events for later. It reports whether it could.
 func (a *Recorder) keep(events []pending) bool {
-	a.busy.Store(time.Now().UnixNano())
 	var groups [][]byte
 	for some := range slices.Chunk(events, group) {
 		list := make([]keptEvent, 0, len(some))
@@ -195,9 +192,6 @@ type keptEvent struct {
 // Keep keeps with a transaction AuditEvents that raise no event. Wake, once it is committed,
 // has them stored soon, or, where they are many, when fewer come.
 func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error {
-	if len(bodies) > group {
-		a.busy.Store(time.Now().UnixNano())
-	}
 	groups := make([][]byte, len(bodies))
 	for i, body := range bodies {
 		var err error
@@ -212,6 +206,7 @@ func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error
 func (a *Recorder) makeKept() {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
+	var recent pressure
 	for more := true; ; {
 		if !more {
 			select {
@@ -225,7 +220,12 @@ func (a *Recorder) makeKept() {
 			}
 		}
 		began := time.Now()
-		found, err := a.makeSome(context.Background())
+		kept, err := a.Store.AuditKept(context.Background())
+		found := false
+		if err == nil {
+			recent.look(began, kept, max(a.ofWrite, 1))
+			found, err = a.makeSome(context.Background())
+		}
 		if err != nil {
 			a.Logger.Error("AuditEvents of kept events cannot be written", slog.Any("error", err))
 		}
@@ -236,7 +236,7 @@ func (a *Recorder) makeKept() {
 			return
 		default:
 		}
-		if more && began.UnixNano()-a.busy.Load() < int64(calm) {
+		if more && recent.high(began) {
 			select {
 			case <-time.After(share * time.Since(began)):
 			case <-a.closing:
@@ -245,9 +245,38 @@ func (a *Recorder) makeKept() {
 	}
 }
 
+// pressure is how fast events come to all servers together.
+type pressure struct {
+	kept store.AuditKept
+	at   time.Time // when kept was looked at, zero before
+	many time.Time // when many events came last
+}
+
+// look takes how much was ever kept until now. ofWrite is how many events a row of those of
+// writes has.
+func (p *pressure) look(now time.Time, kept store.AuditKept, ofWrite int64) {
+	came, within := group*(kept.Groups-p.kept.Groups)+ofWrite*(kept.OfWrites-p.kept.OfWrites), now.Sub(p.at)
+	if !p.at.IsZero() && came > group && came*int64(pause) > group*int64(within) {
+		p.many = now
+	}
+	p.kept, p.at = kept, now
+}
+
+// high reports whether many events came a short time ago.
+func (p *pressure) high(now time.Time) bool { return now.Sub(p.many) < calm }
+
 // makeSome makes AuditEvents of some of what was kept, those of writes first.
 func (a *Recorder) makeSome(ctx context.Context) (found bool, err error) {
-	if found, err = a.Store.WriteAuditOfWrites(ctx, a.writes); found || err != nil {
+	var rows, events int
+	found, err = a.Store.WriteAuditOfWrites(ctx, func(row []byte) []*store.Write {
+		ws := a.writes(row)
+		rows, events = rows+1, events+len(ws)
+		return ws
+	})
+	if rows > 0 {
+		a.ofWrite = int64(events / rows)
+	}
+	if found || err != nil {
 		return found, err
 	}
 	return a.Store.WriteAuditPending(ctx, a.writes)
@@ -451,19 +480,7 @@ func (q *Request) events(ws []store.Audited) ([]byte, error) {
 		return nil, nil
 	}
 	q.written = true
-	q.recorder.count(len(list))
 	return json.Marshal(list)
-}
-
-// count notes that so many events were committed with writes.
-func (a *Recorder) count(n int) {
-	now := time.Now().UnixNano()
-	if begin := a.counting.Load(); now-begin > int64(pause) && a.counting.CompareAndSwap(begin, now) {
-		a.counted.Store(0)
-	}
-	if a.counted.Add(int64(n)) > group {
-		a.busy.Store(now)
-	}
 }
 
 // Settle makes the AuditEvents of every write that was acknowledged before: a search that

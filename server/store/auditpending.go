@@ -18,6 +18,18 @@ func (s *Store) KeepAuditPending(ctx context.Context, groups [][]byte) error {
 	return translate(db.New(s.side).InsertAuditPending(ctx, groups))
 }
 
+// AuditKept is how much was ever kept to be made AuditEvents, by all servers.
+type AuditKept struct {
+	Groups   int64 // by KeepAuditPending
+	OfWrites int64 // rows of events that were committed with writes
+}
+
+// AuditKept reads how much was ever kept.
+func (s *Store) AuditKept(ctx context.Context) (AuditKept, error) {
+	kept, err := db.New(s.side).AuditKept(ctx)
+	return AuditKept(kept), translate(err)
+}
+
 // WriteAuditPending takes a group of those that KeepAuditPending has kept, of any server,
 // and stores what write makes of it, in one transaction. found is false where there is
 // none that no other server has taken.

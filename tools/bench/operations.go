@@ -45,9 +45,14 @@ setting, beside one with nothing of it in the same run.`,
 	}
 }
 
-// operations measures each setting on a server of its own beside t's, which limits and
-// records nothing. The runs of a row and of its floor take turns, so that both have the
-// same weather.
+// The settings of operations.
+const (
+	requestsPerMinute = "KILN_AUTH__RATE_LIMITING__REQUESTS_PER_MINUTE="
+	auditRest         = "KILN_AUDIT__REST="
+)
+
+// operations measures each setting on a server of its own beside one without it, both as
+// new. Their runs take turns, so that both have the same weather.
 func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) ([]Result, []Goal, error) {
 	if t.kiln == nil {
 		return nil, nil, errors.New("operations are measured on servers of --kiln: leave --url out")
@@ -72,52 +77,85 @@ func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) 
 		return nil
 	}
 	rows := []struct {
-		name, setting string
-		op            Op
-		ratio         float64 // of the floor
+		name    string
+		setting [2]string // of the server of the floor, and of the other
+		op      Op
+		ratio   float64 // of the floor
 	}{
-		{"read, rate limit", "KILN_AUTH__RATE_LIMITING__REQUESTS_PER_MINUTE=1000000000", reading, 0.97},
-		{"read, audit.rest all", "KILN_AUDIT__REST=all", reading, 0.85},
-		{"write and read, audit.rest writes", "KILN_AUDIT__REST=writes", writing, 0.90},
+		{"read, rate limit", [2]string{requestsPerMinute + "0", requestsPerMinute + "1000000000"}, reading, 0.97},
+		{"read, audit.rest all", [2]string{auditRest + "off", auditRest + "all"}, reading, 0.85},
+		{"write and read, audit.rest writes", [2]string{auditRest + "off", auditRest + "writes"}, writing, 0.90},
 	}
 	var results []Result
 	var goals []Goal
 	for _, row := range rows {
-		other, err := startKiln(ctx, s.kiln, t.url, []string{row.setting})
-		if err != nil {
-			return nil, nil, err
+		var sides [2]struct { // without the setting, and with it
+			kiln *Kiln
+			runs []*Measured
 		}
-		client, err := NewClient(other.URL, "")
-		if err != nil {
-			other.Stop()
-			return nil, nil, err
-		}
-		bench := &Bench{Client: client, Watched: Watched{Server: other.PID, Postmaster: t.bench.Watched.Postmaster}, Seed: s.seed}
-		var this, floor []*Measured
-		for i := range runs {
-			l.Seed = s.seed + uint64(i)
-			for _, side := range []struct {
-				on   *Bench
-				into *[]*Measured
-			}{{t.bench, &floor}, {bench, &this}} {
-				m, err := drive(ctx, l, side.on.Watched, side.on.Client.NewExchange, row.op)
-				if err != nil {
-					other.Stop()
-					return nil, nil, fmt.Errorf("%s: %w", row.name, err)
+		stop := func() {
+			for _, side := range sides {
+				if side.kiln != nil {
+					side.kiln.Stop()
 				}
-				*side.into = append(*side.into, m)
 			}
 		}
-		f, r := summarise(row.name+": without", l, floor), summarise(row.name, l, this)
-		if r.All.Errors > 0 {
-			fmt.Fprintf(os.Stderr, "%s: %d errors; the server's log ends with\n%s\n", row.name, r.All.Errors, other.Log())
+		for i := range sides {
+			var err error
+			if sides[i].kiln, err = startKiln(ctx, s.kiln, t.url, []string{row.setting[i]}); err != nil {
+				stop()
+				return nil, nil, err
+			}
 		}
-		other.Stop()
+		for i := range runs {
+			l.Seed = s.seed + uint64(i)
+			for k := range sides {
+				m, err := t.drive(ctx, l, sides[k].kiln, row.op)
+				if err != nil {
+					stop()
+					return nil, nil, fmt.Errorf("%s: %w", row.name, err)
+				}
+				sides[k].runs = append(sides[k].runs, m)
+			}
+		}
+		f, r := summarise(row.name+": without", l, sides[0].runs), summarise(row.name, l, sides[1].runs)
+		if r.All.Errors > 0 {
+			fmt.Fprintf(os.Stderr, "%s: %d errors; the server's log ends with\n%s\n", row.name, r.All.Errors, sides[1].kiln.Log())
+		}
+		stop()
 		results = append(results, f, r)
 		goals = append(goals, rate(row.name, 0, r.Rate.Median, f.Rate.Median, row.ratio, "/s"))
 	}
 	limited, more, err := flooded(ctx, s, t, l, samples, runs)
 	return append(results, limited...), append(goals, more...), err
+}
+
+// drive measures op on a server, and waits for what it leaves behind.
+func (t *target) drive(ctx context.Context, l Load, k *Kiln, op Op) (*Measured, error) {
+	client, err := NewClient(k.URL, "")
+	if err != nil {
+		return nil, err
+	}
+	m, err := drive(ctx, l, Watched{Server: k.PID, Postmaster: t.bench.Watched.Postmaster}, client.NewExchange, op)
+	return m, errors.Join(err, t.audited(ctx))
+}
+
+// audited waits until AuditEvents are made of all that was recorded: servers do that when
+// fewer requests come, which would be in the next run.
+func (t *target) audited(ctx context.Context) error {
+	for deadline := time.Now().Add(5 * time.Minute); ; wait(ctx, time.Now().Add(100*time.Millisecond)) {
+		var left bool
+		err := t.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM audit_pending) OR EXISTS (SELECT FROM audit_of_write)`).Scan(&left)
+		if err != nil || !left {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errors.New("AuditEvents of what was recorded are not made within 5 minutes")
+		}
+	}
 }
 
 // The rates of flooded, in requests a second. What is allowed is small, so that it is the
@@ -131,7 +169,7 @@ const (
 // flooded measures those who keep to their rate, alone and beside an address that asks for
 // ten times its own, and how soon that is refused.
 func flooded(ctx context.Context, s *settings, t *target, l Load, samples *Samples, runs int) ([]Result, []Goal, error) {
-	server, err := startKiln(ctx, s.kiln, t.url, []string{fmt.Sprint("KILN_AUTH__RATE_LIMITING__REQUESTS_PER_MINUTE=", 60*allowedRate)})
+	server, err := startKiln(ctx, s.kiln, t.url, []string{fmt.Sprint(requestsPerMinute, 60*allowedRate)})
 	if err != nil {
 		return nil, nil, err
 	}
