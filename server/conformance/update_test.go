@@ -70,6 +70,33 @@ func TestUpdate(t *testing.T) {
 		s.post("/", bundle("batch", entry("PUT", "Patient/t", "", patient("t", "C"), `,"ifNoneMatch":"W/\"2\""`))).want(200).equal("entry.0.response.status", "412 Precondition Failed")
 		s.get("/Patient/t").equal("meta.versionId", "2")
 	})
+	t.Run("If-None-Match and If-Unmodified-Since guard a patch and a delete too (RFC 9110 §13.1)", func(t *testing.T) {
+		s := s.in(t)
+		const jsonPatch, old, young = "application/json-patch+json", "Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 06 Nov 2093 08:49:37 GMT"
+		nothing := `[{"op":"test","path":"/id","value":"g"}]`
+		parameters := `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"replace"},{"name":"path","valueString":"Patient.active"},{"name":"value","valueBoolean":true}]}]}`
+		s.put("/Patient/g", patient("g", "A")).want(201)
+		for _, header := range [][3]string{{"If-None-Match", `*`, "duplicate"}, {"If-None-Match", `W/"9", W/"1"`, "conflict"}, {"If-Unmodified-Since", old, "conflict"}} {
+			s.put("/Patient/g", patient("g", "B"), header[0], header[1]).issue(412, header[2], header[0])
+			s.do("PATCH", "/Patient/g", nothing, header[0], header[1], "Content-Type", jsonPatch).issue(412, header[2], header[0])
+			s.do("PATCH", "/Patient?_id=g", nothing, header[0], header[1], "Content-Type", jsonPatch).issue(412, header[2], header[0])
+			s.do("DELETE", "/Patient/g", "", header[0], header[1]).issue(412, header[2], header[0])
+			s.do("DELETE", "/Patient?_id=g", "", header[0], header[1]).issue(412, header[2], header[0])
+		}
+		for _, more := range []string{`,"ifNoneMatch":"W/\"1\""`, `,"ifNoneMatch":"*"`} {
+			s.post("/", bundle("transaction", entry("DELETE", "Patient/g", "", "", more))).want(412)
+			s.post("/", bundle("transaction", entry("PATCH", "Patient/g", "", parameters, more))).want(412)
+			s.post("/", bundle("batch", entry("DELETE", "Patient/g", "", "", more), entry("PATCH", "Patient/g", "", parameters, more))).want(200).
+				equal("entry.0.response.status", "412 Precondition Failed").equal("entry.1.response.status", "412 Precondition Failed")
+		}
+		s.get("/Patient/g").want(200).equal("meta.versionId", "1")
+		// If-Match wins over If-Unmodified-Since, and a date that is none is no condition.
+		s.do("PATCH", "/Patient/g", nothing, "If-Match", `W/"1"`, "If-Unmodified-Since", old, "Content-Type", jsonPatch).want(200)
+		s.do("PATCH", "/Patient/g", nothing, "If-Unmodified-Since", "yesterday", "Content-Type", jsonPatch).want(200)
+		s.do("PATCH", "/Patient/g", nothing, "If-Unmodified-Since", young, "If-None-Match", `W/"2"`, "Content-Type", jsonPatch).want(200)
+		s.do("DELETE", "/Patient/absent", "", "If-None-Match", "*", "If-Unmodified-Since", old).want(204)
+		s.do("DELETE", "/Patient/g", "", "If-None-Match", `W/"3"`, "If-Unmodified-Since", young).want(204)
+	})
 	t.Run("a deleted resource comes back with the next version (http.html#delete)", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Patient/d", patient("d", "A")).want(201)

@@ -158,16 +158,16 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
 		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
-			IfMatch: q.IfMatch.Text, IfNoneMatch: q.IfNoneMatch.Text}, j.entry.Resource)
+			Preconditions: j.preconditions()}, j.entry.Resource)
 	case "PATCH":
 		contentType, patch, err := j.patch()
 		if err != nil {
 			return Response{}, err
 		}
 		return s.Patch(ctx, PatchParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
-			ContentType: contentType, Patch: patch, IfMatch: q.IfMatch.Text})
+			ContentType: contentType, Patch: patch, Preconditions: j.preconditions()})
 	case "DELETE":
-		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, IfMatch: q.IfMatch.Text})
+		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, Preconditions: j.preconditions()})
 	}
 	return s.get(ctx, s.Store, j, p)
 }

@@ -192,11 +192,10 @@ func inEntry(i int, err error) error {
 
 // job is what one entry asks for.
 type job struct {
-	i       int
-	entry   *r4.BundleEntry
-	method  string
-	to      target
-	ifMatch string
+	i      int
+	entry  *r4.BundleEntry
+	method string
+	to     target
 	// ifNoneExist is the search of a conditional create.
 	ifNoneExist string
 
@@ -209,13 +208,18 @@ type job struct {
 	late     []string      // its conditional references that wait for other writes
 }
 
+// preconditions are those of entry.request.
+func (j *job) preconditions() Preconditions {
+	return Preconditions{IfMatch: j.entry.Request.IfMatch.Text, IfNoneMatch: j.entry.Request.IfNoneMatch.Text}
+}
+
 // job reads entry.request and checks that it makes sense. base is the service's URL
 // as the client sees it.
 func (s *Service) job(i int, e *r4.BundleEntry, base string) (*job, error) {
 	if e.Request == nil {
 		return nil, outcome.New(outcome.CodeRequired, "the entry has no request").At(entryPath(i) + ".request")
 	}
-	j := &job{i: i, entry: e, method: e.Request.Method.Text, ifMatch: e.Request.IfMatch.Text}
+	j := &job{i: i, entry: e, method: e.Request.Method.Text}
 	if e.Request.URL.Text == "" {
 		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no url").At(entryPath(i) + ".request.url")
 	}

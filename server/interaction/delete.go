@@ -15,12 +15,13 @@ type DeleteParams struct {
 	ResourceType string
 	ID           string // "" for a conditional delete
 	Criteria     string // the search of a conditional delete, without `?`
-	IfMatch      string
+	Preconditions
 }
 
 // Delete deletes a resource: its next version marks the deletion. Deleting what
 // does not exist, or is deleted already, is 204 as well, and makes no version; with an
-// If-Match it is 412, RFC 9110 §13.1.1.
+// If-Match it is 412, RFC 9110 §13.1.1; so it is where the current version does not meet
+// an If-None-Match or an If-Unmodified-Since.
 // With Criteria, several matches are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#delete, #3.1.0.7.1.
 func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) {
@@ -31,7 +32,7 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if err := ifMatch(w, p.IfMatch); err != nil {
+	if err := p.read(w); err != nil {
 		return Response{}, err
 	}
 	if p.ID == "" {

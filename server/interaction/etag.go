@@ -37,33 +37,35 @@ func ParseETag(tag string) (versionID int, err error) {
 	return int(v), nil
 }
 
-// preconditions reads the conditional headers of a write into w.
-func preconditions(w *store.Write, ifMatch, ifNoneMatch string) error {
-	var err error
-	if w.IfNoneMatch, w.NotVersions, err = entityTags(ifNoneMatch); err != nil {
-		return err
-	}
-	any, versions, err := entityTags(ifMatch)
-	if err != nil {
-		return err
-	}
-	if any {
-		w.IfExists = true
-		return nil
-	}
-	w.IfMatch = versions
-	return nil
+// Preconditions are the conditional headers of a write: an update, a patch, a delete.
+// The zero value has no condition. RFC 9110 §13.1.
+type Preconditions struct {
+	// IfMatch is the header: the versions of which one must be current; "" for any.
+	IfMatch string
+	// IfNoneMatch is the header: `*`, the resource must not exist, or entity tags
+	// of which none may be the current version's; "" for no condition.
+	IfNoneMatch string
+	// UnmodifiedSince is the time of If-Unmodified-Since, in seconds: the current
+	// version must not be younger. IfMatch wins over it. The zero time is no condition.
+	UnmodifiedSince time.Time
 }
 
-// ifMatch reads the If-Match of a write that creates nothing into w.
-func ifMatch(w *store.Write, header string) error {
-	any, versions, err := entityTags(header)
-	if any {
-		w.IfExists = true
+// read reads the conditions into w.
+func (p Preconditions) read(w *store.Write) error {
+	var err error
+	if w.IfNoneMatch, w.NotVersions, err = entityTags(p.IfNoneMatch); err != nil {
 		return err
 	}
-	w.IfMatch = versions
-	return err
+	if w.IfExists, w.IfMatch, err = entityTags(p.IfMatch); err != nil {
+		return err
+	}
+	if w.IfExists {
+		w.IfMatch = nil
+	}
+	if p.IfMatch == "" {
+		w.UnmodifiedSince = p.UnmodifiedSince
+	}
+	return nil
 }
 
 // entityTags reads an If-Match, or the If-None-Match of a write: the versions that it

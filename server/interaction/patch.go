@@ -18,7 +18,7 @@ type PatchParams struct {
 	Criteria     string // the search of a conditional patch, without `?`
 	ContentType  string // without parameters
 	Patch        []byte
-	IfMatch      string
+	Preconditions
 }
 
 // Patch applies a JSON Patch or a FHIRPath Patch to the current version and stores
@@ -40,7 +40,7 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if err := ifMatch(w, p.IfMatch); err != nil {
+	if err := p.read(w); err != nil {
 		return Response{}, err
 	}
 	var err error

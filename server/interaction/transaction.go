@@ -167,9 +167,6 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	case "PUT":
 		kind, what, criteria = access.Update, "a conditional update", j.to.query
 		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.typ, ID: j.to.id, MustExist: s.now().RefuseUpdateCreate}
-		if err := preconditions(j.w, q.IfMatch.Text, q.IfNoneMatch.Text); err != nil {
-			return err
-		}
 		if j.to.id != "" {
 			if err := checkID(j.to.id); err != nil {
 				return err
@@ -187,10 +184,8 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	default:
 		return nil
 	}
-	if j.method != "PUT" {
-		if err := ifMatch(j.w, q.IfMatch.Text); err != nil {
-			return err
-		}
+	if err := j.preconditions().read(j.w); err != nil {
+		return err
 	}
 	err := s.may(ctx, kind, j.to.typ, j.to.id)
 	if j.method == "PUT" {

@@ -16,11 +16,7 @@ type UpdateParams struct {
 	// Criteria is the search of a conditional update, without `?`.
 	Criteria string
 	Body     []byte // must not change until Update returns
-	// IfMatch is the header: the versions of which one must be current; "" for any.
-	IfMatch string
-	// IfNoneMatch is the header: `*`, the resource must not exist, or entity tags
-	// of which none may be the current version's; "" for no condition.
-	IfNoneMatch string
+	Preconditions
 }
 
 // Update stores a new version of a resource, and creates the resource where
@@ -55,7 +51,7 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	if err := s.Guarded(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if err := preconditions(w, p.IfMatch, p.IfNoneMatch); err != nil {
+	if err := p.read(w); err != nil {
 		return Response{}, err
 	}
 	if p.ID == "" {

@@ -19,7 +19,7 @@ func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
-		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
+		IfNoneMatch: list(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
 }
 
@@ -53,7 +53,7 @@ func (c *call) version(r *http.Request, resp interaction.Response, err error) {
 func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "vread")
 	resp, err := h.Service.VRead(c.ctx, interaction.VReadParams{ResourceType: typ, ID: r.PathValue("id"), VersionID: r.PathValue("vid"),
-		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: modifiedSince(r)})
+		IfNoneMatch: list(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
 }
 
@@ -81,7 +81,7 @@ func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 	}
 	c.write(r, typ, r.PathValue("id"), func(body []byte) (interaction.Response, error) {
 		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body,
-			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
+			Preconditions: preconditions(r)})
 	})
 }
 
@@ -94,7 +94,7 @@ func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ 
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
 		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body,
-			IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match")})
+			Preconditions: preconditions(r)})
 	})
 }
 
@@ -127,7 +127,7 @@ func (c *call) patch(r *http.Request, p interaction.PatchParams) {
 	if p.ContentType, _, err = mime.ParseMediaType(text); err != nil {
 		p.ContentType = text
 	}
-	p.IfMatch = r.Header.Get("If-Match")
+	p.Preconditions = preconditions(r)
 	if p.Patch, err = c.body(r); err != nil {
 		c.fail(r, err)
 		return
@@ -142,7 +142,7 @@ func (h *Handler) Delete(w http.ResponseWriter, r *http.Request, typ string) {
 	if h.misplaced(c, r) {
 		return
 	}
-	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, ID: r.PathValue("id"), IfMatch: r.Header.Get("If-Match")})
+	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, ID: r.PathValue("id"), Preconditions: preconditions(r)})
 	c.answer(r, prefer{}, resp, err)
 }
 
@@ -153,7 +153,7 @@ func (h *Handler) ConditionalDelete(w http.ResponseWriter, r *http.Request, typ 
 		c.methodNotAllowed(r, "GET", "HEAD", "POST")
 		return
 	}
-	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, Criteria: r.URL.RawQuery, IfMatch: r.Header.Get("If-Match")})
+	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, Criteria: r.URL.RawQuery, Preconditions: preconditions(r)})
 	c.answer(r, prefer{}, resp, err)
 }
 

@@ -98,10 +98,23 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// modifiedSince reads If-Modified-Since; a date that cannot be read is no
-// condition. Spec: RFC 9110 §13.1.3.
-func modifiedSince(r *http.Request) time.Time {
-	if v := r.Header["If-Modified-Since"]; len(v) > 0 {
+// modifiedSince reads If-Modified-Since. Spec: RFC 9110 §13.1.3.
+func modifiedSince(r *http.Request) time.Time { return dateHeader(r, "If-Modified-Since") }
+
+// preconditions reads the conditional headers of a write. Spec: RFC 9110 §13.1.
+func preconditions(r *http.Request) interaction.Preconditions {
+	return interaction.Preconditions{IfMatch: list(r, "If-Match"), IfNoneMatch: list(r, "If-None-Match"),
+		UnmodifiedSince: dateHeader(r, "If-Unmodified-Since")}
+}
+
+// list is a header whose value is a list; several lines are one list.
+// Spec: RFC 9110 §5.3.
+func list(r *http.Request, name string) string { return strings.Join(r.Header[name], ",") }
+
+// dateHeader reads a header, name in its canonical form; a date that cannot be read is
+// no condition.
+func dateHeader(r *http.Request, name string) time.Time {
+	if v := r.Header[name]; len(v) > 0 {
 		if t, err := http.ParseTime(v[0]); err == nil {
 			return t
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 // decideExisting decides what a write does to a resource that exists: it fails with the
-// precondition that the current version does not meet (If-None-Match, If-Match), or makes
-// the next version.
+// precondition that the current version does not meet (If-None-Match, If-Match,
+// If-Unmodified-Since), or makes the next version.
 func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
 	w := e.w
 	var current fhir.Version
@@ -43,6 +43,10 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s is at version %d, and If-None-Match asks that it is not", w.ResourceType, w.ID, r.Version)
 	case len(w.IfMatch) > 0 && !slices.Contains(w.IfMatch, int(r.Version)):
 		return outcome.Conflict("%s/%s is at version %d, and If-Match asks for %s", w.ResourceType, w.ID, r.Version, asked(w.IfMatch))
+	}
+	if t := w.UnmodifiedSince; !t.IsZero() && r.LastUpdated.Truncate(time.Second).After(t) {
+		return outcome.Precondition(outcome.CodeConflict, "%s/%s was changed at %s, and If-Unmodified-Since asks that it was not",
+			w.ResourceType, w.ID, r.LastUpdated.UTC().Format(time.RFC3339))
 	}
 	body := w.Body
 	if w.Modify != nil {

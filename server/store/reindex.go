@@ -142,30 +142,44 @@ func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	return false, true, nil
 }
 
+// emptyPlans is the number of jobs of types without resources that are planned in one
+// step: a search parameter of every type makes a job for each type, and most types
+// have no resources.
+const emptyPlans = 200
+
+// planReindex cuts the next job that there is work for into chunks, with the jobs
+// before it that there is none for.
 func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
 	err = s.InTx(ctx, func(t *Tx) error {
 		q := db.New(t.tx)
 		planned = false
-		j, err := q.ClaimReindexPlan(ctx)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("claim a job: %w", err)
-		}
-		done := db.SetReindexPlannedParams{ID: j.ID, Planned: s.now()}
-		typ, ok, err := s.typeNumber(ctx, j.ResourceType)
-		if err != nil {
-			return err
-		}
-		if ok {
-			p := db.PlanReindexParams{Size: chunkSize, Low: int64(typ) << 48, High: int64(typ)<<48 | (1<<48 - 1), Job: j.ID}
-			if done.Total, err = q.PlanReindex(ctx, p); err != nil {
-				return fmt.Errorf("plan a job: %w", err)
+		for range emptyPlans {
+			j, err := q.ClaimReindexPlan(ctx)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("claim a job: %w", err)
+			}
+			done := db.SetReindexPlannedParams{ID: j.ID, Planned: s.now()}
+			typ, ok, err := s.typeNumber(ctx, j.ResourceType)
+			if err != nil {
+				return err
+			}
+			if ok {
+				p := db.PlanReindexParams{Size: chunkSize, Low: int64(typ) << 48, High: int64(typ)<<48 | (1<<48 - 1), Job: j.ID}
+				if done.Total, err = q.PlanReindex(ctx, p); err != nil {
+					return fmt.Errorf("plan a job: %w", err)
+				}
+			}
+			if err := q.SetReindexPlanned(ctx, done); err != nil {
+				return err
+			}
+			if planned = true; done.Total > 0 {
+				return nil
 			}
 		}
-		planned = true
-		return q.SetReindexPlanned(ctx, done)
+		return nil
 	})
 	return planned, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/store"
@@ -332,6 +334,61 @@ func TestReindexSurvivesItsServer(t *testing.T) {
 		t.Fatalf("indexed are %v", ids)
 	}
 	work(t, s)
+	if ids, _ := indexedBy(t, url, 1); !slices.Equal(ids, []string{"a"}) {
+		t.Errorf("indexed are %v", ids)
+	}
+}
+
+// A search parameter of every type makes a job for each type: those of types without
+// resources take a few steps together, and jobs that wait are not compared with each
+// other whenever one ends.
+func TestReindexOfTypesWithoutResources(t *testing.T) {
+	ctx := context.Background()
+	s, url := open(t)
+	x := follow(s)
+	write(t, s, x.write(t, "Basic", "a", "en"))
+	for i := range 300 {
+		j := store.ReindexJob{ID: fmt.Sprintf("empty %03d", i), ResourceType: "Patient", Ranges: true, Created: time.Now()}
+		if err := s.AddReindexJob(ctx, j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bump(t, s, 0)
+
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+db.TrimReindexJobs, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(plan, "\n"); !strings.Contains(text, "(never executed)") {
+		t.Errorf("jobs that wait are compared with others:\n%s", text)
+	}
+
+	steps := 0
+	for {
+		worked, waits, err := s.Reindex(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !waits {
+			break
+		}
+		if worked {
+			steps++
+		}
+	}
+	// Two plans of empty types and the one of Basic, its chunk, and the ends of each.
+	if steps > 8 {
+		t.Errorf("the jobs took %d steps", steps)
+	}
 	if ids, _ := indexedBy(t, url, 1); !slices.Equal(ids, []string{"a"}) {
 		t.Errorf("indexed are %v", ids)
 	}

@@ -35,6 +35,9 @@ type Write struct {
 	// NotVersions are the entity tags of an If-None-Match: none of these versions
 	// may be current, else 412. An absent resource fulfils it.
 	NotVersions []int
+	// UnmodifiedSince is a time in seconds that the current version must not be younger
+	// than, else 412. An absent resource fulfils it, and the zero time asks for nothing.
+	UnmodifiedSince time.Time
 	// MustExist refuses to create: not-found or deleted.
 	MustExist bool
 	// Modify gives body and index from the current version, instead of Body and
