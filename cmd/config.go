@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -170,12 +171,17 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 		for _, name := range layer.Keys() {
 			its, ok := known[name]
 			switch {
+			case layer.Get(name) == nil && (ok || isSection(name)):
+				layer.Delete(name) // nothing is set, as where the keys of a section are comments
 			case !ok:
 				near := outcome.DidYouMean(name, names())
 				if from == "environment" && near != "" {
 					near += " (" + envName(outcome.Nearest(name, names())) + ")"
 				}
 				wrong = append(wrong, fmt.Errorf("%s: unknown key %s%s; its value is %q", from, name, near, shown(layer.Get(name))))
+				layer.Delete(name)
+			case its.list && its.element == reflect.Map && from == "environment":
+				wrong = append(wrong, fmt.Errorf("environment: %s has entries with fields: it can only be set in the file", name))
 				layer.Delete(name)
 			case its.expected(layer.Get(name)) != "":
 				wrong = append(wrong, fmt.Errorf("%s: %s is %q: expected %s", from, name, shown(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name))))
@@ -197,7 +203,7 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 		path = "kiln.yaml"
 	}
 	layer := koanf.New(".")
-	switch err := layer.Load(file.Provider(path), yaml.Parser()); {
+	switch err := layer.Load(file.Provider(path), oneDocument{yaml.Parser()}); {
 	case errors.Is(err, fs.ErrNotExist) && !explicit:
 	case err != nil && strings.Contains(err.Error(), "into map["):
 		return l, fmt.Errorf("%s: expected keys with their values, as in search.max_count: 100, found something else", path)
@@ -268,6 +274,28 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	return l, errors.Join(wrong...)
 }
 
+// oneDocument is a parser of YAML that refuses what it would pass over: documents after
+// the first.
+type oneDocument struct{ *yaml.YAML }
+
+func (p oneDocument) Unmarshal(text []byte) (map[string]any, error) {
+	d := yamlv3.NewDecoder(bytes.NewReader(text))
+	for n := 0; ; n++ {
+		if err := d.Decode(new(yamlv3.Node)); err != nil {
+			break // the end, or what the parser says better
+		}
+		if n > 0 {
+			return nil, errors.New("expected one document, found another after ---")
+		}
+	}
+	return p.YAML.Unmarshal(text)
+}
+
+// isSection reports whether name is a part of the configuration that has keys.
+func isSection(name string) bool {
+	return slices.ContainsFunc(names(), func(key string) bool { return strings.HasPrefix(key, name+".") })
+}
+
 // envName is the environment variable of a key.
 func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "__"))
@@ -292,6 +320,13 @@ func nearMiss(name, value string) string {
 		}
 	case "CONFIG", "CONFIG_FILE":
 		return "the flag --config"
+	}
+	if section := strings.ToLower(strings.TrimPrefix(name, envPrefix)); isSection(section) {
+		for _, key := range names() {
+			if strings.HasPrefix(key, section+".") {
+				return "a key of " + section + ", such as " + envName(key)
+			}
+		}
 	}
 	squeeze := strings.NewReplacer("_", "", ".", "", "-", "")
 	meant := make(map[string]string) // key by squeezed name
@@ -339,13 +374,38 @@ type key struct {
 	secret    string // "", "url" or "yes"
 	list      bool
 	kind      reflect.Kind
+	element   reflect.Kind // of a list
 	index     []int
 }
 
 // expected is what the key wants in place of value, "" where that will do.
 func (k key) expected(value any) string {
+	if !k.list {
+		return expected(k.kind, value)
+	}
+	items := []any{value} // one that is not in a list is a list of one
+	if v := reflect.ValueOf(value); v.Kind() == reflect.Slice {
+		items = items[:0]
+		for i := range v.Len() {
+			items = append(items, v.Index(i).Interface())
+		}
+	}
+	for _, item := range items {
+		if want := expected(k.element, item); want != "" {
+			return "a list, of each " + want
+		}
+	}
+	return ""
+}
+
+// expected is what has to be in place of value, "" where that is of the kind.
+func expected(kind reflect.Kind, value any) string {
 	text := fmt.Sprint(value)
-	switch k.kind {
+	switch kind {
+	case reflect.Map:
+		if reflect.ValueOf(value).Kind() != reflect.Map {
+			return "an entry with fields"
+		}
 	case reflect.Int, reflect.Int64:
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			return "a whole number"
@@ -383,7 +443,11 @@ func keys() []key {
 				walk(f.Type, name+".", at)
 				continue
 			}
-			out = append(out, key{name, f.Tag.Get("doc"), f.Tag.Get("secret"), f.Type.Kind() == reflect.Slice, f.Type.Kind(), at})
+			k := key{name: name, doc: f.Tag.Get("doc"), secret: f.Tag.Get("secret"), list: f.Type.Kind() == reflect.Slice, kind: f.Type.Kind(), index: at}
+			if k.list {
+				k.element = f.Type.Elem().Kind()
+			}
+			out = append(out, k)
 		}
 	}
 	walk(reflect.TypeFor[server.Config](), "", nil)

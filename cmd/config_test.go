@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +57,17 @@ func TestReadConfig(t *testing.T) {
 		{name: "an unknown key in the environment", env: []string{"KILN_SEARCH__MAXCOUNT=1"}, wantErr: "unknown key search.maxcount, did you mean \"search.max_count\"?"},
 		{name: "a value of another type", file: "search:\n  max_count: many\n", wantErr: `search.max_count is "many": expected a whole number`},
 		{name: "a text that is no number", file: "telemetry:\n  sample_ratio: half\n", wantErr: `kiln.yaml: telemetry.sample_ratio is "half": expected a number`},
+		{name: "a key without a value sets nothing", file: "server:\n  base_url:\nsearch:\n  max_count: null\n  # default_count: 5\nlog:\n", want: func(*server.Config) {}},
+		{name: "an unknown key without a value", file: "serch:\n", wantErr: "unknown key serch"},
+		{name: "a second document", file: "search:\n  max_count: 50\n---\nsearch:\n  max_cuont: 60\n", wantErr: "kiln.yaml: expected one document, found another after ---"},
+		{name: "a document between its marks", file: "---\nsearch:\n  max_count: 50\n...\n", want: func(c *server.Config) { c.Search.MaxCount = 50 }},
+		{name: "a section in the environment", env: []string{"KILN_AUTH=true"}, wantErr: "KILN_AUTH is no key, did you mean a key of auth, such as KILN_AUTH__ENABLED?"},
+		{name: "a list with a wrong item", env: []string{"KILN_NOTIFICATIONS__WEBHOOK__RETRY_BACKOFF_SECONDS=10,x"},
+			wantErr: `environment: notifications.webhook.retry_backoff_seconds is "[10 x]": expected a list, of each a whole number`},
+		{name: "a list with a wrong item in the file", file: "notifications:\n  webhook:\n    retry_backoff_seconds: [1, two]\n",
+			wantErr: `kiln.yaml: notifications.webhook.retry_backoff_seconds is "[1 two]": expected a list, of each a whole number`},
+		{name: "a list of entries that are texts", file: "auth:\n  bootstrap:\n    clients: [a]\n", wantErr: "auth.bootstrap.clients is "},
+		{name: "a list of entries in the environment", env: []string{"KILN_AUTH__BOOTSTRAP__CLIENTS=a"}, wantErr: "environment: auth.bootstrap.clients has entries with fields: it can only be set in the file"},
 		{name: "a file that is a list", file: "- search\n", wantErr: "kiln.yaml: expected keys with their values"},
 		{name: "a file that is a text", file: "search\n", wantErr: "kiln.yaml: expected keys with their values"},
 		{name: "a text that is no truth value", env: []string{"KILN_AUTH__ENABLED=maybe"}, wantErr: `environment: auth.enabled is "maybe": expected true or false`},
@@ -168,6 +180,10 @@ func TestConfigCheck(t *testing.T) {
 				`validation.mode is "some"`, "KILN_LISTEN is no key, did you mean KILN_SERVER__LISTEN?"}},
 		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_AUTH__OAUTH__ACCESS_TOKEN_LIFETIME": "soon", "KILN_AUTH__RATE_LIMITING__CONCURRENT_SEARCHES": "-1", "KILN_AUTH__SIGNING__KEY_ROTATION_DAYS": "1"},
 			want: []string{`auth.oauth.access_token_lifetime is "soon": expected a lifetime`, "auth.rate_limiting.concurrent_searches is -1: expected 0 or more", "auth.signing.key_rotation_days is 1: expected 2 or more"}},
+		{flags: "--listen 127.0.0.1:0 --config " + write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("server:\n  tls: {cert_file: /nonexistent, key_file: /nonexistent}\n")),
+			want: []string{"TLS: server.tls: open /nonexistent"}},
+		{flags: "--listen 127.0.0.1:0 --config " + write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("auth:\n  bootstrap:\n    clients: [{client_id: a}]\n    users: [{username: u, passwort: hidden}]\n")),
+			want: []string{`auth.bootstrap.clients[0]: unknown field "client_id"`, `auth.bootstrap.users[0]: unknown field "passwort"`}},
 	} {
 		t.Run(tt.flags, func(t *testing.T) {
 			for k, v := range tt.env {
@@ -270,5 +286,12 @@ func TestSourcesOfConfiguration(t *testing.T) {
 		if !regexp.MustCompile(`(?m)` + key + `:.*; .*` + source).Match(out) {
 			t.Errorf("kiln config print does not say that %s is of %s:\n%s", key, source, out)
 		}
+	}
+	// A terminal that is closed ends a server as Ctrl-C does.
+	if err := c.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("after SIGHUP: %v: %s", err, said)
 	}
 }

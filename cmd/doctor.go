@@ -65,5 +65,8 @@ func examine(c *cobra.Command) findings {
 func (f *findings) checkSurroundings(c *cobra.Command, cfg server.Config) {
 	f.add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen(cfg.Server.Listen, cfg.Auth.Enabled))
 	f.checkPort(c.Context(), cfg.Server.Listen)
+	if cfg.Server.TLS.CertFile != "" {
+		f.add("TLS", "the certificate and its key can be used", cfg.Server.TLS.CheckFiles())
+	}
 	f.checkTerminology(c.Context(), cfg.Terminology)
 }

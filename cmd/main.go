@@ -12,7 +12,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		ends = append(ends, syscall.SIGHUP) // the terminal is gone
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	err := root().ExecuteContext(ctx)
 	cut := ctx.Err() != nil
 	stop()

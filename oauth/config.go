@@ -179,6 +179,16 @@ func (c Config) Check() error {
 			refuse("auth.issuer is %q: %w", c.Issuer, err)
 		}
 	}
+	for i, entry := range c.Bootstrap.Clients {
+		if err := decodeEntry(entry, new(clientBody)); err != nil {
+			refuse("auth.bootstrap.clients[%d]: %w", i, err)
+		}
+	}
+	for i, entry := range c.Bootstrap.Users {
+		if err := decodeEntry(entry, new(userBody)); err != nil {
+			refuse("auth.bootstrap.users[%d]: %w", i, err)
+		}
+	}
 	if _, err := readProviders(c.Federation); err != nil {
 		wrong = append(wrong, err)
 	}

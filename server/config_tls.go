@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -24,6 +25,41 @@ func (c TLSConfig) check() error {
 		return errors.New("server.tls.cert_file and server.tls.key_file belong together: one is set and the other is not")
 	case c.ClientCAFile != "" && c.CertFile == "":
 		return errors.New("server.tls.client_ca_file needs server.tls.cert_file and server.tls.key_file")
+	}
+	return nil
+}
+
+// CheckFiles reads the files as a start does.
+func (c TLSConfig) CheckFiles() error { return (&certificateFiles{config: c}).load() }
+
+// checkFile refuses a name of key's that is of no such file. The certificate and its key
+// change one after the other: whether they belong together is seen when they are used.
+func (c TLSConfig) checkFile(key string) error {
+	name, holds := "", func([]byte) error { return nil }
+	switch key {
+	case "server.tls.cert_file":
+		name, holds = c.CertFile, func(pem []byte) error { return holdsCertificate(c.CertFile, pem) }
+	case "server.tls.client_ca_file":
+		name, holds = c.ClientCAFile, func(pem []byte) error { return holdsCertificate(c.ClientCAFile, pem) }
+	case "server.tls.key_file":
+		name = c.KeyFile
+	}
+	if name == "" {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = holds(text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func holdsCertificate(file string, pem []byte) error {
+	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no certificate", file)
 	}
 	return nil
 }
@@ -54,10 +90,12 @@ func (l secureListener) Accept() (net.Conn, error) {
 // certificateFiles keeps the TLS configuration as new as its files.
 type certificateFiles struct {
 	config TLSConfig
+	logger *slog.Logger // is told of files that cannot be used; nil is told nothing
 
 	mu      sync.Mutex
 	looked  time.Time
-	changed [3]time.Time // of each file
+	changed [3]time.Time // of each file in use
+	failed  [3]time.Time // of the files that were last told of
 	now     *tls.Config
 }
 
@@ -75,7 +113,7 @@ func (f *certificateFiles) current() *tls.Config {
 	if time.Since(f.looked) >= lookAtFiles {
 		f.looked = time.Now()
 		if f.times() != f.changed {
-			_ = f.loadLocked()
+			f.reloadLocked()
 		}
 	}
 	return f.now
@@ -100,6 +138,18 @@ func (f *certificateFiles) load() error {
 	}
 	f.looked = time.Now()
 	return f.loadLocked()
+}
+
+// reloadLocked loads the files, and logs once of each change that cannot be used: an
+// administrator is to know before the old certificate is over.
+func (f *certificateFiles) reloadLocked() {
+	times := f.times()
+	if err := f.loadLocked(); err == nil {
+		f.failed = [3]time.Time{}
+	} else if f.logger != nil && times != f.failed {
+		f.failed = times
+		f.logger.Error("the files of server.tls cannot be used: those before serve on", slog.Any("error", err))
+	}
 }
 
 func (f *certificateFiles) times() (out [3]time.Time) {
@@ -127,9 +177,10 @@ func (f *certificateFiles) loadLocked() error {
 			return fmt.Errorf("server.tls.client_ca_file: %w", err)
 		}
 		next.ClientCAs, next.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !next.ClientCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("server.tls.client_ca_file: %s holds no certificate", f.config.ClientCAFile)
+		if err := holdsCertificate(f.config.ClientCAFile, pem); err != nil {
+			return fmt.Errorf("server.tls.client_ca_file: %w", err)
 		}
+		next.ClientCAs.AppendCertsFromPEM(pem)
 	}
 	f.now, f.changed = next, times
 	return nil

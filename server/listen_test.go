@@ -61,7 +61,8 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := &certificateFiles{config: TLSConfig{CertFile: cert, KeyFile: key}}
+	logged := new(strings.Builder)
+	files := &certificateFiles{config: TLSConfig{CertFile: cert, KeyFile: key}, logger: slog.New(slog.NewTextHandler(logged, nil))}
 	if err := files.load(); err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +102,15 @@ func TestTLS(t *testing.T) {
 	}
 	if got, err := dial(0); err != nil || got.SerialNumber.Int64() != 2 {
 		t.Errorf("while the file is damaged: %v, %v", got, err)
+	}
+	for range 3 { // looked at again: the log says so once
+		files.mu.Lock()
+		files.looked = time.Time{}
+		files.mu.Unlock()
+		files.current()
+	}
+	if n := strings.Count(logged.String(), "server.tls cannot be used"); n != 1 {
+		t.Errorf("the log says %d times that the files cannot be used: %s", n, logged)
 	}
 }
 
@@ -151,6 +161,32 @@ func TestTLSConfig(t *testing.T) {
 	} {
 		if err := (&certificateFiles{config: c}).load(); c.check() == nil && err == nil {
 			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// Contract, Operations: `PUT /admin/config`: checked like the file. A file that a start
+// would refuse is refused; a certificate may come before its key.
+func TestTLSFileOfSetting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := certificate(t, dir, 1)
+	good := TLSConfig{CertFile: cert, KeyFile: key, ClientCAFile: cert}
+	for _, name := range []string{"server.tls.cert_file", "server.tls.key_file", "server.tls.client_ca_file", "search.max_count"} {
+		if err := good.checkFile(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := (TLSConfig{}).checkFile(name); err != nil {
+			t.Errorf("%s taken back: %v", name, err)
+		}
+	}
+	for name, c := range map[string]TLSConfig{
+		"server.tls.cert_file":      {CertFile: key},
+		"server.tls.key_file":       {KeyFile: filepath.Join(dir, "none")},
+		"server.tls.client_ca_file": {ClientCAFile: key},
+	} {
+		if err := c.checkFile(name); err == nil || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -69,7 +69,8 @@ func (s *Server) settingsConfig(o Options) settings.Config[Config] {
 				return c.CheckServe()
 			}
 			return c.Check()
-		}}
+		},
+		CheckFiles: func(key string, c Config) error { return c.Server.TLS.checkFile(key) }}
 }
 
 // derive makes what parts need of a configuration.

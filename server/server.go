@@ -463,7 +463,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	starting := admin.Starting()
 	handler.Store(&starting)
 	httpServer := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }), o.Logger)
-	files := &certificateFiles{config: c.Server.TLS}
+	files := &certificateFiles{config: c.Server.TLS, logger: o.Logger}
 	if err := files.load(); err != nil {
 		listener.Close()
 		return err

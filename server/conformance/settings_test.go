@@ -143,3 +143,23 @@ func TestDatabaseSettingsAtStart(t *testing.T) {
 		t.Errorf("the pool has %s connections after the restart, want 17", now)
 	}
 }
+
+// Contract, Operations: `PUT /admin/config`: the entry of what is in force; effective at once on every
+// server. A value that is usable only beside another one in the database is in force, whichever
+// name comes first.
+func TestSettingsThatNeedEachOther(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	a, b := startOn(t, url), startOn(t, url)
+	a.put(a.root("/admin/config/search/max_count"), `5000`).want(200).equal("value", "5000")
+	a.put(a.root("/admin/config/search/default_count"), `3000`).want(200).equal("value", "3000").equal("source", "database")
+	within(t, "both on the other server", func() bool {
+		at := b.get(b.root("/admin/config/search"))
+		return at.str("max_count") == "5000" && at.str("default_count") == "3000"
+	})
+	c := startOn(t, url)
+	c.get(c.root("/admin/config/search")).want(200).equal("max_count", "5000").equal("default_count", "3000")
+	a.do("DELETE", a.root("/admin/config/search/max_count"), "").want(200).equal("value", "200").equal("source", "default")
+	// A file of TLS is looked at before its name is taken.
+	a.put(a.root("/admin/config/search/default_count"), `201`).want(400)
+}

@@ -35,10 +35,13 @@ type Config[C any] struct {
 	// a file.
 	Origin map[string]string
 	Check  func(C) error // refuses values that no server can run with
-	Store  *store.Store
-	Flags  []Flag
-	Logger *slog.Logger
-	Now    func() time.Time
+	// CheckFiles refuses a new value of a key that names a file which cannot be used; nil
+	// takes every name.
+	CheckFiles func(key string, c C) error
+	Store      *store.Store
+	Flags      []Flag
+	Logger     *slog.Logger
+	Now        func() time.Time
 }
 
 // Settings is the configuration in force of one server.
@@ -109,24 +112,43 @@ func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
 // far as that can be used and nothing hides it.
 func (s *Settings[C]) overlay(list []store.Setting) (config C, overrides map[string]store.Setting) {
 	config, overrides = s.Start, make(map[string]store.Setting, len(list))
+	var left []store.Setting
 	for _, o := range list {
-		k, ok := s.key(o.Name)
-		if !ok || k.File || s.hides(k.Name) != "" {
-			continue // of another version, or above us
+		if k, ok := s.key(o.Name); ok && !k.File && s.hides(k.Name) == "" {
+			left = append(left, o) // the others are of another version, or we are above them
 		}
-		trial := config
-		err := k.set(reflect.ValueOf(&trial).Elem(), o.Value)
-		if err == nil {
-			err = s.Check(trial)
+	}
+	// A value may be usable only beside another one, as a page beside the largest page: the
+	// order in which they are taken must not count.
+	for taken := true; taken; {
+		taken = false
+		var not []store.Setting
+		for _, o := range left {
+			if trial, err := s.with(config, o); err == nil {
+				config, taken = trial, true
+				overrides[o.Name] = o
+			} else {
+				not = append(not, o)
+			}
 		}
-		if err != nil {
-			s.Logger.Warn("a setting in the database is not usable", slog.String("key", o.Name), slog.Any("error", err))
-			continue
-		}
-		config = trial
-		overrides[o.Name] = o
+		left = not
+	}
+	for _, o := range left {
+		_, err := s.with(config, o)
+		s.Logger.Warn("a setting in the database is not usable", slog.String("key", o.Name), slog.Any("error", err))
 	}
 	return config, overrides
+}
+
+// with is a configuration with a setting of the database above it. It fails where no
+// server can run with that.
+func (s *Settings[C]) with(config C, o store.Setting) (C, error) {
+	k, _ := s.key(o.Name)
+	err := k.set(reflect.ValueOf(&config).Elem(), o.Value)
+	if err == nil {
+		err = s.Check(config)
+	}
+	return config, err
 }
 
 // Overlay is the configuration that a server would begin with that was started with
@@ -223,6 +245,11 @@ func (s *Settings[C]) put(ctx context.Context, v store.Setting) (Entry, error) {
 	}
 	if err := s.Check(config); err != nil {
 		return Entry{}, outcome.Invalid("%v", err)
+	}
+	if s.CheckFiles != nil {
+		if err := s.CheckFiles(v.Name, config); err != nil {
+			return Entry{}, outcome.Invalid("%v", err)
+		}
 	}
 	v.Changed = s.Now()
 	if err := s.Store.PutSetting(ctx, v); err != nil {
