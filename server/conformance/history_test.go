@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -78,9 +80,54 @@ func TestHistory(t *testing.T) {
 	t.Run("what never existed has none: 404", func(t *testing.T) {
 		s.in(t).get("/Patient/nobody/_history").issue(404, "not-found")
 	})
+	t.Run("_summary and _elements (http.html#parameters), kept by the links", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Patient/cut", `{"resourceType":"Patient","id":"cut","birthDate":"2001-02-03","photo":[{"title":"x"}],"name":[{"family":"Cut"}]}`).want(201)
+		s.put("/Patient/cut", `{"resourceType":"Patient","id":"cut","birthDate":"2001-02-04","photo":[{"title":"x"}],"name":[{"family":"Cut"}]}`).want(200)
+		whole := func(a *answer, at string, left ...string) {
+			t.Helper()
+			for _, name := range []string{"birthDate", "photo", "name"} {
+				if got, want := a.at(at+name) != nil, slices.Contains(left, name); got != want {
+					t.Errorf("%s: %s%s is there: %v, want %v", a.what, at, name, got, want)
+				}
+			}
+			if subset := len(left) < 3; strings.Contains(a.str(at+"meta.tag.0.code"), "SUBSETTED") != subset {
+				t.Errorf("%s: SUBSETTED is not %v\n%s", a.what, subset, clip(a.body))
+			}
+		}
+		whole(s.get("/Patient/cut/_history").want(200), "entry.0.resource.", "birthDate", "photo", "name")
+		for _, path := range []string{"/Patient/cut/_history", "/Patient/_history", "/_history"} {
+			a := s.get(path + "?_elements=birthDate&_elements=name&_count=1&_format=json").want(200)
+			whole(a, "entry.0.resource.", "birthDate", "name")
+			for _, relation := range []string{"self", "next"} {
+				if l := a.link(relation); !strings.Contains(l, "_elements=birthDate%2Cname") || !strings.Contains(l, "_format=json") {
+					t.Errorf("%s: the link %s is %q", path, relation, l)
+				}
+			}
+			whole(s.get(a.link("next")).want(200), "entry.0.resource.", "birthDate", "name")
+			whole(s.get(path+"?_summary=true&_count=1").want(200), "entry.0.resource.", "birthDate", "name")
+			whole(s.get(path+"?_summary=false&_count=1").want(200), "entry.0.resource.", "birthDate", "photo", "name")
+			if a := s.get(path + "?_summary=count").want(200); a.len("entry") != 0 || a.at("total") == nil {
+				t.Errorf("%s: _summary=count gives %s", path, clip(a.body))
+			}
+			s.get(path+"?_summary=brief").issue(400, "invalid", "_summary", "brief")
+		}
+		s.get("/Patient/cut/_history?_elements=colour").issue(400, "invalid", "_elements", "colour")
+		s.get("/Patient/cut/_history?_elements=name&_summary=text").issue(400, "invalid", "combined")
+		s.post("/", bundle("batch", entry("GET", "Patient/cut/_history?_elements=name", "", "", ""))).want(200).
+			equal("entry.0.resource.entry.0.resource.meta.tag.0.code", "SUBSETTED")
+	})
+	t.Run("a parameter without a value is ignored, and absent from the self link", func(t *testing.T) {
+		s := s.in(t)
+		a := s.get("/Patient/"+id+"/_history?_since=&_at=&_count=&_total=&_summary=&_elements=").want(200).equal("total", "4")
+		if l := a.link("self"); l != s.base+"/Patient/"+id+"/_history" && !strings.HasSuffix(l, "/_history?_count=20") {
+			t.Errorf("the self link is %q", l)
+		}
+	})
 	t.Run("unknown parameters are refused", func(t *testing.T) {
 		s.in(t).get("/_history?name=x").issue(400, "invalid", "name")
 		s.in(t).get("/_history?_count=-1").issue(400, "invalid", "_count")
+		s.in(t).get("/_history?_total=exact").issue(400, "invalid", "_total", "accurate")
 		s.in(t).get("/_history?_cursor=!").want(400)
 	})
 }

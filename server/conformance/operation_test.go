@@ -95,6 +95,33 @@ func TestEverything(t *testing.T) {
 }
 
 // resource-operation-meta.html, -meta-add.html, -meta-delete.html
+func TestEverythingSubsets(t *testing.T) {
+	s := start(t)
+	s.put("/Practitioner/gp", `{"resourceType":"Practitioner","id":"gp","birthDate":"1960-01-01","name":[{"family":"Gp"}]}`).want(201)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p","birthDate":"2001-02-03","name":[{"family":"P"}],"generalPractitioner":[{"reference":"Practitioner/gp"}]}`).want(201)
+	s.put("/Observation/o", `{"resourceType":"Observation","id":"o","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p"},"note":[{"text":"n"}]}`).want(201)
+	for _, query := range []string{"_elements=name,code", "_summary=true", "_elements=name&_elements=code"} {
+		a := s.get("/Patient/p/$everything?"+query).want(200).equal("total", "2")
+		if a.len("entry") != 3 {
+			t.Fatalf("%d entries, want 3\n%s", a.len("entry"), clip(a.body))
+		}
+		for i := range 3 {
+			a.equal(fmt.Sprintf("entry.%d.resource.meta.tag.0.code", i), "SUBSETTED")
+			if a.at(fmt.Sprintf("entry.%d.resource.note", i)) != nil {
+				t.Errorf("%s: note is there", a.what)
+			}
+		}
+	}
+	if a := s.get("/Patient/p/$everything?_summary=count").want(200).equal("total", "2"); a.len("entry") != 0 {
+		t.Errorf("_summary=count gives %d entries", a.len("entry"))
+	}
+	a := s.get("/Patient/p/$everything?_elements=name&_count=1").want(200)
+	if l := a.link("next"); !strings.Contains(l, "_elements=name") {
+		t.Errorf("the next link is %q", l)
+	}
+	s.get("/Patient/p/$everything?_summary=brief").issue(400, "invalid", "brief")
+}
+
 func TestMeta(t *testing.T) {
 	s := start(t)
 	id := s.create(`{"resourceType":"Patient","meta":{"tag":[{"system":"urn:s","code":"a"}]},"multipleBirthInteger":1}`)

@@ -238,6 +238,8 @@ func TestSearchParameterThatCannotWork(t *testing.T) {
 		{"url taken", strings.Replace(parameter("x", "x", "string", "Patient", "Patient.name"), "SearchParameter/x", "SearchParameter/first", 1), []string{"SearchParameter/first", "unique"}},
 		{"url of a compiled one", strings.Replace(parameter("x", "x", "token", "Patient", "Patient.gender"), "http://example.org/SearchParameter/x", "http://hl7.org/fhir/SearchParameter/individual-gender", 1), []string{"gender", "unique"}},
 		{"code taken", parameter("x", "first", "string", "Patient", "Patient.name.family"), []string{"SearchParameter/first"}},
+		{"version that storing gives", parameter("x", "x", "token", "Patient", "Patient.meta.versionId"), []string{"meta.versionId", "stored"}},
+		{"time that storing gives", parameter("x", "x", "date", "Patient", "Patient.birthDate | Patient.meta.lastUpdated"), []string{"meta.lastUpdated", "_lastUpdated"}},
 		{"never ends", parameter("x", "x", "string", "Patient", "'a'.repeat($this & 'a')"), []string{"costs too much"}},
 		{"component unknown", parameter("x", "x", "composite", "Patient", "Patient.contact",
 			`"component":[{"definition":"http://example.org/none","expression":"name"},{"definition":"http://example.org/none","expression":"gender"}]`), []string{"http://example.org/none"}},

@@ -97,6 +97,26 @@ func TestUpdate(t *testing.T) {
 		s.do("DELETE", "/Patient/absent", "", "If-None-Match", "*", "If-Unmodified-Since", old).want(204)
 		s.do("DELETE", "/Patient/g", "", "If-None-Match", `W/"3"`, "If-Unmodified-Since", young).want(204)
 	})
+	t.Run("_summary and _elements of the answer (http.html#parameters)", func(t *testing.T) {
+		s := s.in(t)
+		body := `{"resourceType":"Patient","id":"cut","birthDate":"2001-02-03","photo":[{"title":"x"}]}`
+		for _, a := range []*answer{
+			s.put("/Patient/cut?_elements=birthDate", body).want(201),
+			s.put("/Patient?_id=cut&_summary=true", body).want(200),
+			s.do("PATCH", "/Patient/cut?_elements=birthDate", `[{"op":"test","path":"/photo/0/title","value":"x"}]`, "Content-Type", "application/json-patch+json").want(200),
+			s.post("/Patient?_elements=birthDate", body).want(201),
+		} {
+			if a.at("photo") != nil {
+				t.Errorf("%s: the answer has more than was asked for\n%s", a.what, clip(a.body))
+			}
+			a.equal("birthDate", "2001-02-03").equal("meta.tag.0.code", "SUBSETTED")
+		}
+		s.get("/Patient/cut").want(200).equal("photo.0.title", "x").equal("meta.versionId", "3")
+		s.put("/Patient/cut?_elements=colour", body).issue(400, "invalid", "colour")
+		s.put("/Patient/cut?_summary=count", body).issue(400, "invalid", "_summary")
+		s.do("PATCH", "/Patient/cut?_summary=brief", `[]`, "Content-Type", "application/json-patch+json").issue(400, "invalid", "brief")
+		s.get("/Patient/cut").want(200).equal("meta.versionId", "3")
+	})
 	t.Run("a deleted resource comes back with the next version (http.html#delete)", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Patient/d", patient("d", "A")).want(201)

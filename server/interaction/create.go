@@ -70,7 +70,7 @@ func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (R
 
 // NoCreateQuery refuses a query on the URL of a create: a condition stands in
 // If-None-Exist, and would be ignored here, so that a second resource were made.
-// Parameters about the answer (_format, _pretty) are allowed. Spec: https://hl7.org/fhir/R4/http.html#ccreate.
+// Parameters about the answer (_format, _pretty, _summary, _elements) are allowed. Spec: https://hl7.org/fhir/R4/http.html#ccreate.
 func NoCreateQuery(query string) error {
 	if query == "" {
 		return nil
@@ -81,7 +81,7 @@ func NoCreateQuery(query string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		switch name {
-		case "_format", "_pretty":
+		case "_format", "_pretty", "_summary", "_elements":
 		default:
 			return outcome.Invalid("a create has no parameter %q; the search of a conditional create stands in If-None-Exist, a search by POST goes to _search", outcome.Clip(name))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search"
 	"kiln/server/store"
 )
 
@@ -18,7 +20,7 @@ import (
 // type, without ResourceType the history of everything.
 type HistoryParams struct {
 	ResourceType, ID string
-	Values           url.Values // _since, _at, _count, _cursor, _total
+	Values           url.Values // _since, _at, _count, _cursor, _total, _summary, _elements
 }
 
 // History returns versions, deletions included, newest first. The history of a
@@ -53,25 +55,42 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if q.Count, err = s.pageSize(p.Values); err != nil {
 		return Response{}, err
 	}
+	var types []string
+	if p.ResourceType != "" {
+		types = []string{p.ResourceType}
+	}
+	cut, summary, err := s.Subsets(types, p.Values)
+	if err != nil {
+		return Response{}, err
+	}
+	if summary == search.SummaryCount {
+		q.Count = 0
+	}
 	applied := url.Values{}
 	for name, values := range p.Values {
 		value := values[len(values)-1]
+		if value == "" && slices.Contains(historyParameters, name) {
+			continue // a parameter without a value is ignored
+		}
 		switch name {
 		case "_since":
 			q.Since, err = Instant(name, value)
 		case "_at":
 			q.At, q.AtEnd, err = period(name, value)
 		case "_total":
-			q.NoTotal = value == "none"
+			if q.NoTotal = value == "none"; !q.NoTotal && value != "accurate" && value != "estimate" {
+				err = outcome.Invalid("_total is %q: expected none, estimate or accurate", outcome.Clip(value))
+			}
+		case "_elements":
+			value = strings.Join(values, ",")
+		case "_format", "_pretty", "_summary":
 		case "_cursor":
 			q.Cursor = value
 			continue
 		case "_count":
 			value = strconv.Itoa(q.Count)
-		case "_format", "_pretty":
-			continue
 		default:
-			return Response{}, outcome.Invalid("history has no parameter %q; it has _since, _at, _count, _total, _format and _pretty", outcome.Clip(name))
+			return Response{}, outcome.Invalid("history has no parameter %q; it has %s and _pretty", outcome.Clip(name), strings.Join(historyParameters[:7], ", "))
 		}
 		if err != nil {
 			return Response{}, err
@@ -82,8 +101,14 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if err != nil {
 		return Response{}, err
 	}
+	for i, v := range page.Versions {
+		page.Versions[i] = cut(v)
+	}
 	return Response{Status: http.StatusOK, Bundle: historyBundle(p, q, page, applied)}, nil
 }
+
+// historyParameters are the parameters of a history.
+var historyParameters = []string{"_since", "_at", "_count", "_total", "_summary", "_elements", "_format", "_pretty", "_cursor"}
 
 func historyBundle(p HistoryParams, q store.HistoryQuery, page store.HistoryPage, applied url.Values) *Bundle {
 	path := "_history"

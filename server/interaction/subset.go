@@ -14,31 +14,48 @@ import (
 // Spec: https://hl7.org/fhir/R4/search.html#elements.
 const subsetted = `{"system":"http://terminology.hl7.org/CodeSystem/v3-ObservationValue","code":"SUBSETTED","display":"subsetted"}`
 
-// Subset applies _summary and _elements to the answer of a read.
+// Subset applies _summary and _elements to an answer that is one resource.
 // Spec: https://hl7.org/fhir/R4/http.html#summary.
 func (s *Service) Subset(r Response, values url.Values) (Response, error) {
 	if r.Version.Body == nil {
 		return r, nil
 	}
-	elements, err := s.Parameters.Current().Elements([]string{r.Version.ResourceType}, values["_elements"])
+	cut, summary, err := s.Subsets([]string{r.Version.ResourceType}, values)
 	if err != nil {
 		return r, err
+	}
+	if summary == search.SummaryCount {
+		return r, outcome.Invalid("_summary=count counts the matches of a search; this is about one resource")
+	}
+	r.Version = cut(r.Version)
+	return r, nil
+}
+
+// Subsets reads _summary and _elements for resources of some types, none for all: what
+// cuts a version down to them, and the summary.
+func (s *Service) Subsets(types []string, values url.Values) (func(fhir.Version) fhir.Version, search.Summary, error) {
+	var given []string
+	for _, v := range values["_elements"] {
+		if v != "" {
+			given = append(given, v)
+		}
+	}
+	elements, err := s.Parameters.Current().Elements(types, given)
+	if err != nil {
+		return nil, "", err
 	}
 	summary := search.Summary(values.Get("_summary"))
 	switch summary {
 	case "false":
 		summary = search.SummaryNone
-	case search.SummaryNone, search.SummaryTrue, search.SummaryText, search.SummaryData:
-	case search.SummaryCount:
-		return r, outcome.Invalid("_summary=count counts the matches of a search; this is a read")
+	case search.SummaryNone, search.SummaryTrue, search.SummaryText, search.SummaryData, search.SummaryCount:
 	default:
-		return r, outcome.Invalid("_summary is %q: expected true, text, data or false", outcome.Clip(string(summary)))
+		return nil, "", outcome.Invalid("_summary is %q: expected true, text, data, count or false", outcome.Clip(string(summary)))
 	}
 	if summary != search.SummaryNone && len(elements) > 0 {
-		return r, outcome.Invalid("_summary and _elements cannot be combined")
+		return nil, "", outcome.Invalid("_summary and _elements cannot be combined")
 	}
-	r.Version = s.reducer(summary, elements)(r.Version)
-	return r, nil
+	return s.reducer(summary, elements), summary, nil
 }
 
 // reducer returns what cuts a version down to a summary or to some elements.

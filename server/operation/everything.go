@@ -33,8 +33,9 @@ func (s *Set) encounterEverything() Operation {
 	return Operation{Definition: core + "Encounter-everything", Further: further, Run: s.everything}
 }
 
-// pages are the inputs that the links of a page have.
-var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}, {Name: "_cursor", Max: 1, Type: "string"}}
+// pages are the inputs that the links of a page have, and those that every search takes.
+var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}, {Name: "_cursor", Max: 1, Type: "string"},
+	{Name: "_summary", Max: 1, Type: "code"}, {Name: "_elements", Max: -1, Type: "string"}}
 
 // everything returns the resources of a compartment, the one it is named after
 // included, and what these refer to. start and end leave out what is dated before
@@ -100,10 +101,11 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 			dated = append(dated, match.Clause{Name: name, Value: last, Any: []match.Match{outside}, Not: true})
 		case "_count", "_offset", "_cursor":
 			values.Set(name, last)
+		case "_summary", "_elements": // of the resources below
 		case "_format", "_pretty":
 			continue
 		default:
-			return interaction.Response{}, outcome.RefusedParameter("$everything has no parameter %q; it has _since, _type, _count, start and end", outcome.Clip(name))
+			return interaction.Response{}, outcome.RefusedParameter("$everything has no parameter %q; it has _since, _type, _count, _summary, _elements, start and end", outcome.Clip(name))
 		}
 		if name != "_offset" && name != "_cursor" {
 			kept[name] = v
@@ -120,7 +122,14 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 
 	// 2. Its result, with links of its own. What the record refers to stands behind its
 	// last resource: on an earlier page it would come again, or be one of a later page.
-	included := asked == nil || beside
+	cut, summary, err := s.Subsets(nil, given)
+	if err != nil {
+		return interaction.Response{}, err
+	}
+	if summary == search.SummaryCount {
+		values.Set("_count", "0")
+	}
+	included := (asked == nil || beside) && summary != search.SummaryCount
 	later := values.Has("_offset") || values.Has("_cursor")
 	answer, err := e.page(ctx, values, included && !later)
 	if err != nil {
@@ -142,6 +151,9 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool {
 			return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
 		})
+	}
+	for i := range b.Entries {
+		b.Entries[i].Version = cut(b.Entries[i].Version)
 	}
 	return answer, nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/ratelimit"
 )
@@ -132,7 +133,12 @@ func (c *call) patch(r *http.Request, p interaction.PatchParams) {
 		c.fail(r, err)
 		return
 	}
+	if err := c.checkSubset(r, p.ResourceType); err != nil {
+		c.fail(r, err)
+		return
+	}
 	resp, err := c.h.Service.Patch(c.ctx, p)
+	resp = c.subset(r, resp, &err)
 	c.answer(r, pref, resp, err)
 }
 
@@ -338,7 +344,12 @@ func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (inte
 		c.fail(r, err)
 		return
 	}
+	if err := c.checkSubset(r, typ); err != nil {
+		c.fail(r, err)
+		return
+	}
 	resp, err := do(body)
+	resp = c.subset(r, resp, &err)
 	c.answer(r, pref, resp, err)
 }
 
@@ -360,7 +371,15 @@ func formatOf(r *http.Request) string {
 	return v.Get("_format")
 }
 
-// subset applies _summary and _elements to what was read.
+// checkSubset fails where _summary or _elements cannot be applied to a resource of type
+// typ: a write that cannot be answered as asked is refused before anything is written.
+func (c *call) checkSubset(r *http.Request, typ string) error {
+	var err error
+	c.subset(r, interaction.Response{Version: fhir.Version{ResourceType: typ, Body: []byte("{}")}}, &err)
+	return err
+}
+
+// subset applies _summary and _elements to what was read or written.
 func (c *call) subset(r *http.Request, resp interaction.Response, err *error) interaction.Response {
 	if *err != nil || !strings.Contains(r.URL.RawQuery, "_summary") && !strings.Contains(r.URL.RawQuery, "_elements") {
 		return resp

@@ -16,6 +16,9 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]m
 		return nil, badModifier(name, modifier, "composite", "missing")
 	}
 	values := split(v, '$', 0)
+	if slices.Contains(values, "") {
+		return nil, badValue(name, v, "a part of it is empty")
+	}
 	var any []match.Match
 	for _, branch := range param.Composites {
 		if len(values) != len(branch.Parts) {

@@ -275,6 +275,10 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 			continue
 		}
 		texts = append(texts, n.String())
+		if name := stamped(n); name != "" {
+			return p, outcome.Invalid("meta.%s is given to a resource when it is stored, after its values are indexed; _lastUpdated searches by time, and a version is read at _history", name).
+				At("SearchParameter.expression")
+		}
 		if err := c.branch(out, &p, expr.Source, n, typ); err != nil {
 			return p, err
 		}
@@ -287,6 +291,32 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 		return p, outcome.Invalid("%s", why).At("SearchParameter.component")
 	}
 	return p, nil
+}
+
+// stamped is the element of the resource's meta in an expression that only storing the
+// resource gives, "" for none: its index would have no value, or that of the version
+// before.
+func stamped(n fhirpath.Node) (name string) {
+	fhirpath.Walk(n, func(n fhirpath.Node) bool {
+		m, ok := n.(*fhirpath.Member)
+		if !ok || m.Name != "versionId" && m.Name != "lastUpdated" {
+			return true
+		}
+		meta, ok := m.Left.(*fhirpath.Member)
+		if !ok || meta.Name != "meta" {
+			return true
+		}
+		switch of := meta.Left.(type) {
+		case nil, *fhirpath.Variable:
+			name = m.Name
+		case *fhirpath.Member:
+			if of.Left == nil {
+				name = m.Name
+			}
+		}
+		return name == ""
+	})
+	return name
 }
 
 // branch compiles one branch of an expression and adds it to p.
