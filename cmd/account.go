@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +113,41 @@ func (f *fields) list(flag, field, usage string) {
 	f.flags.StringSlice(flag, nil, usage)
 }
 
+// scopeList is the value of a flag with scopes: between spaces or commas, or the flag
+// again. A comma in the search of a granular scope belongs to that scope, unless another
+// one with a context follows.
+type scopeList []string
+
+// scopesFlag is a flag with scopes.
+func scopesFlag(f *pflag.FlagSet, name, usage string) *scopeList {
+	list := new(scopeList)
+	f.Var(list, name, usage)
+	return list
+}
+
+// Type is named in the help.
+func (l *scopeList) Type() string { return "scopes" }
+
+// String is the list as OAuth writes it.
+func (l *scopeList) String() string { return strings.Join(*l, " ") }
+
+// Set adds scopes.
+func (l *scopeList) Set(text string) error {
+	for field := range strings.FieldsSeq(text) {
+		last := ""
+		for part := range strings.SplitSeq(field, ",") {
+			if context, _, ok := strings.Cut(part, "/"); strings.Contains(last, "?") && !(ok && slices.Contains([]string{"patient", "user", "system"}, context)) {
+				last += "," + part
+				(*l)[len(*l)-1] = last
+			} else if part != "" {
+				last = part
+				*l = append(*l, part)
+			}
+		}
+	}
+	return nil
+}
+
 // body is what was given, as JSON.
 func (f *fields) body(more map[string]any) ([]byte, error) {
 	out := make(map[string]any)
@@ -123,6 +159,8 @@ func (f *fields) body(more map[string]any) ([]byte, error) {
 		switch given.Value.Type() {
 		case "bool":
 			out[field] = given.Value.String() == "true"
+		case "scopes":
+			out[field] = append([]string{}, *given.Value.(*scopeList)...) // none is a list, too
 		case "stringSlice":
 			list, err := f.flags.GetStringSlice(flag)
 			if err != nil {
@@ -186,7 +224,8 @@ func client() *cobra.Command {
 		f.list("post-logout-redirect-uris", "postLogoutRedirectUris", "where users are sent after signing out")
 		f.text("launch-uri", "launchUri", "where an EHR launches it")
 		f.list("grant-types", "grantTypes", "authorization_code, client_credentials, refresh_token")
-		f.list("scopes", "scopes", "what it may ask for")
+		f.json["scopes"] = "scopes"
+		scopesFlag(f.flags, "scopes", "what it may ask for")
 		f.text("access-token-lifetime", "accessTokenLifetime", "such as 10m")
 		f.text("refresh-token-lifetime", "refreshTokenLifetime", "such as 90d")
 		f.bool("pkce-required", "pkceRequired", "refuse authorization requests without PKCE")
@@ -440,11 +479,11 @@ func apiKey() *cobra.Command {
 	c := &cobra.Command{Use: "apikey", Short: "Manage API keys of internal services, on the database itself", Args: cobra.NoArgs, RunE: help}
 	create := &cobra.Command{Use: "create", Short: "Make an API key; it stands alone on the last line", Args: cobra.NoArgs}
 	f := create.Flags()
-	scope := f.StringSlice("scope", nil, "what it may do: system/… scopes, admin")
+	scope := scopesFlag(f, "scope", "what it may do: system/… scopes, admin")
 	name := f.String("name", "", "what it is for")
 	expires := f.String("expires", "", "how long it is good, such as 90d (default for ever)")
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
-		key, err := a.CreateAPIKey(c.Context(), *name, strings.Join(*scope, " "), *expires)
+		key, err := a.CreateAPIKey(c.Context(), *name, scope.String(), *expires)
 		if err != nil {
 			return err
 		}
@@ -479,7 +518,7 @@ has the database anyhow.`,
 	f := mint.Flags()
 	var m oauth.Minting
 	f.StringVar(&m.ClientID, "client", "", "client that the token is for")
-	scope := f.StringSlice("scope", nil, "what it may do")
+	scope := scopesFlag(f, "scope", "what it may do")
 	f.StringVar(&m.Username, "user", "", "user that the token is for (default the client itself)")
 	f.StringVar(&m.Patient, "patient", "", "patient of the launch context")
 	f.StringVar(&m.Encounter, "encounter", "", "encounter of the launch context")
@@ -489,7 +528,7 @@ has the database anyhow.`,
 		if err != nil {
 			return err
 		}
-		m.Scope = strings.Join(*scope, " ")
+		m.Scope = scope.String()
 		minted, err := a.Mint(c.Context(), oauth.IssuerOf(cfg.Auth, cfg.Server.BaseURL, cfg.Server.Listen), cfg.Server.BaseURL, m)
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,8 @@ func TestAccountCommands(t *testing.T) {
 		{"admin key rotate", "", ""},
 		{"admin key list", "ES384", "PRIVATE"},
 		{"admin apikey create --name nightly --scope system/*.rs", "it does not expire", ""},
+		{"admin apikey create --name lab --scope system/Observation.rs?category=laboratory,vital-signs&status=final,system/Patient.rs,admin",
+			`with scope admin system/Observation\.rs\?category=laboratory,vital-signs&status=final system/Patient\.rs;`, ""},
 		{"admin apikey create --name short --scope system/*.rs --expires 90d", "it expires 20", ""},
 		{"admin apikey list", "nightly", ""},
 		{"admin apikey revoke KEY", "", ""},
@@ -172,6 +175,26 @@ func TestAccountCommands(t *testing.T) {
 				t.Errorf("kiln %s gives the secret that was", tt.line)
 			}
 			secret = last(out)
+		}
+	}
+}
+
+// Contract, Authorization, section 4: a granular scope is one scope, whichever values its search has.
+func TestScopesFlag(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string][]string{
+		"system/*.rs":                                                   {"system/*.rs"},
+		"openid launch/patient  admin":                                  {"openid", "launch/patient", "admin"},
+		"system/Patient.rs,admin":                                       {"system/Patient.rs", "admin"},
+		"system/Observation.rs?category=a,b":                            {"system/Observation.rs?category=a,b"},
+		"system/Observation.rs?code=a,admin&subject=Patient/1 admin":    {"system/Observation.rs?code=a,admin&subject=Patient/1", "admin"},
+		"user/A.rs?x=a,b,user/B.rs?y=c,d,patient/C.rs,launch":           {"user/A.rs?x=a,b", "user/B.rs?y=c,d", "patient/C.rs", "launch"},
+		"system/Observation.rs?subject=Patient/1,Patient/2,system/B.rs": {"system/Observation.rs?subject=Patient/1,Patient/2", "system/B.rs"},
+		"": nil,
+	} {
+		var got scopeList
+		if err := got.Set(given); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", given, got, err, want)
 		}
 	}
 }

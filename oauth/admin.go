@@ -413,6 +413,12 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 	if err := a.Store.UpdateClient(ctx, c); err != nil {
 		return nil, noSuch(err, "client", id)
 	}
+	if !slices.Equal(old.AllowedOrigins, c.AllowedOrigins) {
+		if err := a.Store.Revoke(ctx, storage.KindOrigins, []string{id}); err != nil {
+			return nil, err
+		}
+		a.changed(ctx)
+	}
 	was, err1 := smart.Parse(strings.Join(old.Scopes, " "))
 	is, err2 := smart.Parse(strings.Join(c.Scopes, " "))
 	if old.Active && !c.Active || err1 != nil || err2 != nil || !was.Within(is) {

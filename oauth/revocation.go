@@ -28,21 +28,23 @@ func newRevoked() *revoked {
 // recorded: what is older than that is not read again.
 const late = 15 * time.Second
 
-// read applies what was recorded since the last time.
-func (r *revoked) read(ctx context.Context, s *storage.Store) error {
+// read applies what was recorded since the last time. changed says that what is
+// remembered of good tokens has to be read again.
+func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err error) {
 	list, err := s.Revocations(ctx, r.last.Add(-late))
 	if err != nil {
-		return err
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, x := range list {
+		changed = changed || x.Kind == storage.KindOrigins && !x.Before.Equal(r.before[revokedKey{x.Kind, x.ID}])
 		r.set(x)
 		if x.Recorded.After(r.last) {
 			r.last = x.Recorded
 		}
 	}
-	return nil
+	return changed, nil
 }
 
 func (r *revoked) set(x storage.Revocation) {

@@ -173,7 +173,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.Bootstrap(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.revoked.read(ctx, store); err != nil {
+	if _, err := s.revoked.read(ctx, store); err != nil {
 		return nil, fmt.Errorf("read revocations: %w", err)
 	}
 	background, stop := context.WithCancel(context.Background())
@@ -222,9 +222,7 @@ func (s *Server) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-read.C:
-			s.reading.Lock()
-			err = s.revoked.read(ctx, s.Store)
-			s.reading.Unlock()
+			err = s.readChanges(ctx)
 		case <-keys.C:
 			err = s.keys.load(ctx)
 		case <-sweep.C:
@@ -243,11 +241,20 @@ func (s *Server) run(ctx context.Context) {
 // readRevocations makes what was just revoked known here.
 func (s *Server) readRevocations(ctx context.Context) {
 	s.standing.InvalidateAll()
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	if err := s.revoked.read(context.WithoutCancel(ctx), s.Store); err != nil {
+	if err := s.readChanges(context.WithoutCancel(ctx)); err != nil {
 		s.Logger.ErrorContext(ctx, "read revocations", slog.Any("error", err))
 	}
+}
+
+// readChanges applies what any server has recorded since the last time.
+func (s *Server) readChanges(ctx context.Context) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	changed, err := s.revoked.read(ctx, s.Store)
+	if changed {
+		s.cache.InvalidateAll()
+	}
+	return err
 }
 
 // Mount adds the paths of the authorization server.

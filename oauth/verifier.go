@@ -143,7 +143,7 @@ func (s *Server) principal(ctx context.Context, c accessClaims) (*access.Princip
 }
 
 // stillGood reads what was revoked before a token is taken for the first time, and
-// the client's origins: they count anew when the token leaves the cache.
+// the client's origins: when they change, tokens leave the cache.
 func (s *Server) stillGood(ctx context.Context, v *verified) error {
 	c, err := s.Store.GetClient(ctx, v.principal.ClientID)
 	if err != nil {

@@ -325,6 +325,8 @@ const (
 	KindGrant  = "grant"  // all tokens of an authorization, by sid
 	KindClient = "client" // all that a client got until then
 	KindAPIKey = "apikey"
+	// KindOrigins revokes nothing: a client has other origins, which good tokens carry.
+	KindOrigins = "origins"
 )
 
 // Revocation is something that is no longer good.

@@ -459,6 +459,13 @@ func TestAuthorizationOfOrigins(t *testing.T) {
 	for _, origin := range []string{"https://page.example.org.evil.example", "http://page.example.org", "https://page.example.org:8443", "null"} {
 		page.get("/Patient/a", "Origin", origin).want(200).has("Access-Control-Allow-Origin", "")
 	}
+	// Other origins count for the tokens that there are.
+	admin := s.bearer(s.backendToken("operator", "admin"))
+	for _, origins := range []string{`["https://new.example.org"]`, `["https://newer.example.org"]`} {
+		admin.do("PATCH", s.origin()+"/admin/clients/page", `{"allowedOrigins":`+origins+`}`, "Content-Type", "application/merge-patch+json").want(200)
+		page.get("/Patient/a", "Origin", strings.Trim(origins, `[]"`)).want(200).has("Access-Control-Allow-Origin", strings.Trim(origins, `[]"`))
+		page.get("/Patient/a", "Origin", "https://page.example.org").want(200).has("Access-Control-Allow-Origin", "")
+	}
 }
 
 // Administration, Configuration: the keys of auth that are not read at start alone take
