@@ -3,6 +3,7 @@ package rest
 import (
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,7 +53,12 @@ func accept(headers []string) (string, error) {
 			return plainJSON, nil
 		}
 	}
-	best, bestQ, bestSpecific := "", 0.0, false
+	type liked struct {
+		contentType string
+		q           float64
+		specific    bool
+	}
+	var ranges []liked
 	for item := range strings.SplitSeq(strings.Join(headers, ","), ",") {
 		typ, params, err := mime.ParseMediaType(item)
 		if err != nil {
@@ -68,8 +74,22 @@ func accept(headers []string) (string, error) {
 				continue
 			}
 		}
-		if q > bestQ || q == bestQ && q > 0 && specific && !bestSpecific {
-			best, bestQ, bestSpecific = out, q, specific
+		ranges = append(ranges, liked{out, q, specific})
+	}
+	best, bestQ, bestSpecific := "", 0.0, false
+	for _, r := range ranges {
+		if !r.specific { // a range says nothing of a type that is named, RFC 9110 §12.5.1
+			ours := []string{fhirJSON, plainJSON}
+			i := slices.IndexFunc(ours, func(t string) bool {
+				return !slices.ContainsFunc(ranges, func(l liked) bool { return l.specific && l.contentType == t })
+			})
+			if i < 0 {
+				continue
+			}
+			r.contentType = ours[i]
+		}
+		if r.q > bestQ || r.q == bestQ && r.q > 0 && r.specific && !bestSpecific {
+			best, bestQ, bestSpecific = r.contentType, r.q, r.specific
 		}
 	}
 	if best == "" {
