@@ -414,7 +414,7 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 		return nil, noSuch(err, "client", id)
 	}
 	if !slices.Equal(old.AllowedOrigins, c.AllowedOrigins) {
-		if err := a.Store.Revoke(ctx, storage.KindOrigins, []string{id}); err != nil {
+		if err := a.Store.Revoke(ctx, storage.KindChanged, []string{id}); err != nil {
 			return nil, err
 		}
 		a.changed(ctx)
@@ -881,7 +881,10 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 	if err := a.EnsureKeys(ctx); err != nil {
 		return err
 	}
-	return a.keys.rotate(ctx, atOnce)
+	if err := a.keys.rotate(ctx, atOnce); err != nil {
+		return err
+	}
+	return a.Store.Revoke(ctx, storage.KindChanged, []string{storage.ChangedKeys})
 }
 
 // Bootstrap makes the clients and users of the configuration that are absent.

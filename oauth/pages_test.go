@@ -442,8 +442,15 @@ func TestKeyRotation(t *testing.T) {
 	if h, _ := claims(t, before.text("id_token")); h["alg"] != "RS256" {
 		t.Errorf("ID token %v", h)
 	}
+	other := startOn(t, s.url, s.base, func(o *oauth.Options) { o.Config.Signing.EncryptionKey = "a passphrase" })
 	if err := s.server.RotateKeys(t.Context(), false); err != nil {
 		t.Fatal(err)
+	}
+	// The day begins on every server: none waits for the next look at all keys.
+	for deadline := time.Now().Add(8 * time.Second); len(jwks(other)) != 4; <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the other server publishes %v", jwks(other))
+		}
 	}
 	if len(jwks(s)) != 4 {
 		t.Errorf("published %v", jwks(s))

@@ -28,8 +28,8 @@ func newRevoked() *revoked {
 // recorded: what is older than that is not read again.
 const late = 15 * time.Second
 
-// read applies what was recorded since the last time. changed says that what is
-// remembered of good tokens has to be read again.
+// read applies what was recorded since the last time. changed says that the signing keys
+// and what is remembered of good tokens have to be read again.
 func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err error) {
 	list, err := s.Revocations(ctx, r.last.Add(-late))
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, x := range list {
-		changed = changed || x.Kind == storage.KindOrigins && !x.Before.Equal(r.before[revokedKey{x.Kind, x.ID}])
+		changed = changed || x.Kind == storage.KindChanged && !x.Before.Equal(r.before[revokedKey{x.Kind, x.ID}])
 		r.set(x)
 		if x.Recorded.After(r.last) {
 			r.last = x.Recorded

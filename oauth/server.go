@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -253,6 +254,7 @@ func (s *Server) readChanges(ctx context.Context) error {
 	changed, err := s.revoked.read(ctx, s.Store)
 	if changed {
 		s.cache.InvalidateAll()
+		err = errors.Join(err, s.keys.load(ctx))
 	}
 	return err
 }

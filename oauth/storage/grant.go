@@ -319,14 +319,18 @@ func (s *Store) revoke(ctx context.Context, grants []string) error {
 	return s.Revoke(ctx, KindGrant, grants)
 }
 
+// ChangedKeys is the signing keys, of KindChanged. No client has this id.
+const ChangedKeys = "signing keys"
+
 // Kinds of revocations.
 const (
 	KindToken  = "token"  // an access token, by jti
 	KindGrant  = "grant"  // all tokens of an authorization, by sid
 	KindClient = "client" // all that a client got until then
 	KindAPIKey = "apikey"
-	// KindOrigins revokes nothing: a client has other origins, which good tokens carry.
-	KindOrigins = "origins"
+	// KindChanged revokes nothing: another thing that servers remember has changed, such as
+	// ChangedKeys, or the origins of a client, by its id.
+	KindChanged = "changed"
 )
 
 // Revocation is something that is no longer good.
