@@ -3,7 +3,10 @@ package remembered
 import (
 	"cmp"
 	"encoding/binary"
+	"iter"
+	"math/bits"
 	"slices"
+	"sort"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -61,34 +64,141 @@ type column struct {
 	keys  []fhir.Key
 	parts map[int64]*part // by unit; 0 where there are none
 	units map[int64]*match.Unit
+	tails tails
+	of    places // where the entry of each resource is
+	size  int64  // of the chunks, in bytes
 }
 
-// A part is entries that are compared with each other, by their low ends and by their
-// resources.
+// A part is entries that are compared with each other, by their low ends.
 type part struct {
 	points bool  // numbers, not ranges of time
+	n      int   // of all
 	widest int64 // of the short ones
-	byLow  list[cell]
+	chunks []*chunk
+	sizes  []int32    // of the chunks: summing them up reads no chunk
 	long   list[cell] // by resource
-	byN    list[cell]
 }
 
-// A cell is the entry of a resource: a range of time, or a point as its two halves.
+// A cell is the entry of a resource: a range of time, or a point as its two halves. What is
+// behind its low end, the length of the range or the rest of the point, is in the column's tails.
 type cell struct {
-	low, high int64
-	n         uint32
+	low  int64
+	n    uint32
+	tail uint32
 }
 
-// length is how long the entry of a cell is, in microseconds; 0 of a number.
-func (p *part) length(c cell) int64 {
-	if p.points {
-		return 0
+// tails are what is behind the low ends of cells, each once: most entries have the same few.
+type tails struct {
+	values []int64
+	number map[int64]uint32
+}
+
+// maxTails bounds the values that no cell has any more: tails has none taken away.
+const maxTails = 1 << 20
+
+func (t *tails) of(value int64) uint32 {
+	n, ok := t.number[value]
+	if !ok {
+		if t.number == nil {
+			t.number = make(map[int64]uint32)
+		}
+		n = uint32(len(t.values))
+		t.values = append(t.values, value)
+		t.number[value] = n
 	}
-	return c.high - c.low
+	return n
 }
 
-// cellBytes is about what a cell takes in two lists.
-const cellBytes = 60
+// The places of entries that are in no chunk.
+const (
+	nowhere   = 0
+	amongLong = 1
+	noChunk   = 2 // the first place of a chunk
+)
+
+// pageSize is the number of resources of a page of places.
+const pageSize = 1024
+
+// A placesPage is the places of those of pageSize resources that have an entry, in their order.
+type placesPage struct {
+	there  [pageSize / 64]uint64 // a bit for each that has one
+	places []uint32
+}
+
+// at is where the place of a resource is among those of its page, or would be.
+func (g *placesPage) at(n uint32) (i int, there bool) {
+	word, bit := n%pageSize/64, n%64
+	for _, w := range g.there[:word] {
+		i += bits.OnesCount64(w)
+	}
+	return i + bits.OnesCount64(g.there[word]&(1<<bit-1)), g.there[word]&(1<<bit) != 0
+}
+
+// places are the chunks by their places, and the place of the entry of each resource.
+type places struct {
+	pages  []*placesPage
+	chunks []*chunk // by place, less noChunk; nil where it is free
+	free   []uint32
+}
+
+func (o *places) get(n uint32) uint32 {
+	if i := int(n / pageSize); i < len(o.pages) && o.pages[i] != nil {
+		if at, there := o.pages[i].at(n); there {
+			return o.pages[i].places[at]
+		}
+	}
+	return nowhere
+}
+
+func (o *places) set(n, place uint32) {
+	i := int(n / pageSize)
+	if i >= len(o.pages) {
+		o.pages = append(o.pages, make([]*placesPage, i+1-len(o.pages))...)
+	}
+	g := o.pages[i]
+	if g == nil {
+		g = new(placesPage)
+		o.pages[i] = g
+	}
+	at, there := g.at(n)
+	switch {
+	case there && place != nowhere:
+		g.places[at] = place
+	case there:
+		g.places = slices.Delete(g.places, at, at+1)
+		g.there[n%pageSize/64] &^= 1 << (n % 64)
+	case place != nowhere:
+		g.places = slices.Insert(g.places, at, place)
+		g.there[n%pageSize/64] |= 1 << (n % 64)
+	}
+}
+
+func (o *places) chunk(place uint32) *chunk { return o.chunks[place-noChunk] }
+
+// add gives a chunk a place.
+func (o *places) add(c *chunk) {
+	if last := len(o.free) - 1; last >= 0 {
+		c.place, o.free = o.free[last], o.free[:last]
+		o.chunks[c.place-noChunk] = c
+	} else {
+		c.place = uint32(len(o.chunks)) + noChunk
+		o.chunks = append(o.chunks, c)
+	}
+}
+
+func (o *places) drop(c *chunk) {
+	o.chunks[c.place-noChunk] = nil
+	o.free = append(o.free, c.place)
+}
+
+// The bytes that things take: a cell and a place with what is not filled beside them, a page
+// without its places, a tail with its number.
+const (
+	cellBytes  = 10
+	placeBytes = 5
+	pageBytes  = 168
+	tailBytes  = 32
+)
 
 // short is the longest entry that is found by its low end.
 const short = match.Day
@@ -96,6 +206,17 @@ const short = match.Day
 func compareLow(a, b cell) int { return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(a.n, b.n)) }
 
 func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
+
+// high is the end of a range of time, the rest of a point.
+func (c *column) high(p *part, e cell) int64 {
+	if p.points {
+		return c.tails.values[e.tail]
+	}
+	return e.low + c.tails.values[e.tail]
+}
+
+// isLong reports whether the entry of a cell is not found by its low end.
+func (c *column) isLong(p *part, e cell) bool { return !p.points && c.tails.values[e.tail] > short }
 
 // A ColumnBuilder makes a column of entries that are added one after the other.
 type ColumnBuilder struct {
@@ -116,7 +237,7 @@ const cellsAtOnce = 4096
 // Add reports false for an entry that a column does not hold: a second one of a resource,
 // and a number that is too large or too fine (pointOf).
 func (b *ColumnBuilder) Add(e Entry) bool {
-	c, ok := cellOf(b.key.Kind, e)
+	c, ok := b.cellOf(e)
 	if !ok || !b.resources.CheckedAdd(c.n) {
 		return false
 	}
@@ -137,94 +258,169 @@ func (b *ColumnBuilder) Add(e Entry) bool {
 	return true
 }
 
+// Bytes is about what the column will take.
+func (b *ColumnBuilder) Bytes() int64 {
+	return int64(b.resources.GetCardinality())*(cellBytes+placeBytes) + int64(len(b.tails.values))*tailBytes
+}
+
 // finish returns the column, and ends the use of the builder.
 func (b *ColumnBuilder) finish() *column {
+	b.resources = nil
 	for unit, cells := range b.cells {
-		b.parts[unit] = newPart(b.key.Kind, slices.Concat(*cells...))
 		delete(b.cells, unit)
+		b.fill(b.part(unit), slices.Concat(*cells...))
 	}
 	return &b.column
 }
 
-// newPart takes the cells, which it sorts in place.
-func newPart(kind Kind, cells []cell) *part {
-	p := &part{points: kind != Dates}
-	isLong := func(c cell) bool { return p.length(c) > short }
-	shorts := cells // in the order of their low ends, as an index gives them
-	var long []cell
-	if slices.ContainsFunc(cells, isLong) {
-		shorts = make([]cell, 0, len(cells))
-		for _, c := range cells {
-			if isLong(c) {
-				long = append(long, c)
-			} else {
-				shorts = append(shorts, c)
-			}
-		}
+// part is the part of a unit.
+func (c *column) part(unit int64) *part {
+	p := c.parts[unit]
+	if p == nil {
+		p = &part{points: c.key.Kind != Dates, long: newList[cell](compareN, nil)}
+		c.parts[unit] = p
 	}
-	for _, c := range shorts {
-		p.widest = max(p.widest, p.length(c))
-	}
-	p.byLow, p.long = newList(compareLow, shorts), newList(compareN, long)
-	p.byN = newList(compareN, cells)
 	return p
 }
 
+// fill gives a part its first cells, which it sorts in place.
+func (c *column) fill(p *part, cells []cell) {
+	shorts := cells[:0]
+	var long []cell
+	p.n = len(cells)
+	for _, e := range cells {
+		if c.isLong(p, e) {
+			long = append(long, e)
+			c.of.set(e.n, amongLong)
+			continue
+		}
+		shorts = append(shorts, e)
+		p.widen(c, e)
+	}
+	p.long = newList(compareN, long)
+	if !slices.IsSortedFunc(shorts, compareLow) { // an index gives them in order
+		slices.SortFunc(shorts, compareLow)
+	}
+	for some := range slices.Chunk(shorts, chunkFilled) {
+		p.chunks = append(p.chunks, c.newChunk(p, some))
+		p.sizes = append(p.sizes, int32(len(some)))
+	}
+}
+
+func (p *part) widen(c *column, e cell) {
+	if !p.points {
+		p.widest = max(p.widest, c.tails.values[e.tail])
+	}
+}
+
 // cellOf reads an entry; false where a column has no room for it.
-func cellOf(kind Kind, e Entry) (cell, bool) {
+func (c *column) cellOf(e Entry) (cell, bool) {
 	n, ok := number(e.RID)
-	if !ok || kind == Dates {
-		return cell{e.Low, e.High, n}, ok
+	if !ok || c.key.Kind == Dates {
+		return cell{e.Low, n, c.tails.of(e.High - e.Low)}, ok
 	}
 	at, ok := parsePoint(e.Number)
-	return cell{at.whole, at.rest, n}, ok
+	return cell{at.whole, n, c.tails.of(at.rest)}, ok
 }
 
-func (p *part) insert(c cell) {
-	p.byN.insert(c)
-	if p.length(c) > short {
-		p.long.insert(c)
-		return
+// newChunk makes a chunk of cells.
+func (c *column) newChunk(p *part, cells []cell) *chunk {
+	k := &chunk{part: p}
+	c.of.add(k)
+	for _, e := range cells {
+		c.of.set(e.n, k.place)
 	}
-	p.byLow.insert(c)
-	p.widest = max(p.widest, p.length(c))
+	c.pack(k, cells)
+	return k
 }
 
-func (p *part) remove(n uint32) {
-	c, ok := p.byN.find(cell{n: n})
-	if !ok {
+// pack keeps cells in a chunk, in the place of what there was.
+func (c *column) pack(k *chunk, cells []cell) {
+	c.size -= k.bytes()
+	k.pack(cells)
+	c.size += k.bytes()
+}
+
+// seek is the place of the first cell that is not before; before holds for some cells at
+// the start.
+func (p *part) seek(before func(cell) bool) (chunk, at int) {
+	chunk = sort.Search(len(p.chunks), func(i int) bool { c := p.chunks[i]; return !before(c.cell(c.len() - 1)) })
+	if chunk == len(p.chunks) {
+		return chunk, 0
+	}
+	c := p.chunks[chunk]
+	return chunk, sort.Search(c.len(), func(i int) bool { return !before(c.cell(i)) })
+}
+
+func (c *column) insert(p *part, e cell) {
+	p.n++
+	if c.isLong(p, e) {
+		p.long.insert(e)
+		c.of.set(e.n, amongLong)
 		return
 	}
-	p.byN.remove(c)
-	if p.length(c) > short {
-		p.long.remove(c)
-	} else {
-		p.byLow.remove(c)
+	p.widen(c, e)
+	if len(p.chunks) == 0 {
+		p.chunks, p.sizes = []*chunk{c.newChunk(p, []cell{e})}, []int32{1}
+		return
 	}
+	i, at := p.seek(func(o cell) bool { return compareLow(o, e) < 0 })
+	if i == len(p.chunks) {
+		i--
+		at = p.chunks[i].len()
+	}
+	in := p.chunks[i]
+	cells := slices.Insert(in.cells(), at, e)
+	c.of.set(e.n, in.place)
+	if half := len(cells) / 2; len(cells) >= chunkFull {
+		other := c.newChunk(p, cells[half:])
+		p.chunks, p.sizes = slices.Insert(p.chunks, i+1, other), slices.Insert(p.sizes, i+1, int32(other.len()))
+		cells = cells[:half]
+	}
+	c.pack(in, cells)
+	p.sizes[i] = int32(in.len())
+}
+
+// remove takes away the entry of a resource, if there is one.
+func (c *column) remove(n uint32) {
+	place := c.of.get(n)
+	switch place {
+	case nowhere:
+		return
+	case amongLong:
+		p := c.part(0) // quantities have none
+		p.long.remove(cell{n: n})
+		p.n--
+	default:
+		in := c.of.chunk(place)
+		e, _ := in.find(n)
+		p := in.part
+		i, at := p.seek(func(o cell) bool { return compareLow(o, e) < 0 })
+		p.n--
+		c.pack(in, slices.Delete(in.cells(), at, at+1))
+		if p.sizes[i] = int32(in.len()); in.len() == 0 {
+			p.chunks, p.sizes = slices.Delete(p.chunks, i, i+1), slices.Delete(p.sizes, i, i+1)
+			c.of.drop(in)
+		}
+	}
+	c.of.set(n, nowhere)
 }
 
 // apply takes the entries that a resource has now, nil for one that is gone; false
 // where the column has no room for them.
 func (c *column) apply(n uint32, r *match.Resource) bool {
-	for _, p := range c.parts {
-		p.remove(n)
-	}
+	c.remove(n)
 	if r == nil {
 		return true
 	}
 	found := 0
 	add := func(e Entry) bool {
-		p := c.parts[e.Unit]
-		if p == nil {
-			p = newPart(c.key.Kind, nil)
-			c.parts[e.Unit] = p
+		x, ok := c.cellOf(e)
+		if found++; !ok || found > 1 {
+			return false
 		}
-		x, ok := cellOf(c.key.Kind, e)
-		if ok {
-			p.insert(x)
-			found++
-		}
-		return ok
+		c.insert(c.part(e.Unit), x)
+		return len(c.tails.values) < maxTails || len(c.tails.values) < 2*len(c.of.chunks)*chunkFilled
 	}
 	rid := int64(n)
 	switch c.key.Kind {
@@ -255,20 +451,21 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 			}
 		}
 	}
-	return found <= 1
+	return true
 }
 
 func (c *column) bytes() int64 {
-	n := int64(1024)
+	n := c.size + int64(len(c.of.pages))*pageBytes + int64(len(c.tails.values))*tailBytes
 	for _, p := range c.parts {
-		n += int64(p.byN.n) * cellBytes
+		n += int64(p.n) * placeBytes
 	}
-	return n
+	return n + 1024
 }
 
-// compared is a part and what a comparison asks of it.
+// compared is a part of a column and what a comparison asks of it.
 type compared struct {
 	*part
+	column *column
 	window
 }
 
@@ -282,13 +479,33 @@ func (c *column) compare(m match.Match) []compared {
 			for i, b := range dates {
 				windows[i] = dateWindow(b, p.widest)
 			}
-			out = append(out, compared{p, every(windows)})
+			out = append(out, compared{p, c, every(windows)})
 		} else if n, ok := match.NumbersIn(m, c.units[unit]); ok {
-			out = append(out, compared{p, numberWindow(&n)})
+			out = append(out, compared{p, c, numberWindow(&n)})
 		}
 	}
 	return out
 }
+
+// tested is what the comparison says of an entry, before it is turned into its opposite.
+func (c *compared) tested(e cell) bool { return c.test(e.low, c.column.high(c.part, e)) }
+
+// between gives the short entries with a low end in [from, to).
+func (c *compared) between(from, to int64) iter.Seq[cell] {
+	return func(yield func(cell) bool) {
+		i, at := c.seek(func(e cell) bool { return e.low < from })
+		for ; i < len(c.chunks); i, at = i+1, 0 {
+			for k := c.chunks[i]; at < k.len(); at++ {
+				if e := k.cell(at); e.low >= to || !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// longs gives the long entries.
+func (c *compared) longs() iter.Seq[cell] { return c.long.from(func(cell) bool { return false }) }
 
 // count is the number of entries for which the comparison holds.
 func (c *compared) count() int {
@@ -298,11 +515,8 @@ func (c *compared) count() int {
 		if from >= to {
 			return
 		}
-		for e := range c.byLow.from(func(e cell) bool { return e.low < from }) {
-			if e.low >= to {
-				break
-			}
-			if w.test(e.low, e.high) {
+		for e := range c.between(from, to) {
+			if c.tested(e) {
 				n++
 			}
 		}
@@ -315,13 +529,13 @@ func (c *compared) count() int {
 	} else {
 		scan(w.from, w.to)
 	}
-	for e := range c.long.from(func(cell) bool { return false }) {
-		if w.test(e.low, e.high) {
+	for e := range c.longs() {
+		if c.tested(e) {
 			n++
 		}
 	}
 	if w.not {
-		return c.byN.n - n
+		return c.n - n
 	}
 	return n
 }
@@ -331,47 +545,71 @@ func (p *part) below(at int64) int {
 	if at == lowest {
 		return 0
 	}
-	return p.byLow.rank(func(e cell) bool { return e.low < at })
+	i, n := p.seek(func(e cell) bool { return e.low < at })
+	for _, size := range p.sizes[:i] {
+		n += int(size)
+	}
+	return n
 }
 
 // reach is how many entries are looked at to find all for which the comparison holds.
 func (c *compared) reach() int {
 	if c.not {
-		return c.byN.n
+		return c.n
 	}
 	return max(0, c.below(c.to)-c.below(c.from)) + c.long.n
 }
 
 // each calls f for every resource for which the comparison holds, in no order.
 func (c *compared) each(f func(n uint32)) {
-	w := &c.window
-	if w.not {
-		for e := range c.byN.from(func(cell) bool { return false }) {
-			if w.holds(e.low, e.high) {
+	from, to := c.from, c.to
+	if c.not {
+		for _, k := range c.chunks {
+			for i := range k.len() {
+				if e := k.cell(i); !c.tested(e) {
+					f(e.n)
+				}
+			}
+		}
+	} else {
+		for e := range c.between(from, to) {
+			if c.tested(e) {
 				f(e.n)
 			}
 		}
-		return
 	}
-	for e := range c.byLow.from(func(e cell) bool { return e.low < w.from }) {
-		if e.low >= w.to {
-			break
-		}
-		if w.test(e.low, e.high) {
-			f(e.n)
-		}
-	}
-	for e := range c.long.from(func(cell) bool { return false }) {
-		if w.test(e.low, e.high) {
+	for e := range c.longs() {
+		if c.tested(e) != c.not {
 			f(e.n)
 		}
 	}
 }
 
 // has reports whether the comparison holds for a resource.
-func (c *compared) has(n uint32) bool {
-	e, ok := c.byN.find(cell{n: n})
-	return ok && c.holds(e.low, e.high)
+func (c *compared) has(n uint32) bool { return c.hasAt(n, c.column.of.get(n)) }
+
+// hasAt is has where the place of the resource's entry is known.
+func (c *compared) hasAt(n, place uint32) bool {
+	switch place {
+	case nowhere:
+		return false
+	case amongLong:
+		e, ok := c.long.find(cell{n: n})
+		return ok && c.tested(e) != c.not
+	}
+	k := c.column.of.chunk(place)
+	if k.part != c.part {
+		return false
+	}
+	// The comparison holds for all of most chunks, or for none.
+	switch first, last := k.low(0), k.low(k.len()-1); {
+	case first >= c.sure && last < c.sureEnd:
+		return !c.not
+	case last < c.from || first >= c.to:
+		return c.not
+	}
+	e, ok := k.find(n)
+	return ok && c.tested(e) != c.not
 }
 
 // pageOfColumn is the number of resources for which the comparison holds, and those
@@ -402,29 +640,53 @@ func pageOfColumn(cs []compared, p Page) (total int, out []uint32) {
 // walk goes along the resources, most entries at most; false where that did not find
 // the page, which has no offset.
 func (c *compared) walk(p Page, most int) (out []uint32, ok bool) {
-	visit := func(e cell) bool {
+	visit := func(n, place uint32) bool {
 		if most--; most < 0 {
 			return false
 		}
-		if c.holds(e.low, e.high) {
-			out = append(out, e.n)
+		if c.hasAt(n, place) {
+			out = append(out, n)
 		}
 		return len(out) < p.Limit
 	}
-	if p.Backwards {
-		for e := range c.byN.backwards(func(e cell) bool { return !p.Bounded || e.n < p.Beyond }) {
-			if !visit(e) {
-				break
-			}
-		}
-	} else {
-		for e := range c.byN.from(func(e cell) bool { return p.Bounded && e.n <= p.Beyond }) {
-			if !visit(e) {
-				break
-			}
+	for n, place := range c.column.of.along(p) {
+		if !visit(n, place) {
+			break
 		}
 	}
 	return out, most >= 0
+}
+
+// along gives the resources that have an entry, and its place, in the order of a page of
+// matches.
+func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
+	return func(yield func(n, place uint32) bool) {
+		if p.Backwards {
+			last := len(o.pages)*pageSize - 1
+			if p.Bounded {
+				last = min(last, int(p.Beyond)-1)
+			}
+			for i := last / pageSize; last >= 0; i, last = i-1, i*pageSize-1 {
+				for n := last; o.pages[i] != nil && n >= i*pageSize; n-- {
+					if place := o.get(uint32(n)); place != nowhere && !yield(uint32(n), place) {
+						return
+					}
+				}
+			}
+			return
+		}
+		first := 0
+		if p.Bounded {
+			first = int(p.Beyond) + 1
+		}
+		for i := first / pageSize; i < len(o.pages); i, first = i+1, (i+1)*pageSize {
+			for n := first; o.pages[i] != nil && n < (i+1)*pageSize; n++ {
+				if place := o.get(uint32(n)); place != nowhere && !yield(uint32(n), place) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // outermost keeps the first resources beyond a bound, or the last before it, in the

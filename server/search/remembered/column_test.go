@@ -3,6 +3,7 @@ package remembered
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/apd/v3"
@@ -110,5 +111,116 @@ func TestColumnRefuses(t *testing.T) {
 	}
 	if c := columnOf(ColumnKey{Kind: Numbers}, Entry{RID: 1, Number: "1"}, Entry{RID: 1, Number: "2"}); c != nil {
 		t.Error("two numbers of one resource have a column")
+	}
+}
+
+// A column of dates that is changed in place, so that chunks are split and emptied, tells
+// what the dates themselves tell: how many, which, and the pages in both directions.
+func TestColumnFollowsChanges(t *testing.T) {
+	t.Parallel()
+	const resources, day, hour = 6000, int64(match.Day), int64(match.Day) / 24
+	r := rand.New(rand.NewPCG(3, 4))
+	draw := func() (low, high int64) {
+		low = (r.Int64N(400) - 200) * hour
+		switch r.IntN(12) {
+		case 0: // a period without a beginning or an end
+			if r.IntN(2) == 0 {
+				return fhir.OpenLow, low
+			}
+			return low, fhir.OpenHigh
+		case 1:
+			return low, low + 30*day
+		case 2, 3:
+			return low / day * day, low/day*day + day
+		}
+		return low, low + 1 + r.Int64N(4)*1000
+	}
+	type dates struct{ low, high int64 }
+	now := make(map[uint32]dates)
+	var entries []Entry
+	for n := range uint32(resources / 2) {
+		low, high := draw()
+		now[n] = dates{low, high}
+		entries = append(entries, Entry{RID: int64(n), Low: low, High: high})
+	}
+	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
+	c := columnOf(key, entries...)
+	change := func(n uint32) {
+		if r.IntN(4) == 0 {
+			delete(now, n)
+			if !c.apply(n, nil) {
+				t.Fatal("a resource that is gone does not fit")
+			}
+			return
+		}
+		low, high := draw()
+		if r.IntN(2) == 0 { // many of one moment
+			low, high = hour, hour+1
+		}
+		now[n] = dates{low, high}
+		x := &fhir.Index{Dates: []fhir.DateEntry{{Key: 1, Low: low, High: high}}}
+		if !c.apply(n, &match.Resource{Index: x}) {
+			t.Fatal("a date does not fit")
+		}
+	}
+	ops := []match.Prefix{match.EQ, match.NE, match.LT, match.LE, match.GT, match.GE, match.SA, match.EB, match.AP}
+	for range 300 {
+		for range 60 {
+			change(uint32(r.IntN(resources)))
+		}
+		low, high := draw()
+		asked := match.Dates{Keys: c.keys, Op: ops[r.IntN(len(ops))], Low: low, High: high}
+		parts := c.compare(asked)
+		if len(parts) != 1 {
+			t.Fatalf("%d parts, want 1", len(parts))
+		}
+		var want []uint32
+		for n := range uint32(resources) {
+			d, there := now[n]
+			held := there && asked.Includes(d.low, d.high)
+			if held {
+				want = append(want, n)
+			}
+			if got := parts[0].has(n); got != held {
+				t.Fatalf("%v %d..%d: has %v is %v, want %v", asked.Op, low, high, d, got, held)
+			}
+		}
+		var found []uint32
+		parts[0].each(func(n uint32) { found = append(found, n) })
+		slices.Sort(found)
+		if !slices.Equal(found, want) || parts[0].count() != len(want) {
+			t.Fatalf("%v %d..%d: %d found, count %d, want %d", asked.Op, low, high, len(found), parts[0].count(), len(want))
+		}
+		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0, Beyond: uint32(r.IntN(resources)), Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
+		var page []uint32
+		for _, n := range want {
+			if !p.Bounded || p.Backwards && n < p.Beyond || !p.Backwards && n > p.Beyond {
+				page = append(page, n)
+			}
+		}
+		if p.Backwards {
+			slices.Reverse(page)
+		}
+		page = page[min(p.Offset, len(page)):]
+		page = page[:min(p.Limit, len(page))]
+		for _, way := range []string{"either way", "along the resources"} {
+			total, got := pageOfColumn(parts, p)
+			if way != "either way" {
+				if p.Offset > 0 {
+					continue
+				}
+				got, _ = parts[0].walk(p, resources)
+			}
+			if total != len(want) || !slices.Equal(got, page) {
+				t.Fatalf("%s, %v %d..%d, %+v: %v of %d, want %v of %d", way, asked.Op, low, high, p, got, total, page, len(want))
+			}
+		}
+		entries := 0
+		for _, k := range parts[0].chunks {
+			entries += k.len()
+		}
+		if held := entries + parts[0].long.n; held != len(now) || held != parts[0].n {
+			t.Fatalf("%d entries, %d are told, want %d", held, parts[0].n, len(now))
+		}
 	}
 }

@@ -380,11 +380,16 @@ func (f *Found) Make(now time.Time) bool {
 		i.column = f.Column.finish()
 		f.items[i.column.key] = i
 	case f.Terms != nil:
+		var all int64
 		for term, members := range f.Terms.sets {
 			i := made(0)
 			members.RunOptimize()
 			i.term = &termSet{term, members}
 			f.items[termKey{f.Type, term}] = i
+			all += i.bytes()
+		}
+		for _, i := range f.items { // they were found together
+			i.cost = time.Duration(float64(f.Cost) * float64(i.bytes()) / float64(all))
 		}
 	default:
 		ns := make([]uint32, len(f.RIDs))
@@ -485,6 +490,15 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	return true, false
 }
 
+// Most is the number of bytes that one thing in the memory may take.
+func (m *Memory) Most() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.most()
+}
+
+func (m *Memory) most() int64 { return m.limit / 4 * 3 }
+
 // Limit is the number of bytes that the memory may take.
 func (m *Memory) Limit() int64 {
 	m.mu.Lock()
@@ -508,7 +522,7 @@ func (m *Memory) SetLimit(bytes int64) {
 // makeRoom forgets what is least useful until so many bytes are free; false where what
 // would come is less useful itself.
 func (m *Memory) makeRoom(bytes int64, score float64) bool {
-	if bytes > m.limit/2 {
+	if bytes > m.most() {
 		return false
 	}
 	if m.bytes+bytes <= m.limit {

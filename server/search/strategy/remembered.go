@@ -431,12 +431,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// entriesFor is how many entries of a column fit into so many bytes, members how many
-// members of a set.
-const (
-	columnEntryBytes = 60
-	setMemberBytes   = 2
-)
+// setMemberBytes is about what a member of a set takes.
+const setMemberBytes = 2
 
 // readSet reads the members of a set; it is left without a state where there are too
 // many.
@@ -461,7 +457,7 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 		return err
 	}
 	defer rows.Close()
-	most := int(s.remembered.Limit() / 2 / setMemberBytes)
+	most := int(s.remembered.Most() / setMemberBytes)
 	for rows.Next() {
 		v := rows.RawValues()[0]
 		if len(v) != 8 {
@@ -573,7 +569,7 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 		return err
 	}
 	defer rows.Close()
-	most := int(s.remembered.Limit() / 2 / columnEntryBytes)
+	most := s.remembered.Most()
 	for n := 1; rows.Next(); n++ {
 		v := rows.RawValues()
 		for _, i := range []int{0, 2, 3, 5} {
@@ -582,7 +578,7 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 			}
 		}
 		e := remembered.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
-		if n > most || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
+		if n%readAtOnce == 0 && out.Column.Bytes() > most || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
 			s.remembered.Refuse(key)
 			out.State = ""
 			return nil
