@@ -89,6 +89,41 @@ func (k *chunk) pack(cells []cell) {
 	}
 }
 
+// insert puts a cell into its place; false where it is no such distance from the first cell
+// as the others are, and the chunk must be packed anew.
+func (k *chunk) insert(at int, c cell) bool {
+	if k.distances == nil {
+		k.lows = slices.Insert(k.lows, at, c.low)
+	} else {
+		distance := uint64(c.low) - uint64(k.base)
+		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
+			return false
+		}
+		k.distances = slices.Insert(k.distances, at, uint32(distance/uint64(k.unit)))
+	}
+	if k.tails == nil && c.tail != k.tail {
+		k.tails = slices.Repeat([]uint32{k.tail}, k.len())
+	}
+	if k.tails != nil {
+		k.tails = slices.Insert(k.tails, at, c.tail)
+	}
+	k.ns = slices.Insert(k.ns, at, c.n)
+	return true
+}
+
+// delete takes a cell away.
+func (k *chunk) delete(at int) {
+	k.ns = slices.Delete(k.ns, at, at+1)
+	if k.distances == nil {
+		k.lows = slices.Delete(k.lows, at, at+1)
+	} else {
+		k.distances = slices.Delete(k.distances, at, at+1)
+	}
+	if k.tails != nil {
+		k.tails = slices.Delete(k.tails, at, at+1)
+	}
+}
+
 // unitOf is the unit of the distances of cells, 0 where these are too far from each other
 // or too fine.
 func unitOf(cells []cell) int64 {
@@ -107,5 +142,5 @@ func (k *chunk) bytes() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return 160 + 4*int64(len(k.distances)+len(k.ns)+len(k.tails)) + 8*int64(len(k.lows))
+	return 160 + 4*int64(cap(k.distances)+cap(k.ns)+cap(k.tails)) + 8*int64(cap(k.lows))
 }

@@ -336,9 +336,15 @@ func (c *column) newChunk(p *part, cells []cell) *chunk {
 
 // pack keeps cells in a chunk, in the place of what there was.
 func (c *column) pack(k *chunk, cells []cell) {
-	c.size -= k.bytes()
-	k.pack(cells)
-	c.size += k.bytes()
+	c.change(k, func() bool { k.pack(cells); return true })
+}
+
+// change changes a chunk, whose size is the column's.
+func (c *column) change(k *chunk, change func() bool) bool {
+	before := k.bytes()
+	done := change()
+	c.size += k.bytes() - before
+	return done
 }
 
 // seek is the place of the first cell that is not before; before holds for some cells at
@@ -370,8 +376,12 @@ func (c *column) insert(p *part, e cell) {
 		at = p.chunks[i].len()
 	}
 	in := p.chunks[i]
-	cells := slices.Insert(in.cells(), at, e)
 	c.of.set(e.n, in.place)
+	if in.len() < chunkFull-1 && c.change(in, func() bool { return in.insert(at, e) }) {
+		p.sizes[i]++
+		return
+	}
+	cells := slices.Insert(in.cells(), at, e)
 	if half := len(cells) / 2; len(cells) >= chunkFull {
 		other := c.newChunk(p, cells[half:])
 		p.chunks, p.sizes = slices.Insert(p.chunks, i+1, other), slices.Insert(p.sizes, i+1, int32(other.len()))
@@ -397,7 +407,7 @@ func (c *column) remove(n uint32) {
 		p := in.part
 		i, at := p.seek(func(o cell) bool { return compareLow(o, e) < 0 })
 		p.n--
-		c.pack(in, slices.Delete(in.cells(), at, at+1))
+		c.change(in, func() bool { in.delete(at); return true })
 		if p.sizes[i] = int32(in.len()); in.len() == 0 {
 			p.chunks, p.sizes = slices.Delete(p.chunks, i, i+1), slices.Delete(p.sizes, i, i+1)
 			c.of.drop(in)

@@ -224,3 +224,22 @@ func TestColumnFollowsChanges(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkColumnApply(b *testing.B) {
+	r := rand.New(rand.NewPCG(5, 6))
+	var entries []Entry
+	for n := range 500_000 {
+		low := r.Int64N(1e9) * 1e6
+		entries = append(entries, Entry{RID: int64(n), Low: low, High: low + 1e6})
+	}
+	c := columnOf(ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, entries...)
+	x := &match.Resource{Index: &fhir.Index{Dates: []fhir.DateEntry{{Key: 1}}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Index.Dates[0].Low = r.Int64N(1e9) * 1e6
+		x.Index.Dates[0].High = x.Index.Dates[0].Low + 1e6
+		if !c.apply(uint32(r.IntN(len(entries))), x) {
+			b.Fatal("a date does not fit")
+		}
+	}
+}

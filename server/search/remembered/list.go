@@ -44,15 +44,6 @@ func (l *list[E]) seek(before func(E) bool) (chunk, at int) {
 	return chunk, sort.Search(len(c), func(i int) bool { return !before(c[i]) })
 }
 
-// rank is the number of elements before.
-func (l *list[E]) rank(before func(E) bool) int {
-	chunk, at := l.seek(before)
-	for _, c := range l.chunks[:chunk] {
-		at += len(c)
-	}
-	return at
-}
-
 // from gives the elements from the first that is not before.
 func (l *list[E]) from(before func(E) bool) iter.Seq[E] {
 	return func(yield func(E) bool) {
@@ -62,29 +53,6 @@ func (l *list[E]) from(before func(E) bool) iter.Seq[E] {
 				if !yield(e) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// backwards gives the elements before, the last one first.
-func (l *list[E]) backwards(before func(E) bool) iter.Seq[E] {
-	return func(yield func(E) bool) {
-		chunk, at := l.seek(before)
-		if chunk == len(l.chunks) {
-			chunk--
-			if chunk >= 0 {
-				at = len(l.chunks[chunk])
-			}
-		}
-		for chunk >= 0 {
-			for i := at - 1; i >= 0; i-- {
-				if !yield(l.chunks[chunk][i]) {
-					return
-				}
-			}
-			if chunk--; chunk >= 0 {
-				at = len(l.chunks[chunk])
 			}
 		}
 	}
