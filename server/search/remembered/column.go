@@ -134,14 +134,28 @@ func (g *placesPage) at(n uint32) (i int, there bool) {
 	return i + bits.OnesCount64(g.there[word]&(1<<bit-1)), g.there[word]&(1<<bit) != 0
 }
 
+// sparse is how many resources there are at least for each that has an entry, where the
+// places of these are kept with their numbers.
+const sparse = 20
+
+// placed is the place of a resource.
+type placed struct{ n, place uint32 }
+
+func comparePlaced(a, b placed) int { return cmp.Compare(a.n, b.n) }
+
 // places are the chunks by their places, and the place of the entry of each resource.
 type places struct {
+	few    *list[placed] // nil where there are pages
 	pages  []*placesPage
 	chunks []*chunk // by place, less noChunk; nil where it is free
 	free   []uint32
 }
 
 func (o *places) get(n uint32) uint32 {
+	if o.few != nil {
+		e, _ := o.few.find(placed{n: n})
+		return e.place
+	}
 	if i := int(n / pageSize); i < len(o.pages) && o.pages[i] != nil {
 		if at, there := o.pages[i].at(n); there {
 			return o.pages[i].places[at]
@@ -151,6 +165,13 @@ func (o *places) get(n uint32) uint32 {
 }
 
 func (o *places) set(n, place uint32) {
+	if o.few != nil {
+		o.few.remove(placed{n: n})
+		if place != nowhere {
+			o.few.insert(placed{n, place})
+		}
+		return
+	}
 	i := int(n / pageSize)
 	if i >= len(o.pages) {
 		o.pages = append(o.pages, make([]*placesPage, i+1-len(o.pages))...)
@@ -192,12 +213,14 @@ func (o *places) drop(c *chunk) {
 }
 
 // The bytes that things take: a cell and a place with what is not filled beside them, a page
-// without its places, a tail with its number.
+// without its places, a place with its number, a tail with its number.
 const (
 	cellBytes  = 10
 	placeBytes = 5
-	pageBytes  = 168
-	tailBytes  = 32
+	pageBytes  = 200
+
+	placedBytes = 10
+	tailBytes   = 32
 )
 
 // short is the longest entry that is found by its low end.
@@ -265,6 +288,10 @@ func (b *ColumnBuilder) Bytes() int64 {
 
 // finish returns the column, and ends the use of the builder.
 func (b *ColumnBuilder) finish() *column {
+	if n := b.resources.GetCardinality(); n == 0 || n*sparse < uint64(b.resources.Maximum()) {
+		few := newList[placed](comparePlaced, nil)
+		b.of.few = &few
+	}
 	b.resources = nil
 	for unit, cells := range b.cells {
 		delete(b.cells, unit)
@@ -465,11 +492,14 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 }
 
 func (c *column) bytes() int64 {
-	n := c.size + int64(len(c.of.pages))*pageBytes + int64(len(c.tails.values))*tailBytes
+	n := 1024 + c.size + int64(len(c.tails.values))*tailBytes
+	if c.of.few != nil {
+		return n + int64(c.of.few.n)*placedBytes
+	}
 	for _, p := range c.parts {
 		n += int64(p.n) * placeBytes
 	}
-	return n + 1024
+	return n + int64(len(c.of.pages))*pageBytes
 }
 
 // compared is a part of a column and what a comparison asks of it.
@@ -670,6 +700,9 @@ func (c *compared) walk(p Page, most int) (out []uint32, ok bool) {
 // along gives the resources that have an entry, and its place, in the order of a page of
 // matches.
 func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
+	if o.few != nil {
+		return o.alongFew(p)
+	}
 	return func(yield func(n, place uint32) bool) {
 		if p.Backwards {
 			last := len(o.pages)*pageSize - 1
@@ -694,6 +727,20 @@ func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
 				if place := o.get(uint32(n)); place != nowhere && !yield(uint32(n), place) {
 					return
 				}
+			}
+		}
+	}
+}
+
+func (o *places) alongFew(p Page) iter.Seq2[uint32, uint32] {
+	es := o.few.from(func(e placed) bool { return p.Bounded && e.n <= p.Beyond })
+	if p.Backwards {
+		es = o.few.backwards(func(e placed) bool { return !p.Bounded || e.n < p.Beyond })
+	}
+	return func(yield func(n, place uint32) bool) {
+		for e := range es {
+			if !yield(e.n, e.place) {
+				return
 			}
 		}
 	}

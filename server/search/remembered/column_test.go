@@ -118,6 +118,13 @@ func TestColumnRefuses(t *testing.T) {
 // what the dates themselves tell: how many, which, and the pages in both directions.
 func TestColumnFollowsChanges(t *testing.T) {
 	t.Parallel()
+	for name, every := range map[string]uint32{"dense": 1, "sparse": 30} {
+		t.Run(name, func(t *testing.T) { columnFollowsChanges(t, every) })
+	}
+}
+
+// columnFollowsChanges does so of resources of which every so manieth has a date.
+func columnFollowsChanges(t *testing.T, every uint32) {
 	const resources, day, hour = 6000, int64(match.Day), int64(match.Day) / 24
 	r := rand.New(rand.NewPCG(3, 4))
 	draw := func() (low, high int64) {
@@ -139,12 +146,16 @@ func TestColumnFollowsChanges(t *testing.T) {
 	now := make(map[uint32]dates)
 	var entries []Entry
 	for n := range uint32(resources / 2) {
+		n *= every
 		low, high := draw()
 		now[n] = dates{low, high}
 		entries = append(entries, Entry{RID: int64(n), Low: low, High: high})
 	}
 	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
 	c := columnOf(key, entries...)
+	if few := c.of.few != nil; few != (every > 1) {
+		t.Fatalf("the places are kept as those of few: %v", few)
+	}
 	change := func(n uint32) {
 		if r.IntN(4) == 0 {
 			delete(now, n)
@@ -166,7 +177,7 @@ func TestColumnFollowsChanges(t *testing.T) {
 	ops := []match.Prefix{match.EQ, match.NE, match.LT, match.LE, match.GT, match.GE, match.SA, match.EB, match.AP}
 	for range 300 {
 		for range 60 {
-			change(uint32(r.IntN(resources)))
+			change(uint32(r.IntN(resources)) * every)
 		}
 		low, high := draw()
 		asked := match.Dates{Keys: c.keys, Op: ops[r.IntN(len(ops))], Low: low, High: high}
@@ -176,6 +187,7 @@ func TestColumnFollowsChanges(t *testing.T) {
 		}
 		var want []uint32
 		for n := range uint32(resources) {
+			n *= every
 			d, there := now[n]
 			held := there && asked.Includes(d.low, d.high)
 			if held {
@@ -191,7 +203,7 @@ func TestColumnFollowsChanges(t *testing.T) {
 		if !slices.Equal(found, want) || parts[0].count() != len(want) {
 			t.Fatalf("%v %d..%d: %d found, count %d, want %d", asked.Op, low, high, len(found), parts[0].count(), len(want))
 		}
-		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0, Beyond: uint32(r.IntN(resources)), Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
+		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0, Beyond: uint32(r.IntN(resources)) * every, Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
 		var page []uint32
 		for _, n := range want {
 			if !p.Bounded || p.Backwards && n < p.Beyond || !p.Backwards && n > p.Beyond {

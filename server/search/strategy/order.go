@@ -39,6 +39,13 @@ func (m *orders) most() int {
 	return m.limit
 }
 
+// taken is the bytes that orders take now.
+func (m *orders) taken() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bytes
+}
+
 // setLimit changes the bytes that orders may take, and forgets them where they take more.
 func (m *orders) setLimit(bytes int) {
 	m.mu.Lock()
@@ -122,7 +129,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.s.memory.orders.keep(key, o)
+	x.s.keepOrder(key, o)
 	return p, nil
 }
 
@@ -166,7 +173,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.s.memory.orders.keep(key, o)
+	x.s.keepOrder(key, o)
 	return p, nil
 }
 
@@ -182,10 +189,10 @@ func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, e
 	}
 	p, now, err := x.rowsOf(ctx, rids, kept.snapshot)
 	if err != nil || p == nil {
-		x.s.memory.orders.keep(key, nil)
+		x.s.keepOrder(key, nil)
 		return nil, err
 	}
-	x.s.memory.orders.keep(key, &keptOrder{kept.o, now, x.s.now()})
+	x.s.keepOrder(key, &keptOrder{kept.o, now, x.s.now()})
 	return arrange(p, kept.o, rids, keys), nil
 }
 

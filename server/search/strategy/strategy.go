@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kiln/server/fhir"
@@ -119,15 +120,17 @@ const DefaultMemory = 256 << 20
 // Searcher answers searches, and remembers what helps with the next ones. It is
 // safe for concurrent use.
 type Searcher struct {
-	store      Store
-	now        func() time.Time
-	memory     memory
-	admission  admission
-	underWay   underWay // counts of types
-	remembered *remembered.Memory
-	finder     finder
-	remembers  func(bytes int64) // may be nil
-	sorting    chan struct{}     // has an element for each search that sorts many resources
+	store  Store
+	now    func() time.Time
+	memory memory
+	// memoryBytes bounds everything that is remembered.
+	memoryBytes atomic.Int64
+	admission   admission
+	underWay    underWay // counts of types
+	remembered  *remembered.Memory
+	finder      finder
+	remembers   func(bytes int64) // may be nil
+	sorting     chan struct{}     // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher that remembers nothing yet.
@@ -147,8 +150,20 @@ func New(c Config) *Searcher {
 // SetMemory changes what Config.MemoryBytes has said, at once.
 func (s *Searcher) SetMemory(bytes int64) {
 	bytes = max(0, cmp.Or(bytes, DefaultMemory))
+	s.memoryBytes.Store(bytes)
 	s.memory.orders.setLimit(int(bytes / ordersPart))
-	s.remembered.SetLimit(bytes - bytes/ordersPart)
+	s.shareMemory()
+}
+
+// shareMemory gives matches and values the memory that orders do not take.
+func (s *Searcher) shareMemory() {
+	s.remembered.SetLimit(s.memoryBytes.Load() - int64(s.memory.orders.taken()))
+}
+
+// keepOrder keeps an order, nil for none, by its key.
+func (s *Searcher) keepOrder(k totalKey, o *keptOrder) {
+	s.memory.orders.keep(k, o)
+	s.shareMemory()
 }
 
 // Search runs a search on a connection of the pool. The statement is cancelled in
