@@ -302,6 +302,9 @@ func parameterFacts(m *ir.Model, p fhir.Parameter) []jen.Code {
 	if len(p.PartOf) > 0 {
 		add("PartOf", keys(p.PartOf))
 	}
+	if len(p.Words) > 0 {
+		add("Words", keys(p.Words))
+	}
 	switch {
 	case len(p.Targets) == len(m.Resources):
 		add("Targets", jen.Id("anyType"))

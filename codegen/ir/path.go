@@ -62,6 +62,8 @@ type Path struct {
 	Open  *Field // the choice or any-resource field that the path ends in
 	// Targets are what resolve() is asked for, see fhir.Parameter.
 	Targets []string
+	// InName says that the path ends in an element of a HumanName.
+	InName bool
 	// NotFalse is `path.exists() and path != false` instead of the values.
 	NotFalse bool
 }
@@ -179,6 +181,7 @@ func (c *compiler) member(from []Path, name string) ([]Path, error) {
 				return nil, fmt.Errorf("%s has no element %s", t.Name, name)
 			}
 			q := p.with(Step{Kind: StepChild, Field: f})
+			q.InName = t.Name == humanName
 			if f.Choice() || f.AnyResource {
 				q.At, q.Open = Ref{}, f
 			} else {
@@ -301,7 +304,7 @@ func (c *compiler) extension(from []Path, url string) ([]Path, error) {
 			return nil, fmt.Errorf("%s.extension() is not compiled", at(p))
 		}
 		q := p.with(Step{Kind: StepExtension, Text: url})
-		q.At, q.Open = shared["Extension"], nil
+		q.At, q.Open, q.InName = shared["Extension"], nil, false
 		out = append(out, q)
 	}
 	return out, nil
@@ -400,6 +403,9 @@ func at(p Path) string {
 	return p.At.Name
 }
 
+// nameMethod is the method of fhir.Index for a part of a HumanName.
+const nameMethod = "Name"
+
 // conversions names, for each search type, how a datatype is indexed: a method
 // of fhir.Index for primitives, a function of the generated package for the
 // rest.
@@ -443,6 +449,15 @@ var conversions = map[fhir.SearchType]map[string]string{
 // severalRows are the datatypes of which one value leaves several entries.
 var severalRows = map[string]bool{"HumanName": true, "Address": true, "CodeableConcept": true, "Extension": true}
 
+// humanName is the datatype whose parts are found by each of their words.
+const humanName = "HumanName"
+
+// hasWords reports whether a path can give parts of names: Index.Name.
+func hasWords(p Path) bool {
+	gives := func(r Ref) bool { return r.Name == humanName || r.Name == "Extension" }
+	return Conversion(fhir.SearchString, p) == nameMethod || gives(p.At) || p.Open != nil && (p.Open.Open || slices.ContainsFunc(p.Open.Choices, gives))
+}
+
 // divisible are the datatypes whose parts may have search parameters of their own:
 // their functions leave out what is passed to them.
 var divisible = map[string]bool{"HumanName": true, "Address": true}
@@ -462,6 +477,9 @@ func Conversion(t fhir.SearchType, p Path) string {
 			return ""
 		}
 		return string(t) + "Of"
+	}
+	if t == fhir.SearchString && p.InName && p.At.Name == "string" {
+		return nameMethod
 	}
 	return conversions[t][p.At.Name]
 }

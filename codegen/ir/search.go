@@ -152,7 +152,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	s.taken[[2]string{t.Name, d.Code}] = d.Url
 
 	unsupported := func(reason string) {
-		p.Unsupported, p.Keys, p.Composites, p.Single = reason, nil, nil, false
+		p.Unsupported, p.Keys, p.Words, p.Composites, p.Single = reason, nil, nil, nil, false
 		x.Parameters = append(x.Parameters, p)
 		remark.Reason = reason
 		if strings.HasPrefix(d.Code, "_") {
@@ -216,6 +216,9 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		if err != nil {
 			key := fhir.KeyOf(p.Type, fhirpath.CanonicalPathFrom(t.Name, n))
 			p.Keys = appendNew(p.Keys, key)
+			if p.Type == fhir.SearchString {
+				p.Words = appendNew(p.Words, key) // the engine may give names
+			}
 			p.Single = false
 			r := remark
 			r.Expression, r.Key, r.Reason = n.String(), key, err.Error()
@@ -231,6 +234,9 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		}
 		x.add(*b)
 		p.Keys = appendNew(p.Keys, b.Key)
+		if p.Type == fhir.SearchString && slices.ContainsFunc(b.Paths, hasWords) {
+			p.Words = appendNew(p.Words, b.Key)
+		}
 		p.Single = p.Single && !slices.ContainsFunc(b.Paths, several)
 		if b.System != "" {
 			p.Systems = append(p.Systems, make([]string, len(p.Keys)-len(p.Systems))...)
@@ -411,6 +417,9 @@ func readParts(p *fhir.Parameter, whole *Branch) {
 	for _, k := range whole.Parts {
 		if !slices.Contains(p.Keys, k) {
 			p.Keys, p.PartOf = append(p.Keys, k), append(p.PartOf, whole.Key)
+			if slices.Contains(p.Words, whole.Key) {
+				p.Words = append(p.Words, k)
+			}
 		}
 	}
 }

@@ -41,9 +41,9 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	for i := range r.Name {
 		name := &r.Name[i]
 		stringHumanNameExcept(x, 0x3735ac0201bf772c, name, familyElsewhere|givenElsewhere) // Practitioner.name
-		x.String(0x265a2db7adecb777, name.Family.Text)                                     // Practitioner.name.family
+		x.Name(0x265a2db7adecb777, name.Family.Text)                                       // Practitioner.name.family
 		for i := range name.Given {
-			x.String(0x10c01791f24bbae1, name.Given[i].Text) // Practitioner.name.given
+			x.Name(0x10c01791f24bbae1, name.Given[i].Text) // Practitioner.name.given
 		}
 	}
 	for i := range r.Telecom {
@@ -78,12 +78,12 @@ var parametersPractitioner = []fhir.Parameter{
 	{Code: "address-use", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x519969bedbe4ffba}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Practitioner.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "communication", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a438d1bba25a363}, Expression: "Practitioner.communication", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-communication", Description: "One of the languages that the practitioner can communicate with"},
 	{Code: "email", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72c54ccc4f7254b9}, Expression: "Practitioner.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "family", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x265a2db7adecb777}, Expression: "Practitioner.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name"},
+	{Code: "family", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x265a2db7adecb777}, Words: []fhir.Key{0x265a2db7adecb777}, Expression: "Practitioner.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name"},
 	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x7431b8cc006a818e}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
-	{Code: "given", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x10c01791f24bbae1}, Expression: "Practitioner.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name"},
+	{Code: "given", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x10c01791f24bbae1}, Words: []fhir.Key{0x10c01791f24bbae1}, Expression: "Practitioner.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name"},
 	{Code: "identifier", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xaff1f0facb661738}, Expression: "Practitioner.identifier", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-identifier", Description: "A practitioner's Identifier"},
-	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
+	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Words: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
 	{Code: "phone", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72d1c6b90c1676de}, Expression: "Practitioner.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
-	{Code: "phonetic", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
+	{Code: "phonetic", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Words: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
 	{Code: "telecom", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x724c0192d9234fad}, Expression: "Practitioner.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

@@ -420,33 +420,55 @@ func (x *Index) URI(k Key, uri string) {
 	}
 }
 
-// String indexes a string: folded for the prefix search, order and :contains;
-// as it is for :exact.
+// String indexes a string: by JoinText for its start, its order and :contains; as it
+// is for :exact.
 func (x *Index) String(k Key, text string) {
-	if text == "" || x.Sorters != nil {
-		return
+	if x.exact(k, text) {
+		x.text(k, JoinText(text))
 	}
-	x.present(k)
-	folded := FoldText(text)
-	if x.composite.open {
-		p := x.partValues()
-		p.strings = append(p.strings, StringEntry{Text: folded})
-		return
-	}
-	x.Terms = append(x.Terms, k.Term(ValueExact(text)))
-	x.text(k, folded)
 }
 
-// text leaves a folded text, and under WordKey what else it is found by.
-func (x *Index) text(k Key, folded string) {
-	x.Strings = append(x.Strings, StringEntry{Key: k, Text: folded})
-	whole, further := words(folded)
-	if whole != "" {
-		x.Strings = append(x.Strings, StringEntry{Key: WordKey(k), Text: whole})
+// Name indexes a part of a HumanName: a string that is found by the start of any word
+// in it, too: servers should search the parts of a family name independently.
+// Spec: https://hl7.org/fhir/R4/search.html#string.
+func (x *Index) Name(k Key, text string) {
+	if !x.exact(k, text) {
+		return
 	}
-	for _, w := range further {
-		x.Strings = append(x.Strings, StringEntry{Key: WordKey(k), Text: w, Word: true})
+	folded := FoldText(text)
+	x.text(k, joined(folded))
+	for _, w := range furtherWords(folded) {
+		x.word(k, w)
 	}
+}
+
+// exact leaves a string as it is, for :exact; false where it leaves no entries at all.
+func (x *Index) exact(k Key, text string) bool {
+	if text == "" || x.Sorters != nil {
+		return false
+	}
+	x.present(k)
+	if !x.composite.open {
+		x.Terms = append(x.Terms, k.Term(ValueExact(text)))
+	}
+	return true
+}
+
+// text leaves a text by which a string is found, or one of the open part.
+func (x *Index) text(k Key, text string) { x.addString(StringEntry{Key: k, Text: text}) }
+
+// word leaves a text by which a string is found beside its own.
+func (x *Index) word(k Key, text string) {
+	x.addString(StringEntry{Key: WordKey(k), Text: text, Word: true})
+}
+
+func (x *Index) addString(e StringEntry) {
+	if x.composite.open {
+		p := x.partValues()
+		p.strings = append(p.strings, e)
+		return
+	}
+	x.Strings = append(x.Strings, e)
 }
 
 // Date indexes a date, dateTime or instant at its own precision. A text that is
@@ -690,7 +712,10 @@ func (x *Index) leave(ordered int, v Value) {
 		x.Quantities = append(x.Quantities, e)
 	}
 	for _, e := range p.strings {
-		x.text(k, e.Text)
+		if e.Key = k; e.Word {
+			e.Key = WordKey(k)
+		}
+		x.Strings = append(x.Strings, e)
 	}
 }
 

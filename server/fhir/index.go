@@ -107,8 +107,8 @@ func ValueIdentifier(system, value string) Value { return Value(hash('i', system
 // ValueExact is a string with case and accents: `:exact`.
 func ValueExact(text string) Value { return Value(hash('x', text)) }
 
-// WordKey is the key of the words of a string, and of the string without what stands
-// between them. What has an order, or is compared as a whole, is under the key itself.
+// WordKey is the key of what a part of a name is found by beside its own start: itself
+// from each further word on (Index.Name).
 func WordKey(k Key) Key { return k ^ wordMask }
 
 var wordMask = Key(hash('w'))
@@ -176,11 +176,11 @@ type QuantityEntry struct {
 	System, Code, Unit string
 }
 
-// StringEntry is a string folded by FoldText.
+// StringEntry is a string as JoinText has it.
 type StringEntry struct {
 	Key  Key
 	Text string
-	Word bool // part of another entry of its WordKey: not needed for :contains
+	Word bool // part of another entry, under WordKey: not needed for :contains
 }
 
 // Parameter is a search parameter as one resource type sees it.
@@ -198,6 +198,9 @@ type Parameter struct {
 	// is that other key for each of Keys, 0 for a branch that has its own; nil where
 	// no key is part of another.
 	PartOf []Key
+	// Words are those of Keys that have parts of names: their entries are found by what
+	// is under WordKey, too.
+	Words []Key
 	// Targets are the resource types a reference may point at, sorted. Of
 	// several branches, the union.
 	Targets []string

@@ -59,16 +59,22 @@ func FoldText(s string) string {
 	return b.String()
 }
 
-// Joined returns a folded text without the punctuation and white space between its
-// letters: "mary-ann" and "mary ann" are "maryann". Between two digits nothing is
-// dropped: 5.5 is not 55. Spec: https://hl7.org/fhir/R4/search.html#string.
-func Joined(folded string) string {
+// JoinText returns a text as strings are indexed and searched for: folded, and without
+// the punctuation and white space between its letters: "Mary-Ann" and "Mary Ann" are
+// "maryann". Between two digits nothing is dropped: 5.5 is not 55. A text of nothing but
+// punctuation stays. Spec: https://hl7.org/fhir/R4/search.html#string.
+func JoinText(s string) string { return joined(FoldText(s)) }
+
+// joined is JoinText of a folded text.
+func joined(folded string) string {
 	if !strings.ContainsFunc(folded, separates) {
 		return folded
 	}
 	var b strings.Builder
 	b.Grow(len(folded))
-	joinInto(&b, folded, 0)
+	if joinInto(&b, folded, 0); b.Len() == 0 {
+		return folded
+	}
 	return b.String()
 }
 
@@ -116,15 +122,11 @@ const (
 	wordLength = 64 // characters from a word on
 )
 
-// words are the forms by which a folded text is found beside itself: whole, joined, where
-// that is another text, else ""; and joined from each further word on, so that "quinones"
-// finds "carreno quinones". Of a long text the first words count.
-func words(folded string) (whole string, further []string) {
+// furtherWords are a folded text from each word after the first on, joined, so that
+// "quinones" finds "carreno quinones". Of a long text the first words count.
+func furtherWords(folded string) (further []string) {
 	if !strings.ContainsFunc(folded, separates) {
-		return "", nil
-	}
-	if whole = Joined(folded); whole == folded {
-		whole = ""
+		return nil
 	}
 	inWord, n := false, -1 // words after the first
 	for i, r := range folded {
@@ -137,14 +139,14 @@ func words(folded string) (whole string, further []string) {
 				continue // the whole begins with it
 			}
 			if n > maxWords {
-				return whole, further
+				return further
 			}
 			var b strings.Builder
 			joinInto(&b, folded[i:], wordLength)
 			further = append(further, b.String())
 		}
 	}
-	return whole, further
+	return further
 }
 
 // before is the last rune of s.

@@ -28,6 +28,33 @@ func TestFoldText(t *testing.T) {
 	}
 }
 
+func TestJoinText(t *testing.T) {
+	tests := []struct {
+		name string
+		want string
+		text []string
+	}{
+		{"white space and punctuation", "stjohn", []string{"St. John", "st john", "stjohn", "St.John", "ST-JOHN "}},
+		{"a hyphen", "maryann", []string{"Mary-Ann", "maryann", "mary ann", "Mary\u2010Ann"}},
+		{"an apostrophe, straight or not", "oneil", []string{"O'Neil", "O\u2019Neil", "oneil"}},
+		{"punctuation at the ends", "eve", []string{"(Eve)", "'eve'", "eve."}},
+		{"a street", "1oakstreet", []string{"1 Oak Street", "1 oak-street"}},
+		{"between digits it stays", "5.5", []string{"5.5"}},
+		{"signs are no punctuation", "c++", []string{"C++", "c + +"}},
+		{"nothing but punctuation stays", "--", []string{"--", " -- "}},
+		{"nothing at all", "", []string{"", " \t"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, text := range tt.text {
+				if got := JoinText(text); got != tt.want {
+					t.Errorf("%q: got %q, want %q", text, got, tt.want)
+				}
+			}
+		})
+	}
+}
+
 func FuzzFoldText(f *testing.F) {
 	f.Add("Müller-Straße  3")
 	f.Add("İstanbul Ǆ ǆ")

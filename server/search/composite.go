@@ -52,9 +52,9 @@ func (p *parser) together(base string, branch fhir.Composite, name string, value
 	var all match.All
 	keyed := codeIn(branch, values)
 	for i, part := range branch.Parts {
-		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys}
+		sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: part.Keys, Words: part.Keys}
 		if whole, ok := p.reg.Lookup(base, part.Code); ok && !slices.ContainsFunc(part.Keys, func(k fhir.Key) bool { return !slices.Contains(whole.Keys, k) }) {
-			sub.Single = whole.Single
+			sub.Single, sub.Words = whole.Single, slices.DeleteFunc(slices.Clone(part.Keys), func(k fhir.Key) bool { return !slices.Contains(whole.Words, k) })
 		}
 		switch {
 		case keyed == nil:
@@ -150,6 +150,6 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 		return p.pairOfNumbers(keys, name, values[ordered], values[second])
 	}
 	part := branch.Parts[ordered]
-	sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: keys}
+	sub := fhir.Parameter{Code: part.Code, Type: part.Type, Keys: keys, Words: keys}
 	return p.value(&sub, name, "", values[ordered])
 }

@@ -69,6 +69,7 @@ type extractor struct {
 	typ     fhir.SearchType
 	key     fhir.Key
 	system  string // implicit system of a code element
+	name    bool   // its strings are parts of a HumanName
 	program *fhirpath.Program
 	parts   []*extractor // of a composite, evaluated on each element of program
 }
@@ -343,6 +344,7 @@ func (c *Compiler) branch(out *Custom, p *fhir.Parameter, source string, n fhirp
 	if err := converts(program, p.Type); err != nil {
 		return outcome.Invalid("%s of %s: %v", outcome.Clip(n.String()), typ, err).At("SearchParameter.expression")
 	}
+	e.name = inName(model, input, n)
 	f, _ := terminal(model, input, n)
 	if p.Type == fhir.SearchToken && f != nil {
 		e.system = f.Binding.System
@@ -366,6 +368,9 @@ func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.
 	if shared, targets, ok := c.shared(p, n, path); ok {
 		for _, k := range shared {
 			p.Keys = appendKey(p.Keys, k)
+			if c.hasWords(p.Base, k) {
+				p.Words = appendKey(p.Words, k)
+			}
 		}
 		if len(targets) > 0 {
 			p.Targets = targets
@@ -373,10 +378,31 @@ func (c *Compiler) add(out *Custom, p *fhir.Parameter, e *extractor, n fhirpath.
 		return
 	}
 	p.Keys = appendKey(p.Keys, e.key)
+	if e.hasWords() {
+		p.Words = appendKey(p.Words, e.key)
+	}
 	list := out.extractors[p.Base]
 	if !slices.ContainsFunc(list, func(o *extractor) bool { return o.key == e.key }) {
 		out.extractors[p.Base] = append(list, e)
 	}
+}
+
+// hasWords reports whether a compiled parameter has parts of names under k.
+func (c *Compiler) hasWords(typ string, k fhir.Key) bool {
+	return slices.ContainsFunc(c.Base.sorted[typ], func(o *fhir.Parameter) bool { return slices.Contains(o.Words, k) })
+}
+
+// hasWords reports whether the extractor can give parts of names: where the types of its
+// values are not known before, it can.
+func (e *extractor) hasWords() bool {
+	if e.typ != fhir.SearchString {
+		return false
+	}
+	types := e.program.Types()
+	return e.name || len(types) == 0 || slices.ContainsFunc(types, func(name string) bool {
+		short := strings.TrimPrefix(name, "FHIR.")
+		return short == humanName || short == "Extension"
+	})
 }
 
 // shared finds the keys of a compiled branch with the same path. Compiled ones
@@ -475,7 +501,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 			if err := converts(program, partType); err != nil {
 				return outcome.Invalid("%s: %v", outcome.Clip(comp.Expression), err).At(at + ".expression")
 			}
-			x := &extractor{url: p.URL, typ: partType, program: program}
+			x := &extractor{url: p.URL, typ: partType, program: program, name: inName(model, element, expr.Root)}
 			if f, _ := terminal(model, element, expr.Root); f != nil && partType == fhir.SearchToken {
 				x.system = f.Binding.System
 			}
@@ -584,11 +610,19 @@ func terminal(m *fhir.Model, from *fhir.Type, n fhirpath.Node) (*fhir.Field, *fh
 		if e := m.Datatypes[n.Type.Name]; n.Op == "as" && e != nil {
 			return nil, e.Type()
 		}
+	case *fhirpath.Indexer:
+		return terminal(m, from, n.Left)
 	case *fhirpath.Call:
 		switch n.Name {
 		case "where", "first", "last":
 			if n.Left != nil {
 				return terminal(m, from, n.Left)
+			}
+		case "as", "ofType":
+			if len(n.Args) == 1 {
+				if to, ok := n.Args[0].(*fhirpath.Member); ok && m.Datatypes[to.Name] != nil {
+					return nil, m.Datatypes[to.Name].Type()
+				}
 			}
 		}
 	case *fhirpath.Special:
@@ -601,6 +635,29 @@ func terminal(m *fhir.Model, from *fhir.Type, n fhirpath.Node) (*fhir.Field, *fh
 		}
 	}
 	return nil, nil
+}
+
+// humanName is the datatype whose parts are found by each of their words.
+const humanName = "HumanName"
+
+// inName reports whether a path of plain names ends in an element of a HumanName.
+func inName(m *fhir.Model, from *fhir.Type, n fhirpath.Node) bool {
+	switch n := n.(type) {
+	case *fhirpath.Member:
+		of := from
+		if n.Left != nil {
+			_, of = terminal(m, from, n.Left)
+		}
+		return of != nil && of.Name == humanName
+	case *fhirpath.Indexer:
+		return inName(m, from, n.Left)
+	case *fhirpath.Call:
+		switch n.Name {
+		case "where", "first", "last":
+			return n.Left != nil && inName(m, from, n.Left)
+		}
+	}
+	return false
 }
 
 // Extract adds what the parameters that were stored at run time say of r to x, on
@@ -686,6 +743,9 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 	}
 	if text, ok := element.(*fhir.String); ok && e.typ == fhir.SearchURI {
 		x.URI(e.key, text.Text) // what an expression made of strings
+		return
+	} else if ok && e.typ == fhir.SearchString && e.name {
+		x.Name(e.key, text.Text)
 		return
 	}
 	value(x, e.typ, e.key, element)
@@ -788,7 +848,12 @@ func (r *Registry) Err() error { return r.unavailable }
 // FHIRPath engine evaluates: expression, of parameter url of resource type base,
 // under key.
 func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, key fhir.Key, value Indexer) (*Registry, error) {
-	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: r.model, Input: r.model.Resources[base].Type(), CollectionAs: true})
+	input := r.model.Resources[base].Type()
+	expr, err := fhirpath.Parse(expression)
+	if err != nil {
+		return nil, fmt.Errorf("%s of %s: %w", url, base, err)
+	}
+	program, err := fhirpath.CompileExpr(expr, fhirpath.Options{Model: r.model, Input: input, CollectionAs: true})
 	if err != nil {
 		return nil, fmt.Errorf("%s of %s: %w", url, base, err)
 	}
@@ -798,7 +863,7 @@ func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, 
 	if next.extractors == nil {
 		next.extractors = make(map[string][]*extractor)
 	}
-	next.extractors[base] = append(slices.Clone(r.extractors[base]), &extractor{url: url, typ: typ, key: key, program: program})
+	next.extractors[base] = append(slices.Clone(r.extractors[base]), &extractor{url: url, typ: typ, key: key, program: program, name: inName(r.model, input, expr.Root)})
 	return &next, nil
 }
 

@@ -241,7 +241,7 @@ func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]matc
 	}
 	switch param.Type {
 	case fhir.SearchString:
-		m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(value), Op: map[string]match.TextOp{
+		m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.JoinText(value), Op: map[string]match.TextOp{
 			"eq": match.Whole, "ne": match.Other, "co": match.Contains, "sw": match.StartsWith, "ew": match.EndsWith}[op]}
 		if m.Text == "" {
 			return nil, badValue(code, value, "nothing is left of it without case, accents and white space")

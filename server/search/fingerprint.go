@@ -17,7 +17,7 @@ type Fingerprints struct {
 
 // Fingerprints hashes for each resource type what the registry's parameters leave
 // in the index: their keys with search type, implicit system and whether they say
-// the types of references, composites with their parts, and fhir.Extraction. Names,
+// the types of references or have words, composites with their parts, and fhir.Extraction. Names,
 // descriptions, and expressions that lead to the same keys make no difference;
 // compartments are asked for by keys. It is the same in every process that has the
 // same tables, and takes some milliseconds.
@@ -39,7 +39,7 @@ func (r *Registry) indexed(typ string) []string {
 	for _, p := range r.sorted[typ] {
 		for _, k := range p.Keys {
 			_, narrowed := r.narrowed[k]
-			lines = append(lines, fmt.Sprintf("key %x %s %q %v", uint64(k), p.Type, r.systems[k], narrowed))
+			lines = append(lines, fmt.Sprintf("key %x %s %q %v %v", uint64(k), p.Type, r.systems[k], narrowed, slices.Contains(p.Words, k)))
 		}
 		for _, c := range p.Composites {
 			line := fmt.Appendf(nil, "composite %x %x", uint64(c.Key), uint64(c.Coded))

@@ -48,6 +48,7 @@ func TestFingerprints(t *testing.T) {
 		{"another key", of(on("code", func(p *fhir.Parameter) { p.Keys = []fhir.Key{7} })), true},
 		{"one more key", of(on("code", func(p *fhir.Parameter) { p.Keys = []fhir.Key{1, 7} })), true},
 		{"another type", of(on("code", func(p *fhir.Parameter) { p.Type = fhir.SearchString })), true},
+		{"a key that has words", of(on("code", func(p *fhir.Parameter) { p.Words = []fhir.Key{1} })), true},
 		{"another implicit system", of(on("status", func(p *fhir.Parameter) { p.Systems = []string{"http://t"} })), true},
 		{"no coded rows", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Coded = 0 })), true},
 		{"another key of a composite", of(on("code-value", func(p *fhir.Parameter) { p.Composites[0].Key = 8 })), true},

@@ -384,13 +384,14 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 		}
 		if i == 0 {
 			all = *param
-			all.Keys, all.Targets = slices.Clone(param.Keys), slices.Clone(param.Targets)
+			all.Keys, all.Words, all.Targets = slices.Clone(param.Keys), slices.Clone(param.Words), slices.Clone(param.Targets)
 			continue
 		}
 		if param.Type != all.Type {
 			return nil, outcome.Invalid("parameter %s: it is of type %s for %s and of type %s for %s", outcome.Clip(name), all.Type, all.Base, param.Type, t)
 		}
 		all.Keys = append(all.Keys, param.Keys...)
+		all.Words = append(all.Words, param.Words...)
 		all.Composites = append(slices.Clone(all.Composites), param.Composites...)
 		if len(all.Targets) > 0 && len(param.Targets) > 0 {
 			all.Targets = append(all.Targets, param.Targets...)
@@ -401,6 +402,8 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 	}
 	slices.Sort(all.Keys)
 	all.Keys = slices.Compact(all.Keys)
+	slices.Sort(all.Words)
+	all.Words = slices.Compact(all.Words)
 	slices.Sort(all.Targets)
 	all.Targets = slices.Compact(all.Targets)
 	return &all, nil

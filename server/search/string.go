@@ -1,19 +1,29 @@
 package search
 
 import (
+	"slices"
+
 	"kiln/server/fhir"
 	"kiln/server/search/match"
 )
 
-// text reads a string: the start of a value or of a word in it, without regard to
-// case, accents, punctuation and white space; `:contains` any part of one; `:exact`
-// the whole as it is.
+// text reads a string: the start of a value, or of any word of a part of a name,
+// without regard to case, accents, punctuation and white space; `:contains` any part
+// of a value; `:exact` the whole as it is.
 // Spec: https://hl7.org/fhir/R4/search.html#string.
 func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	v = unescape(v)
-	m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.FoldText(v)}
+	m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.JoinText(v)}
 	switch modifier {
 	case "":
+		if len(param.Words) > 0 {
+			m.Keys, m.Single = make([]fhir.Key, 0, len(param.Keys)+len(param.Words)), false
+			for _, k := range param.Keys {
+				if m.Keys = append(m.Keys, k); slices.Contains(param.Words, k) {
+					m.Keys = append(m.Keys, fhir.WordKey(k))
+				}
+			}
+		}
 	case "contains":
 		m.Op = match.Contains
 	case "exact":
@@ -23,13 +33,6 @@ func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.
 	}
 	if m.Text == "" {
 		return nil, badValue(name, v, "nothing is left of it without case, accents and white space")
-	}
-	if joined := fhir.Joined(m.Text); joined != "" { // else punctuation is all that is asked for
-		m.Text, m.Single = joined, false
-		m.Keys = make([]fhir.Key, 0, 2*len(param.Keys))
-		for _, k := range param.Keys {
-			m.Keys = append(m.Keys, k, fhir.WordKey(k))
-		}
 	}
 	return []match.Match{m}, nil
 }

@@ -144,3 +144,53 @@ func TestFormsAgreeWithIndexing(t *testing.T) {
 		}
 	}
 }
+
+// A SearchParameter whose path ends in a part of a HumanName has words, whether it goes
+// there by a name, an index, a condition or a choice; a search asks for them only then.
+func TestWordsOfStoredParameters(t *testing.T) {
+	base := newService().Base
+	r, err := fhir.Decode(r4.Model, []byte(`{"resourceType":"Patient","name":[{"use":"maiden","family":"de la Cruz"}],"contact":[{"name":{"family":"de la Cruz"},"address":{"city":"de la Cruz"}}],
+		"extension":[{"url":"http://x","valueHumanName":{"family":"de la Cruz"}},{"url":"http://y","valueString":"de la Cruz"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		expression     string
+		words, asksFor bool
+	}{
+		{"Patient.contact.name.family", true, true},
+		{"Patient.contact.name", true, true},
+		{"Patient.contact[0].name.family", true, true},
+		{"Patient.contact.first().name.family[0]", true, true},
+		{"Patient.name.where(use = 'maiden').family", true, true},
+		{"Patient.extension('http://x').value.ofType(HumanName).family", true, true},
+		{"(Patient.extension('http://x').value as HumanName).family", true, true},
+		{"Patient.extension('http://x').value.ofType(HumanName)", true, true},
+		{"Patient.extension('http://x')", true, true},
+		{"Patient.extension('http://y')", false, true}, // whose value might be a name
+		{"Patient.extension('http://y').value.ofType(string)", false, false},
+		{"Patient.contact.address.city", false, false},
+		{"Patient.contact.address", false, false},
+		{"Patient.contact.name.family.substring(0, 20)", false, false},
+		{"Patient.name.family", false, true}, // the compiled key, whose entries are there
+	} {
+		t.Run(tc.expression, func(t *testing.T) {
+			c, err := (&search.Compiler{Base: base}).Compile(search.Definition{URL: "http://x/p", Code: "p", Type: fhir.SearchString, Base: []string{"Patient"}, Expression: tc.expression})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := fhir.Index{ResourceType: "Patient"}
+			if err := base.Extended(1, []*search.Custom{c}, index.Value, nil).Extract(&x, r); err != nil {
+				t.Fatal(err)
+			}
+			for _, word := range []string{"lacruz", "cruz"} {
+				if got := slices.ContainsFunc(x.Strings, func(e fhir.StringEntry) bool { return e.Text == word && e.Word }); got != tc.words {
+					t.Errorf("%q is indexed: %v, want %v, in %+v", word, got, tc.words, x.Strings)
+				}
+			}
+			if got := len(c.Parameters[0].Words) > 0; got != tc.asksFor {
+				t.Errorf("a search asks for words: %v, want %v", got, tc.asksFor)
+			}
+		})
+	}
+}

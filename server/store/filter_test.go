@@ -50,7 +50,7 @@ func (c *corpus) filterLeaf(r *rand.Rand) condition[patient] {
 			text = "e"
 		}
 		return condition[patient]{"family " + op, fmt.Sprintf("%q", text), func(p *patient) bool {
-			family := fold(p.family)
+			family, text := joinTest(fold(p.family)), joinTest(text)
 			switch op {
 			case "eq":
 				return family == text

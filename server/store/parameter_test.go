@@ -45,6 +45,8 @@ type item struct {
 	display           []string
 
 	text string // of a string or a uri
+	// ofName says that the text is a part of a name, which is found by each word.
+	ofName bool
 
 	date      string // as written, or one end of a period
 	low, high int64  // of a date, half open
@@ -343,7 +345,7 @@ func stringItems(t *testing.T, name string, o tree, text string) []item {
 	}
 	var out []item
 	for _, s := range texts {
-		out = append(out, item{text: s})
+		out = append(out, item{text: s, ofName: name == "HumanName"})
 	}
 	return out
 }
@@ -565,7 +567,7 @@ func probes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []probe {
 			})
 		}
 	case fhir.SearchString:
-		out = append(out, stringProbes(r, it)...)
+		out = append(out, stringProbes(r, p, it)...)
 	case fhir.SearchURI:
 		add("", searchEscaper.Replace(it.text), func(o item) bool { return o.text == it.text })
 		if base, _, ok := strings.Cut(it.text, "://"); ok && base != "" {
@@ -630,42 +632,50 @@ func foldTest(s string) string {
 // separators are punctuation and white space.
 var separators = regexp.MustCompile(`[\p{P}\s]+`)
 
-// joinTest drops what separates words, unless it stands between two digits.
+// joinTest drops what separates words, unless it stands between two digits or is all
+// there is.
 func joinTest(s string) string {
 	var b strings.Builder
 	at := 0
 	for _, span := range separators.FindAllStringIndex(s, -1) {
 		b.WriteString(s[at:span[0]])
-		digits := regexp.MustCompile(`\d$`).MatchString(s[:span[0]]) && regexp.MustCompile(`^\d`).MatchString(s[span[1]:])
-		if digits {
+		if betweenDigits(s, span) {
 			b.WriteString(s[span[0]:span[1]])
 		}
 		at = span[1]
 	}
-	return b.String() + s[at:]
+	b.WriteString(s[at:])
+	if b.Len() == 0 {
+		return s
+	}
+	return b.String()
 }
 
-// beginsWord reports whether a folded text, or a word in it, begins with want,
-// whatever punctuation and white space either has.
+var endsInDigit, beginsWithDigit = regexp.MustCompile(`\d$`), regexp.MustCompile(`^\d`)
+
+func betweenDigits(s string, span []int) bool {
+	return endsInDigit.MatchString(s[:span[0]]) && beginsWithDigit.MatchString(s[span[1]:])
+}
+
+// beginsText reports whether a folded text begins with want, whatever punctuation and
+// white space either has.
 // Spec: https://hl7.org/fhir/R4/search.html#string.
+func beginsText(text, want string) bool { return strings.HasPrefix(joinTest(text), joinTest(want)) }
+
+// beginsWord is beginsText of a part of a name: it, or a word in it, begins with want.
 func beginsWord(text, want string) bool {
-	joined := joinTest(want)
-	if joined == "" {
-		return strings.HasPrefix(text, want)
-	}
-	if strings.HasPrefix(joinTest(text), joined) || strings.HasPrefix(text, joined) {
+	if beginsText(text, want) {
 		return true
 	}
 	for _, span := range separators.FindAllStringIndex(text, -1) {
-		digits := regexp.MustCompile(`\d$`).MatchString(text[:span[0]]) && regexp.MustCompile(`^\d`).MatchString(text[span[1]:])
-		if !digits && strings.HasPrefix(joinTest(text[span[1]:]), joined) {
+		if rest := text[span[1]:]; rest != "" && !betweenDigits(text, span) && beginsText(rest, want) {
 			return true
 		}
 	}
 	return false
 }
 
-func stringProbes(r *rand.Rand, it item) []probe {
+func stringProbes(r *rand.Rand, p *fhir.Parameter, it item) []probe {
 	if foldTest(it.text) == "" {
 		return nil
 	}
@@ -676,17 +686,18 @@ func stringProbes(r *rand.Rand, it item) []probe {
 		start = strings.ToUpper(start)
 	}
 	if want := foldTest(start); want != "" {
-		out = append(out, probe{value: searchEscaper.Replace(start), holds: func(o item) bool { return beginsWord(foldTest(o.text), want) }})
+		out = append(out, probe{value: searchEscaper.Replace(start), holds: func(o item) bool {
+			if o.ofName || p.Code == "family" || p.Code == "given" {
+				return beginsWord(foldTest(o.text), want)
+			}
+			return beginsText(foldTest(o.text), want)
+		}})
 	}
 	from := r.IntN(len(runes))
 	part := string(runes[from:min(len(runes), from+1+r.IntN(8))])
 	if want := foldTest(part); want != "" {
 		out = append(out, probe{modifier: ":contains", value: searchEscaper.Replace(part), holds: func(o item) bool {
-			text := foldTest(o.text)
-			if joinTest(want) == "" {
-				return strings.Contains(text, want)
-			}
-			return strings.Contains(joinTest(text), joinTest(want)) || strings.Contains(text, joinTest(want))
+			return strings.Contains(joinTest(foldTest(o.text)), joinTest(want))
 		}})
 	}
 	return out

@@ -427,7 +427,7 @@ func floorCondition(typ, query string) (condition, error) {
 	key := func() int64 { return int64(p.Keys[0]) }
 	switch p.Type {
 	case fhir.SearchString:
-		folded := fhir.FoldText(value)
+		folded := fhir.JoinText(value)
 		if modifier == "contains" {
 			return condition{typ, "index_string x", "x.key = $1 AND x.text LIKE $2 AND NOT x.word", []any{key(), "%" + folded + "%"}}, nil
 		}

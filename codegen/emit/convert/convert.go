@@ -293,7 +293,7 @@ func stringHumanNameExcept(x *fhir.Index, k fhir.Key, v *r4.HumanName, elsewhere
 	}
 	part := func(p parts, s string) {
 		if elsewhere&p == 0 {
-			x.String(k, s)
+			x.Name(k, s)
 		}
 	}
 	part(familyElsewhere, v.Family.Text)

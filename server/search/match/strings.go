@@ -7,13 +7,13 @@ import (
 	"kiln/server/fhir"
 )
 
-// Strings holds for a resource with a string that, folded, stands to Text as Op
-// says.
+// Strings holds for a resource with a string that stands to Text as Op says, both as
+// fhir.JoinText has them.
 type Strings struct {
 	Keys   []fhir.Key
 	Single bool
 	Op     TextOp
-	Text   string // folded
+	Text   string
 }
 
 // prefixLength is how much of a string its index keeps.

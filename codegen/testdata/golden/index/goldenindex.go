@@ -42,7 +42,7 @@ func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 	if len(r.Name) > 0 {
 		name := &r.Name[0]
 		for i := range name.Given {
-			x.String(0x65744838e96f3feb, name.Given[i].Text) // GoldenIndex.name[0].given
+			x.Name(0x65744838e96f3feb, name.Given[i].Text) // GoldenIndex.name[0].given
 		}
 	}
 	for i := range r.Part {
@@ -94,9 +94,9 @@ var parametersGoldenIndex = []fhir.Parameter{
 	{Code: "done", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x08e258e12a15b80c}, Single: true, Expression: "GoldenIndex.done.exists() and GoldenIndex.done != false", URL: "http://example.org/fhir/SearchParameter/gi-done", Description: "The done"},
 	{Code: "elsewhere", Base: "GoldenIndex", Type: fhir.SearchToken, Unsupported: "its expression says nothing of GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-elsewhere", Description: "The elsewhere"},
 	{Code: "email", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5543f658f3a6dbb}, Expression: "GoldenIndex.telecom.where(system = 'email')", URL: "http://example.org/fhir/SearchParameter/gi-email", Description: "The email"},
-	{Code: "first", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x65744838e96f3feb}, Expression: "GoldenIndex.name[0].given", URL: "http://example.org/fhir/SearchParameter/gi-first", Description: "The first"},
-	{Code: "initial", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3377c0e4e09e8c14}, Expression: "GoldenIndex.name.family.substring(0, 1)", URL: "http://example.org/fhir/SearchParameter/gi-initial", Description: "The initial"},
-	{Code: "name", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3fe6c593dd9a3c63}, Expression: "GoldenIndex.name", URL: "http://example.org/fhir/SearchParameter/gi-name", Description: "The name"},
+	{Code: "first", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x65744838e96f3feb}, Words: []fhir.Key{0x65744838e96f3feb}, Expression: "GoldenIndex.name[0].given", URL: "http://example.org/fhir/SearchParameter/gi-first", Description: "The first"},
+	{Code: "initial", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3377c0e4e09e8c14}, Words: []fhir.Key{0x3377c0e4e09e8c14}, Expression: "GoldenIndex.name.family.substring(0, 1)", URL: "http://example.org/fhir/SearchParameter/gi-initial", Description: "The initial"},
+	{Code: "name", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3fe6c593dd9a3c63}, Words: []fhir.Key{0x3fe6c593dd9a3c63}, Expression: "GoldenIndex.name", URL: "http://example.org/fhir/SearchParameter/gi-name", Description: "The name"},
 	{Code: "no-expression", Base: "GoldenIndex", Type: fhir.SearchToken, Unsupported: "its definition has no expression", URL: "http://example.org/fhir/SearchParameter/gi-noexpr", Description: "The no-expression"},
 	{Code: "no-form", Base: "GoldenIndex", Type: fhir.SearchNumber, Unsupported: "its values have no form as number", Expression: "GoldenIndex.subject", URL: "http://example.org/fhir/SearchParameter/gi-noform", Description: "The no-form"},
 	{Code: "patient", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x8086c773b3ef32dc}, Targets: []string{"Patient"}, Single: true, Expression: "GoldenIndex.subject.where(resolve() is Patient)", URL: "http://example.org/fhir/SearchParameter/gi-patient", Description: "The patient"},
