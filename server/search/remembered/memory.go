@@ -499,13 +499,6 @@ func (m *Memory) Most() int64 {
 
 func (m *Memory) most() int64 { return m.limit / 4 * 3 }
 
-// Limit is the number of bytes that the memory may take.
-func (m *Memory) Limit() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.limit
-}
-
 // SetLimit changes the number of bytes that the memory may take. What it holds beyond
 // that is forgotten, the least useful first.
 func (m *Memory) SetLimit(bytes int64) {

@@ -21,7 +21,7 @@ func TestSetLimit(t *testing.T) {
 	}
 	all := m.Bytes()
 	m.SetLimit(all / 2)
-	if got := m.Bytes(); got > all/2 || got == 0 || m.Limit() != all/2 {
+	if got := m.Bytes(); got > all/2 || got == 0 || m.limit != all/2 {
 		t.Errorf("%d bytes of %d are kept, want at most half", got, all)
 	}
 	if m.Has(Key{0}) || !m.Has(Key{15}) {

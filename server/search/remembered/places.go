@@ -1,0 +1,160 @@
+package remembered
+
+import (
+	"cmp"
+	"iter"
+	"math/bits"
+	"slices"
+)
+
+// The places of entries that are in no chunk.
+const (
+	nowhere   = 0
+	amongLong = 1
+	noChunk   = 2 // the first place of a chunk
+)
+
+// pageSize is the number of resources of a page of places.
+const pageSize = 1024
+
+// A placesPage is the places of those of pageSize resources that have an entry, in their order.
+type placesPage struct {
+	there  [pageSize / 64]uint64 // a bit for each that has one
+	places []uint32
+}
+
+// at is where the place of a resource is among those of its page, or would be.
+func (g *placesPage) at(n uint32) (i int, there bool) {
+	word, bit := n%pageSize/64, n%64
+	for _, w := range g.there[:word] {
+		i += bits.OnesCount64(w)
+	}
+	return i + bits.OnesCount64(g.there[word]&(1<<bit-1)), g.there[word]&(1<<bit) != 0
+}
+
+// sparse is how many resources there are at least for each that has an entry, where the
+// places of these are kept with their numbers.
+const sparse = 20
+
+// placed is the place of a resource.
+type placed struct{ n, place uint32 }
+
+func comparePlaced(a, b placed) int { return cmp.Compare(a.n, b.n) }
+
+// places are the chunks by their places, and the place of the entry of each resource.
+type places struct {
+	few    *list[placed] // nil where there are pages
+	pages  []*placesPage
+	chunks []*chunk // by place, less noChunk; nil where it is free
+	free   []uint32
+}
+
+func (o *places) get(n uint32) uint32 {
+	if o.few != nil {
+		e, _ := o.few.find(placed{n: n})
+		return e.place
+	}
+	if i := int(n / pageSize); i < len(o.pages) && o.pages[i] != nil {
+		if at, there := o.pages[i].at(n); there {
+			return o.pages[i].places[at]
+		}
+	}
+	return nowhere
+}
+
+func (o *places) set(n, place uint32) {
+	if o.few != nil {
+		o.few.remove(placed{n: n})
+		if place != nowhere {
+			o.few.insert(placed{n, place})
+		}
+		return
+	}
+	i := int(n / pageSize)
+	if i >= len(o.pages) {
+		o.pages = append(o.pages, make([]*placesPage, i+1-len(o.pages))...)
+	}
+	g := o.pages[i]
+	if g == nil {
+		g = new(placesPage)
+		o.pages[i] = g
+	}
+	at, there := g.at(n)
+	switch {
+	case there && place != nowhere:
+		g.places[at] = place
+	case there:
+		g.places = slices.Delete(g.places, at, at+1)
+		g.there[n%pageSize/64] &^= 1 << (n % 64)
+	case place != nowhere:
+		g.places = slices.Insert(g.places, at, place)
+		g.there[n%pageSize/64] |= 1 << (n % 64)
+	}
+}
+
+func (o *places) chunk(place uint32) *chunk { return o.chunks[place-noChunk] }
+
+// add gives a chunk a place.
+func (o *places) add(c *chunk) {
+	if last := len(o.free) - 1; last >= 0 {
+		c.place, o.free = o.free[last], o.free[:last]
+		o.chunks[c.place-noChunk] = c
+	} else {
+		c.place = uint32(len(o.chunks)) + noChunk
+		o.chunks = append(o.chunks, c)
+	}
+}
+
+func (o *places) drop(c *chunk) {
+	o.chunks[c.place-noChunk] = nil
+	o.free = append(o.free, c.place)
+}
+
+// along gives the resources that have an entry, and its place, in the order of a page of
+// matches.
+func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
+	if o.few != nil {
+		return o.alongFew(p)
+	}
+	return func(yield func(n, place uint32) bool) {
+		if p.Backwards {
+			last := len(o.pages)*pageSize - 1
+			if p.Bounded {
+				last = min(last, int(p.Beyond)-1)
+			}
+			for i := last / pageSize; last >= 0; i, last = i-1, i*pageSize-1 {
+				for n := last; o.pages[i] != nil && n >= i*pageSize; n-- {
+					if place := o.get(uint32(n)); place != nowhere && !yield(uint32(n), place) {
+						return
+					}
+				}
+			}
+			return
+		}
+		first := 0
+		if p.Bounded {
+			first = int(p.Beyond) + 1
+		}
+		for i := first / pageSize; i < len(o.pages); i, first = i+1, (i+1)*pageSize {
+			for n := first; o.pages[i] != nil && n < (i+1)*pageSize; n++ {
+				if place := o.get(uint32(n)); place != nowhere && !yield(uint32(n), place) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (o *places) alongFew(p Page) iter.Seq2[uint32, uint32] {
+	es := o.few.from(func(e placed) bool { return p.Bounded && e.n <= p.Beyond })
+	if p.Backwards {
+		es = o.few.backwards(func(e placed) bool { return !p.Bounded || e.n < p.Beyond })
+	}
+	return func(yield func(n, place uint32) bool) {
+		for e := range es {
+			if !yield(e.n, e.place) {
+				return
+			}
+		}
+	}
+}
