@@ -41,7 +41,7 @@ func (r *reader) run(ctx context.Context) {
 	s := r.s
 	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
-		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.queue.wakeUp})
+		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.queue.wakeUp, Idle: r.idle})
 		if err != nil && on.Err() == nil {
 			s.Log.Error("follow the change log", "reader", r.name, "error", err)
 			pause(ctx, time.Second)
@@ -49,6 +49,9 @@ func (r *reader) run(ctx context.Context) {
 		off()
 	}
 }
+
+// idle reports that there is nobody for whom to look at changes.
+func (r *reader) idle() bool { return r.matcher.size() == 0 && len(r.withoutRights) == 0 }
 
 // put puts a subscriber into a matcher where it is one of this reader's, and takes it out
 // where it is no longer.

@@ -175,6 +175,7 @@ func (h *hub) run(ctx context.Context) {
 
 func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 	follower := l.h.s.feed.Follow(at)
+	follower.Idle = l.idle
 	defer follower.Close()
 	for ctx.Err() == nil {
 		changes, err := follower.Next(ctx, replayPage, 0)
@@ -187,6 +188,13 @@ func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 			pause(ctx, 200*time.Millisecond)
 		}
 	}
+}
+
+// idle reports that nobody listens in the lane.
+func (l *lane) idle() bool {
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	return l.matcher.size() == 0 && len(l.h.bound) == 0
 }
 
 // publish passes changes on. While it runs no connection begins to listen in this lane, so

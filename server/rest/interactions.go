@@ -374,14 +374,21 @@ func formatOf(r *http.Request) string {
 // checkSubset fails where _summary or _elements cannot be applied to a resource of type
 // typ: a write that cannot be answered as asked is refused before anything is written.
 func (c *call) checkSubset(r *http.Request, typ string) error {
+	if !asksForSubset(r) {
+		return nil
+	}
 	var err error
 	c.subset(r, interaction.Response{Version: fhir.Version{ResourceType: typ, Body: []byte("{}")}}, &err)
 	return err
 }
 
+func asksForSubset(r *http.Request) bool {
+	return strings.Contains(r.URL.RawQuery, "_summary") || strings.Contains(r.URL.RawQuery, "_elements")
+}
+
 // subset applies _summary and _elements to what was read or written.
 func (c *call) subset(r *http.Request, resp interaction.Response, err *error) interaction.Response {
-	if *err != nil || !strings.Contains(r.URL.RawQuery, "_summary") && !strings.Contains(r.URL.RawQuery, "_elements") {
+	if *err != nil || !asksForSubset(r) {
 		return resp
 	}
 	values, e := query(r)

@@ -3,7 +3,6 @@ package rest
 import (
 	"mime"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,6 +58,7 @@ func accept(headers []string) (string, error) {
 		specific    bool
 	}
 	var ranges []liked
+	named := make(map[string]bool)
 	for item := range strings.SplitSeq(strings.Join(headers, ","), ",") {
 		typ, params, err := mime.ParseMediaType(item)
 		if err != nil {
@@ -75,18 +75,24 @@ func accept(headers []string) (string, error) {
 			}
 		}
 		ranges = append(ranges, liked{out, q, specific})
+		named[out] = named[out] || specific
+	}
+	// A range says nothing of a type that is named, RFC 9110 section 12.5.1.
+	unnamed := fhirJSON
+	switch {
+	case !named[fhirJSON]:
+	case !named[plainJSON]:
+		unnamed = plainJSON
+	default:
+		unnamed = ""
 	}
 	best, bestQ, bestSpecific := "", 0.0, false
 	for _, r := range ranges {
-		if !r.specific { // a range says nothing of a type that is named, RFC 9110 §12.5.1
-			ours := []string{fhirJSON, plainJSON}
-			i := slices.IndexFunc(ours, func(t string) bool {
-				return !slices.ContainsFunc(ranges, func(l liked) bool { return l.specific && l.contentType == t })
-			})
-			if i < 0 {
-				continue
-			}
-			r.contentType = ours[i]
+		if !r.specific {
+			r.contentType = unnamed
+		}
+		if r.contentType == "" {
+			continue
 		}
 		if r.q > bestQ || r.q == bestQ && r.q > 0 && r.specific && !bestSpecific {
 			best, bestQ, bestSpecific = r.contentType, r.q, r.specific

@@ -50,6 +50,8 @@ const (
 	// A reader that was stopped by a transaction which is still running looks again
 	// after it, since nobody tells when that ends without a change.
 	lookInterval = 10 * time.Millisecond
+	// idleInterval is lookInterval of a reader that nothing is of interest to.
+	idleInterval = 100 * time.Millisecond
 	// readerLease is how long a server has a named reader after its last sign of life.
 	readerLease = 10 * time.Second
 	// moveInterval is the longest that a named reader is ahead of its stored position
@@ -205,10 +207,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // safe for concurrent use.
 type Follower struct {
 	Position ChangePosition // of the last change returned
+	// Idle reports that changes are of no interest now: the Follower looks less often. May
+	// be nil.
+	Idle func() bool
 
 	feed   *Feed
 	woken  chan struct{}
 	looked time.Time // when the last look began
+	behind bool      // it may have left changes
 }
 
 // Follow returns a Follower that begins behind a position.
@@ -237,7 +243,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		end = t.C
 	}
 	for {
-		if early := lookInterval - time.Since(r.looked); early > 0 && !sleep(ctx, early) {
+		if early := r.interval() - time.Since(r.looked); early > 0 && !sleep(ctx, early) {
 			return nil, ctx.Err()
 		}
 		r.looked = time.Now()
@@ -245,6 +251,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		if err != nil {
 			return nil, err
 		}
+		r.behind = len(changes) == count
 		if n := len(changes); n > 0 {
 			r.Position = changes[n-1].Position
 			return changes, nil
@@ -266,6 +273,14 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		}
 		t.Stop()
 	}
+}
+
+// interval is the least time between two looks.
+func (r *Follower) interval() time.Duration {
+	if !r.behind && r.Idle != nil && r.Idle() {
+		return idleInterval
+	}
+	return lookInterval
 }
 
 // recentChanges are what the readers of a server have read last: they read the same,
@@ -370,6 +385,8 @@ type Handler struct {
 	Committed func()
 	// Ended is called when this server no longer has the reader. May be nil.
 	Ended func()
+	// Idle reports that Handle has nothing to do with changes of now. May be nil.
+	Idle func() bool
 	// Batch is the most changes handled at a time; 0 means 500.
 	Batch int
 }
@@ -469,6 +486,7 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 		batch = 500
 	}
 	follower := r.feed.Follow(from)
+	follower.Idle = r.handler.Idle
 	defer follower.Close()
 	handled, stored, moved := from, from, time.Now()
 	defer func() {
