@@ -152,10 +152,9 @@ func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) b
 	if len(m.SourceIPs) == 0 {
 		return true
 	}
-	address, err := netip.ParseAddr(r.address)
-	return err == nil && slices.ContainsFunc(m.SourceIPs, func(text string) bool {
+	return slices.ContainsFunc(m.SourceIPs, func(text string) bool {
 		p, err := network(text)
-		return err == nil && p.Contains(address.Unmap())
+		return err == nil && p.Contains(r.address)
 	})
 }
 

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"kiln/oauth/smart"
 	"kiln/server/outcome"
@@ -39,12 +42,12 @@ type Rights struct {
 	*Principal
 	d       *Decider
 	ctx     context.Context
-	address string // where the request comes from
+	address netip.Addr // where the request comes from
 
-	mu       sync.Mutex
-	known    map[question]answer
-	most     int      // of known, 0 for any number
-	patients []string // those of a RelatedPerson, once asked for
+	known    atomic.Pointer[map[question]*answer] // never changed in place
+	mu       sync.Mutex                           // held to decide
+	most     int                                  // of known, 0 for any number
+	patients []string                             // those of a RelatedPerson, once asked for
 	asked    bool
 	policies *Policies
 }
@@ -67,13 +70,15 @@ type answer struct {
 
 // For returns the rights of a principal in a request.
 func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
-	return &Rights{Principal: p, d: d, ctx: context.WithoutCancel(ctx), known: make(map[question]answer)}
+	r := &Rights{Principal: p, d: d, ctx: context.WithoutCancel(ctx)}
+	r.known.Store(&map[question]*answer{})
+	return r
 }
 
 // request is what a context holds.
 type request struct {
 	principal *Principal
-	address   string
+	address   netip.Addr
 	once      sync.Once
 	rights    *Rights
 }
@@ -86,7 +91,7 @@ func With(ctx context.Context, p *Principal) context.Context {
 }
 
 // WithAddress is With, and says from which address the request comes, for policies.
-func WithAddress(ctx context.Context, p *Principal, address string) context.Context {
+func WithAddress(ctx context.Context, p *Principal, address netip.Addr) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p, address: address})
 }
 
@@ -188,15 +193,23 @@ func (r *Rights) Any(permissions smart.Permissions, typ string) (Condition, erro
 	return any, nil
 }
 
-func (r *Rights) answer(permission smart.Permissions, typ string) answer {
+func (r *Rights) answer(permission smart.Permissions, typ string) *answer {
+	q := question{permission, typ}
+	if a := (*r.known.Load())[q]; a != nil {
+		return a
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q := question{permission, typ}
-	a, ok := r.known[q]
-	if !ok {
-		a = r.decide(permission, typ)
-		if r.most == 0 || len(r.known) < r.most {
-			r.known[q] = a
+	known := *r.known.Load()
+	a := known[q]
+	if a == nil {
+		decided := r.decide(permission, typ)
+		a = &decided
+		if r.most == 0 || len(known) < r.most {
+			more := make(map[question]*answer, len(known)+1)
+			maps.Copy(more, known)
+			more[q] = a
+			r.known.Store(&more)
 		}
 	}
 	return a

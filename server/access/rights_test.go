@@ -290,7 +290,7 @@ func TestRightsAreRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(open.known) > maxRemembered {
-		t.Errorf("%d answers are remembered", len(open.known))
+	if len(*open.known.Load()) > maxRemembered {
+		t.Errorf("%d answers are remembered", len(*open.known.Load()))
 	}
 }

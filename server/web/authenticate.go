@@ -35,7 +35,7 @@ func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 	if p == nil || p.IsOpen() {
 		x.ctx = access.With(x.ctx, p)
 	} else {
-		x.ctx = access.WithAddress(x.ctx, p, m.Now().Proxies.Client(r).String())
+		x.ctx = access.WithAddress(x.ctx, p, m.Now().Proxies.Client(r))
 	}
 	return true
 }
