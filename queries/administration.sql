@@ -196,28 +196,29 @@ SELECT unnest(@events::bytea[]);
 -- name: LastAuditOfWrites :one
 SELECT coalesce(max(a.id), 0)::bigint FROM audit_of_write a;
 
--- Rows that another server is making AuditEvents of are passed over.
+-- Rows that another server is making AuditEvents of are passed over. They are deleted by
+-- their places: a plan that joins reads the whole table, which may be long.
 -- name: TakeAuditOfWrites :many
 DELETE FROM audit_of_write
-WHERE id IN (
-    SELECT a.id
+WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid
     FROM audit_of_write a
     ORDER BY a.id
     LIMIT @count
     FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING id, events;
 
 -- As TakeAuditOfWrites, up to a row, but what another server is making AuditEvents of is
 -- waited for.
 -- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
-WHERE id IN (
-    SELECT a.id
+WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid
     FROM audit_of_write a
     WHERE a.id <= @last
     ORDER BY a.id
     LIMIT @count
     FOR UPDATE
-)
+))
 RETURNING id, events;

@@ -145,14 +145,14 @@ func (q *Queries) AuditKept(ctx context.Context) (AuditKeptRow, error) {
 
 const AwaitAuditOfWrites = `-- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
-WHERE id IN (
-    SELECT a.id
+WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid
     FROM audit_of_write a
     WHERE a.id <= $1
     ORDER BY a.id
     LIMIT $2
     FOR UPDATE
-)
+))
 RETURNING id, events
 `
 
@@ -732,17 +732,18 @@ func (q *Queries) StartIndexBuild(ctx context.Context, arg StartIndexBuildParams
 
 const TakeAuditOfWrites = `-- name: TakeAuditOfWrites :many
 DELETE FROM audit_of_write
-WHERE id IN (
-    SELECT a.id
+WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid
     FROM audit_of_write a
     ORDER BY a.id
     LIMIT $1
     FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING id, events
 `
 
-// Rows that another server is making AuditEvents of are passed over.
+// Rows that another server is making AuditEvents of are passed over. They are deleted by
+// their places: a plan that joins reads the whole table, which may be long.
 func (q *Queries) TakeAuditOfWrites(ctx context.Context, count int32) ([]AuditOfWrite, error) {
 	rows, err := q.db.Query(ctx, TakeAuditOfWrites, count)
 	if err != nil {

@@ -4,9 +4,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
+
+	"kiln/server/fhir"
 )
 
 // Event is something that an AuditEvent tells of.
@@ -172,18 +173,15 @@ func patientOf(resource string, body []byte) string {
 		id, _, _ := strings.Cut(strings.TrimPrefix(resource, "Patient/"), "/")
 		return "Patient/" + id
 	}
-	var r struct{ Subject, Patient, Beneficiary, For json.RawMessage }
-	if json.Unmarshal(body, &r) != nil {
-		return ""
-	}
-	for _, raw := range []json.RawMessage{r.Subject, r.Patient, r.Beneficiary, r.For} {
-		var ref struct{ Reference string }
-		if len(raw) == 0 || raw[0] != '{' || json.Unmarshal(raw, &ref) != nil {
+	for _, name := range []string{"subject", "patient", "beneficiary", "for"} {
+		text := fhir.Property(fhir.Property(body, name), "reference")
+		var ref string
+		if len(text) == 0 || json.Unmarshal(text, &ref) != nil {
 			continue
 		}
-		at := strings.LastIndex("/"+ref.Reference, "/Patient/")
+		at := strings.LastIndex("/"+ref, "/Patient/")
 		if at >= 0 {
-			id, _, _ := strings.Cut(ref.Reference[at+len("Patient/"):], "/")
+			id, _, _ := strings.Cut(ref[at+len("Patient/"):], "/")
 			return "Patient/" + id
 		}
 	}
@@ -232,12 +230,9 @@ func patientOfSearch(query string) string {
 		return ""
 	}
 	for id := range of {
-		if patientID.MatchString(id) {
+		if fhir.ValidID(id) {
 			return "Patient/" + id
 		}
 	}
 	return ""
 }
-
-// patientID is a logical id. Spec: https://hl7.org/fhir/R4/datatypes.html#id.
-var patientID = regexp.MustCompile(`^[A-Za-z0-9.-]{1,64}$`)

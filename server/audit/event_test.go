@@ -32,3 +32,31 @@ func TestPatientOfSearch(t *testing.T) {
 		}
 	}
 }
+
+// Contract, Operations: audit by the BALP patterns: what is written names its patient,
+// however its JSON is escaped.
+func TestPatientOf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ resource, body, want string }{
+		{"Patient/a", `{}`, "Patient/a"},
+		{"Observation/o", `{"subject":{"reference":"Patient/a"}}`, "Patient/a"},
+		{"Observation/o", ` { "code" : {"text":"Patient/b, \"subject\""}, "x":[1,-2.5e3,true,{"subject":{"reference":"Patient/c"}}], "subject" : { "display":"n", "reference" : "http://kiln.test/fhir/Patient/a/_history/1" } } `, "Patient/a"},
+		{"Observation/o", `{"\u0073ubject":{"reference":"\u0050atient\/a"}}`, "Patient/a"},
+		{"Coverage/o", `{"subject":{"reference":"Group/g"},"beneficiary":{"reference":"Patient/a"}}`, "Patient/a"},
+		{"Task/o", `{"for":{"reference":"Patient/a"}}`, "Patient/a"},
+		{"Observation/o", `{"subject":{"reference":"Group/g"},"note":[{"text":"Patient/a"}]}`, ""},
+		{"Observation/o", `{"contained":[{"patient":{"reference":"Patient/a"}}]}`, ""},
+		{"Observation/o", `{"subject":"Patient/a"}`, ""},
+		{"Observation/o", `{"subject":{"reference":1}}`, ""},
+		{"Observation/o", `{"subject`, ""},
+		{"Observation/o", ``, ""},
+	} {
+		got := ""
+		if tt.resource == "Patient/a" || mayNamePatient([]byte(tt.body)) {
+			got = patientOf(tt.resource, []byte(tt.body))
+		}
+		if got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.resource, tt.body, got, tt.want)
+		}
+	}
+}

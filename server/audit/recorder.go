@@ -471,7 +471,7 @@ func (q *Request) events(ws []store.Audited) ([]byte, error) {
 			e.Patient = e.Resource
 		case w.Method == fhir.DELETE:
 			e.Version = beforeDeletion
-		case bytes.Contains(w.JSON, patientReference):
+		case mayNamePatient(w.JSON):
 			e.Patient = patientOf(e.Resource, w.JSON)
 		}
 		list = append(list, keptEvent{Event: &e, At: e.Time.UnixMilli()})
@@ -495,8 +495,11 @@ func (a *Recorder) Settle(ctx context.Context) error {
 	return err
 }
 
-// patientReference is in every resource that names a patient.
-var patientReference = []byte("Patient/")
+// mayNamePatient is false for most resources that name no patient. What is escaped may be
+// a name.
+func mayNamePatient(body []byte) bool {
+	return bytes.Contains(body, []byte("Patient/")) || bytes.IndexByte(body, '\\') >= 0
+}
 
 // End records a request that has been answered, unless its writes were recorded
 // with themselves. resource is what it was about, "" for nothing single; version
@@ -594,7 +597,7 @@ func (q *Request) record(method, route, resource, query string, status int, vers
 	switch {
 	case strings.HasPrefix(resource, "Patient/"):
 		e.Patient = patientOf(resource, nil)
-	case version != nil && bytes.Contains(version.Body, patientReference):
+	case version != nil && mayNamePatient(version.Body):
 		e.Version, e.body = version.VersionID, bytes.Clone(version.Body)
 	}
 	q.recorder.Record(e)

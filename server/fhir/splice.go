@@ -1,9 +1,11 @@
 package fhir
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 )
@@ -92,6 +94,38 @@ func (b *Body) Render(dst []byte, id string, versionID int, lastUpdated time.Tim
 // AppendInstant appends t as an instant in UTC with milliseconds.
 func AppendInstant(dst []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000Z")
+}
+
+// Property returns the value of a property of raw, which must be a JSON object that Decode
+// accepted, or a part of one; nil where there is none. It is a part of raw.
+func Property(raw []byte, name string) []byte {
+	s := splicer{data: raw}
+	s.space()
+	if !s.at('{') {
+		return nil
+	}
+	for s.space(); s.at('"'); s.space() {
+		s.pos--
+		key := s.key()
+		from := s.pos
+		s.skipValue()
+		if s.failed || s.pos > len(raw) {
+			return nil
+		}
+		if key == name || strings.Contains(key, `\`) && unescaped(key) == name {
+			return raw[from:s.pos]
+		}
+		if s.space(); !s.at(',') {
+			break
+		}
+	}
+	return nil
+}
+
+// unescaped is the text that the inside of a JSON string stands for.
+func unescaped(inside string) (text string) {
+	_ = json.Unmarshal([]byte(`"`+inside+`"`), &text) // Decode has read it
+	return text
 }
 
 // splicer copies JSON that is known to be well formed.
@@ -221,6 +255,36 @@ func (s *splicer) copyValue(dst []byte) []byte {
 		}
 	}
 	return dst
+}
+
+// skipValue steps over the value at pos.
+func (s *splicer) skipValue() {
+	for depth := 0; s.pos < len(s.data) && !s.failed; {
+		switch s.data[s.pos] {
+		case '"':
+			s.pos = s.stringEnd()
+		case '{', '[':
+			depth++
+			s.pos++
+		case '}', ']':
+			if depth == 0 {
+				return
+			}
+			depth--
+			s.pos++
+		case ',':
+			if depth == 0 {
+				return
+			}
+			s.pos++
+		default: // a part of a number or literal, a colon, white space
+			s.pos++
+			continue
+		}
+		if depth == 0 {
+			return
+		}
+	}
 }
 
 func (s *splicer) copyString(dst []byte) []byte {
