@@ -68,8 +68,8 @@ type record struct {
 // guardedPatients is how many patients have a token.
 const guardedPatients = 20
 
-// access measures what authorization costs, on a second server beside t's open one. The
-// runs of a row and of its floor take turns, so that both have the same weather.
+// access measures what authorization costs, on a server with it beside an open one, both as
+// new.
 func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]Result, []Goal, error) {
 	if t.kiln == nil {
 		return nil, nil, errors.New("authorization is measured on servers of --kiln: leave --url out")
@@ -94,6 +94,17 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		return nil, nil, err
 	}
 	defer guarded.Stop()
+	// The floor is measured on a server as new as the other.
+	unguarded, err := startKiln(ctx, s.kiln, t.url, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unguarded.Stop()
+	openClient, err := NewClient(unguarded.URL, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	open := &Bench{Client: openClient, Watched: Watched{Server: unguarded.PID, Postmaster: t.bench.Watched.Postmaster}, Seed: s.seed}
 	admin := func(args ...string) (string, error) {
 		c := exec.CommandContext(ctx, s.kiln, append(args, "--database-url", t.url)...)
 		c.Env = append(os.Environ(), "KILN_SERVER__LISTEN="+strings.TrimPrefix(guarded.URL, "http://"))
@@ -167,7 +178,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		w.Do("search", Request{Method: "GET", Path: "Observation?_count=20", Token: pick(w.Rand, records).token})
 		return nil
 	}
-	assertions, err := signAssertions(key, guarded.URL+"/auth/token", int((l.Duration+l.WarmUp).Seconds()*2000)*runs+1000)
+	assertions, err := signAssertions(key, guarded.URL+"/auth/token", int((l.Duration/pairs+l.WarmUp).Seconds()*2500)*pairs*runs+1000)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -224,36 +235,34 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		target    float64 // a second
 		ratio     float64 // of the floor; 0 names none
 	}{
-		{"read, system token", bench, reading(none), "read, open", t.bench, reading(none), 0, 0.95},
-		{"read, patient token", bench, reading(own), "read, open", t.bench, reading(none), 0, 0.90},
-		{"search, patient token", bench, scoped, "search, patient named", t.bench, named, 0, 0.85},
+		{"read, system token", bench, reading(none), "read, open", open, reading(none), 0, 0.95},
+		{"read, patient token", bench, reading(own), "read, open", open, reading(none), 0, 0.90},
+		{"search, patient token", bench, scoped, "search, patient named", open, named, 0, 0.85},
 		{"client_credentials, RS384", bench, granting, "floor of RS384 signatures", bench, signing, 800, 0},
 		{"introspection", bench, introspecting, "floor of a request", bench, alive, 3000, 0},
 	}
 	var results []Result
 	var goals []Goal
 	for _, row := range rows {
-		var this, floor []*Measured
-		for i := range runs {
-			l.Seed = s.seed + uint64(i)
-			for _, side := range []struct {
-				on   *Bench
-				op   Op
-				into *[]*Measured
-			}{{row.floorOn, row.floor, &floor}, {row.on, row.op, &this}} {
-				m, err := drive(ctx, l, side.on.Watched, side.on.Client.NewExchange, side.op)
-				if err != nil {
-					return nil, nil, fmt.Errorf("%s: %w", row.name, err)
-				}
-				*side.into = append(*side.into, m)
+		on := func(b *Bench, op Op) func(context.Context, Load) (*Measured, error) {
+			return func(ctx context.Context, l Load) (*Measured, error) {
+				return drive(ctx, l, b.Watched, b.Client.NewExchange, op)
 			}
+		}
+		this, floor, err := pair{this: on(row.on, row.op), floor: on(row.floorOn, row.floor)}.measure(ctx, l, runs)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", row.name, err)
 		}
 		f, r := summarise(row.floorName, l, floor), summarise(row.name, l, this)
 		if r.All.Errors > 0 {
 			fmt.Fprintf(os.Stderr, "%s: %d errors; the server's log ends with\n%s\n", row.name, r.All.Errors, guarded.Log())
 		}
 		results = append(results, f, r)
-		goals = append(goals, rate(row.name, row.target, r.Rate.Median, f.Rate.Median, row.ratio, "/s"))
+		if row.ratio > 0 {
+			goals = append(goals, costGoal(row.name, this, floor, row.ratio))
+		} else {
+			goals = append(goals, rate(row.name, row.target, r.Rate.Median, f.Rate.Median, 0, "/s"))
+		}
 	}
 	return results, goals, nil
 }

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,10 @@ fan-out of WebSockets and event streams, reads beside them, and a replay, on a s
 --kiln; the receiver runs in this process. The goals are those for two processors.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			// Those that stay from the first row are as many as are allowed by default.
+			if err := os.Setenv("KILN_NOTIFICATIONS__MAX_SUBSCRIPTIONS", strconv.Itoa(2*max(size.Subscriptions, 1000))); err != nil {
+				return err
+			}
 			t, err := s.target(c.Context())
 			if err != nil {
 				return err
