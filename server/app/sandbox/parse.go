@@ -24,6 +24,46 @@ func (r *run) parse(text []byte) (goja.Value, error) {
 	return r.parseJSON(goja.Undefined(), r.vm.ToValue(string(text)))
 }
 
+// parseResource is parse of a resource, which is known to be JSON: a member of more than some
+// bytes is read when the script first asks for it. Most ask for few.
+func (r *run) parseResource(text []byte) (goja.Value, error) {
+	p := jsonReader{vm: r.vm, text: text, later: r.later}
+	if v, ok := p.value(); ok && p.space() == 0 && p.at == len(text) {
+		return v, nil
+	}
+	return r.parse(text)
+}
+
+// later defines a member of o whose JSON is read when it is first asked for. Until then it
+// is an accessor, which nobody sees who does not look at property descriptors. Of a frozen or
+// sealed object it stays one, and to assign to it is a TypeError.
+func (r *run) later(o *goja.Object, name string, text []byte) error {
+	var value goja.Value
+	get := func(goja.FunctionCall) goja.Value {
+		if value == nil {
+			v, err := r.parse(text)
+			if err != nil {
+				panic(err)
+			}
+			value = v
+			_ = define(o, name, v) // a frozen object keeps the accessor
+		}
+		return value
+	}
+	set := func(c goja.FunctionCall) goja.Value {
+		if define(c.This.ToObject(r.vm), name, c.Argument(0)) != nil {
+			panic(r.vm.NewTypeError("%s is a member of a frozen or sealed object", name))
+		}
+		return goja.Undefined()
+	}
+	return o.DefineAccessorProperty(name, r.vm.ToValue(get), r.vm.ToValue(set), goja.FLAG_TRUE, goja.FLAG_TRUE)
+}
+
+// define gives an object a property like those of JSON.parse.
+func define(o *goja.Object, name string, v goja.Value) error {
+	return o.DefineDataProperty(name, v, goja.FLAG_TRUE, goja.FLAG_TRUE, goja.FLAG_TRUE)
+}
+
 // jsonReader reads JSON. Its functions report whether they could; what they could not is no
 // JSON, or is rare.
 type jsonReader struct {
@@ -31,7 +71,13 @@ type jsonReader struct {
 	text  []byte
 	at    int
 	depth int
+	// later, where it is set, defines the large members of the outermost object.
+	later func(o *goja.Object, name string, text []byte) error
 }
+
+// readLater is the size from which a member is read later, in bytes: below it the accessor
+// takes as long.
+const readLater = 160
 
 // maxDepth is how deeply what a jsonReader reads may be nested.
 const maxDepth = 200
@@ -88,8 +134,11 @@ func (p *jsonReader) object() (goja.Value, bool) {
 			return nil, false
 		}
 		p.at++
-		v, ok := p.value()
-		if !ok || o.DefineDataProperty(name, v, goja.FLAG_TRUE, goja.FLAG_TRUE, goja.FLAG_TRUE) != nil {
+		if part := p.large(); part != nil {
+			if p.later(o, name, part) != nil {
+				return nil, false
+			}
+		} else if v, ok := p.value(); !ok || define(o, name, v) != nil {
 			return nil, false
 		}
 		c := p.space()
@@ -103,6 +152,40 @@ func (p *jsonReader) object() (goja.Value, bool) {
 			return nil, false
 		}
 	}
+}
+
+// large steps over an object or array that is to be read later, and returns it; nil for any
+// other value.
+func (p *jsonReader) large() []byte {
+	if c := p.space(); p.later == nil || p.depth > 1 || c != '{' && c != '[' {
+		return nil
+	}
+	start, depth, inString := p.at, 0, false
+	for at := start; at < len(p.text); at++ {
+		switch c := p.text[at]; {
+		case inString:
+			switch c {
+			case '\\':
+				at++
+			case '"':
+				inString = false
+			}
+		case c == '"':
+			inString = true
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth--; depth > 0 {
+				continue
+			}
+			if at+1-start < readLater {
+				return nil
+			}
+			p.at = at + 1
+			return p.text[start:p.at]
+		}
+	}
+	return nil
 }
 
 func (p *jsonReader) array() (goja.Value, bool) {

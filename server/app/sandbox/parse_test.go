@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/dop251/goja"
@@ -88,6 +89,50 @@ func parsedOtherwise(t testing.TB, r *run, differ goja.Callable, text string) st
 		t.Fatal(err)
 	}
 	return why.String()
+}
+
+// A member that is read later is, to a script, one like those of JSON.parse.
+func TestParseResource(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", readLater)
+	text := `{"resourceType":"Patient","id":"1","text":{"div":"` + long + `\\\"}]"},"name":[{"family":"A"},{"family":"` + long + `","given":["B"]}],"active":true,"text":{"div":"` + long + `"}}`
+	for _, tt := range []struct{ name, code, want string }{
+		{"its members are in order", `r => Object.keys(r).join()`, "resourceType,id,text,name,active"},
+		{"it is written as it was", `r => JSON.stringify(r) === JSON.stringify(JSON.parse(text))`, "true"},
+		{"it is read", `r => r.name[1].given[0]`, "B"},
+		{"it is one object", `r => (r.name[0].family = "C", r.name === r.name && r.name[0].family)`, "C"},
+		{"a property as others once it is read", `r => (r.name, JSON.stringify(Object.getOwnPropertyDescriptor(r, "name").writable))`, "true"},
+		{"it is an array", `r => Array.isArray(r.name)`, "true"},
+		{"it is copied", `r => ({...r}).name[0].family + Object.assign({}, r).name[1].given`, "AB"},
+		{"assigned before it is read", `r => (r.name = [1], r.name[0] + JSON.stringify(Object.getOwnPropertyDescriptor(r, "name").value))`, "1[1]"},
+		{"deleted", `r => (delete r.name, "name" in r)`, "false"},
+		{"assigned to an object behind it", `r => { const o = Object.create(r); o.name = 1; return o.name + r.name[0].family }`, "1A"},
+		{"of a frozen object", `r => (Object.freeze(r), r.name === r.name && r.name[0].family)`, "A"},
+		{"assigned to a frozen object", `r => { Object.freeze(r); try { r.name = 1 } catch (e) { return e instanceof TypeError && r.name[0].family } }`, "A"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := parsing(t)
+			if err := r.vm.Set("text", text); err != nil {
+				t.Fatal(err)
+			}
+			v, err := r.vm.RunString(tt.code)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, _ := goja.AssertFunction(v)
+			resource, err := r.parseResource([]byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := f(goja.Undefined(), resource)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
 }
 
 func FuzzParse(f *testing.F) {

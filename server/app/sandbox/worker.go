@@ -332,7 +332,7 @@ func (r *run) context(f *frame) (goja.Value, error) {
 	}
 	context, raw := value.ToObject(r.vm), r.vm.NewObject()
 	if len(f.Resource) > 0 {
-		resource, err := r.parse(f.Resource)
+		resource, err := r.parseResource(f.Resource)
 		if err != nil {
 			return nil, err
 		}
