@@ -73,8 +73,9 @@ func (p *Plan) Members() match.Statement {
 var columnTables = [...]string{remembered.Dates: "index_date", remembered.Numbers: "index_number", remembered.Quantities: "index_quantity"}
 
 // Column is the statement that reads the entries of a column: rid, whether any of them is
-// a range of numbers, and low and high end of a date, or the number as text and its unit.
-// It reads nothing but an index.
+// a range of numbers, and low and high end of a date, or the number as text and its unit; by
+// unit, then by value and rid. It reads nothing but an index, in its order where the column has
+// one key.
 func Column(c remembered.ColumnKey) match.Statement {
 	w := newWriter(nil)
 	switch c.Kind {
@@ -91,6 +92,14 @@ func Column(c remembered.ColumnKey) match.Statement {
 	}
 	w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
 	w.Keys("x", c.List())
+	switch c.Kind {
+	case remembered.Dates:
+		w.Write(" ORDER BY x.low, x.high, x.rid")
+	case remembered.Numbers:
+		w.Write(" ORDER BY x.low, x.rid")
+	case remembered.Quantities:
+		w.Write(" ORDER BY x.unit, x.low, x.rid")
+	}
 	return w.Statement()
 }
 

@@ -222,8 +222,15 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		m.versions[t]++
 		n, ok := number(rid)
 		for _, i := range m.items()[t] {
-			if !ok || !i.apply(n, r) {
+			split, has := (*item)(nil), false
+			if ok {
+				split, has = i.apply(n, r)
+			}
+			if !has {
 				m.drop(i)
+			}
+			if split != nil {
+				m.keep(ofTerms(split))
 			}
 		}
 		delete(m.brought, rid)

@@ -3,20 +3,31 @@ package remembered
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
-// A chunk is some hundred cells of a part, in the order of their low ends; it has one at
-// least. Neighbours are alike: their low ends are kept as the distances from the first, in
-// the largest unit that all are multiples of, and a tail that all have once.
+// A chunk is some hundred cells of a part, in order; it has one at least. Cells of one value
+// are a run, which has the value once: most values are those of many resources. Neighbours are
+// alike: the low ends of runs are kept as the distances from the first, in the largest unit
+// that all are multiples of, and a tail that all have once.
 type chunk struct {
 	*part
 	place     uint32
 	tail      uint32 // of all, where tails is nil
 	base      int64
 	unit      int64
-	distances []uint32 // nil where these do not fit
+	ns        []uint32
+	starts    []uint16 // of the runs, among ns
+	distances []uint32 // of the runs; nil where these do not fit
 	lows      []int64  // then
-	ns, tails []uint32
+	tails     []uint32
+}
+
+// A run is the resources with one value.
+type run struct {
+	low  int64
+	tail uint32
+	ns   []uint32
 }
 
 // chunkUnits are the units of distances: second, millisecond and microsecond of dates, and
@@ -25,102 +36,170 @@ var chunkUnits = []int64{1_000_000, 1000, 1}
 
 func (k *chunk) len() int { return len(k.ns) }
 
-func (k *chunk) low(i int) int64 {
+// low is the low end of a run.
+func (k *chunk) low(r int) int64 {
 	if k.distances == nil {
-		return k.lows[i]
+		return k.lows[r]
 	}
-	return k.base + k.unit*int64(k.distances[i])
+	return k.base + k.unit*int64(k.distances[r])
 }
 
-func (k *chunk) cell(i int) cell {
-	c := cell{k.low(i), k.ns[i], k.tail}
+func (k *chunk) run(r int) run {
+	end := len(k.ns)
+	if r+1 < len(k.starts) {
+		end = int(k.starts[r+1])
+	}
+	out := run{k.low(r), k.tail, k.ns[k.starts[r]:end]}
 	if k.tails != nil {
-		c.tail = k.tails[i]
-	}
-	return c
-}
-
-// cells are all of them, with room for one more.
-func (k *chunk) cells() []cell {
-	out := make([]cell, k.len(), k.len()+1)
-	for i := range out {
-		out[i] = k.cell(i)
+		out.tail = k.tails[r]
 	}
 	return out
 }
 
-// find looks for the cell of a resource.
-func (k *chunk) find(n uint32) (cell, bool) {
-	if i := slices.Index(k.ns, n); i >= 0 {
-		return k.cell(i), true
-	}
-	return cell{}, false
+// runOf is the run that has a cell.
+func (k *chunk) runOf(i int) int {
+	return sort.Search(len(k.starts), func(r int) bool { return int(k.starts[r]) > i }) - 1
 }
+
+func (k *chunk) cell(i int) cell {
+	r := k.run(k.runOf(i))
+	return cell{r.low, k.ns[i], r.tail}
+}
+
+func (k *chunk) last() cell {
+	r := k.run(len(k.starts) - 1)
+	return cell{r.low, r.ns[len(r.ns)-1], r.tail}
+}
+
+// cells are all of them, with room for one more.
+func (k *chunk) cells() []cell {
+	out := make([]cell, 0, k.len()+1)
+	for i := range k.starts {
+		r := k.run(i)
+		for _, n := range r.ns {
+			out = append(out, cell{r.low, n, r.tail})
+		}
+	}
+	return out
+}
+
+// seek is the first cell that is not before, which holds for some cells at the start.
+func (k *chunk) seek(before func(cell) bool) int {
+	first := func(r run, at int) cell { return cell{r.low, r.ns[at], r.tail} }
+	i := sort.Search(len(k.starts), func(i int) bool { return !before(first(k.run(i), 0)) })
+	if i == 0 {
+		return 0
+	}
+	r := k.run(i - 1)
+	return int(k.starts[i-1]) + sort.Search(len(r.ns), func(at int) bool { return !before(first(r, at)) })
+}
+
+// find is where the cell of a resource is, below 0 where there is none.
+func (k *chunk) find(n uint32) int { return slices.Index(k.ns, n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.tails = nil, nil, nil, nil
+	k.distances, k.lows, k.ns, k.starts, k.tails = nil, nil, nil, nil, nil
 	if len(cells) == 0 {
 		return
 	}
 	k.base, k.tail = cells[0].low, cells[0].tail
 	k.ns = make([]uint32, len(cells))
-	alike := true
+	starts, alike := make([]uint16, 0, chunkFull), true
 	for i, c := range cells {
 		k.ns[i] = c.n
+		if i == 0 || c.low != cells[i-1].low || c.tail != cells[i-1].tail {
+			starts = append(starts, uint16(i))
+		}
 		alike = alike && c.tail == k.tail
 	}
+	k.starts = slices.Clone(starts)
 	if !alike {
-		k.tails = make([]uint32, len(cells))
-		for i, c := range cells {
-			k.tails[i] = c.tail
+		k.tails = make([]uint32, len(starts))
+		for r, i := range starts {
+			k.tails[r] = cells[i].tail
 		}
 	}
 	if k.unit = unitOf(cells); k.unit == 0 {
-		k.lows = make([]int64, len(cells))
-		for i, c := range cells {
-			k.lows[i] = c.low
+		k.lows = make([]int64, len(starts))
+		for r, i := range starts {
+			k.lows[r] = cells[i].low
 		}
 		return
 	}
-	k.distances = make([]uint32, len(cells))
-	for i, c := range cells {
-		k.distances[i] = uint32((c.low - k.base) / k.unit)
+	k.distances = make([]uint32, len(starts))
+	for r, i := range starts {
+		k.distances[r] = uint32((cells[i].low - k.base) / k.unit)
 	}
 }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell
 // as the others are, and the chunk must be packed anew.
 func (k *chunk) insert(at int, c cell) bool {
-	if k.distances == nil {
-		k.lows = slices.Insert(k.lows, at, c.low)
-	} else {
-		distance := uint64(c.low) - uint64(k.base)
-		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
+	r := max(0, k.runOf(at-1)) // the run that the cell belongs to, or that it comes behind
+	has := func(r int) bool {
+		if r >= len(k.starts) {
 			return false
 		}
-		k.distances = slices.Insert(k.distances, at, uint32(distance/uint64(k.unit)))
+		o := k.run(r)
+		return o.low == c.low && o.tail == c.tail
 	}
-	if k.tails == nil && c.tail != k.tail {
-		k.tails = slices.Repeat([]uint32{k.tail}, k.len())
+	if !has(r) {
+		if at > 0 {
+			r++
+		}
+		if !has(r) && !k.insertRun(r, at, c) {
+			return false
+		}
 	}
-	if k.tails != nil {
-		k.tails = slices.Insert(k.tails, at, c.tail)
+	for i := range k.starts[r+1:] {
+		k.starts[r+1+i]++
 	}
 	k.ns = slices.Insert(k.ns, at, c.n)
 	return true
 }
 
-// delete takes a cell away.
-func (k *chunk) delete(at int) {
-	k.ns = slices.Delete(k.ns, at, at+1)
+// insertRun makes a run without a cell, for the value of one; false where its low end is no
+// such distance as those of the others.
+func (k *chunk) insertRun(r, at int, c cell) bool {
 	if k.distances == nil {
-		k.lows = slices.Delete(k.lows, at, at+1)
+		k.lows = slices.Insert(k.lows, r, c.low)
 	} else {
-		k.distances = slices.Delete(k.distances, at, at+1)
+		distance := uint64(c.low) - uint64(k.base)
+		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
+			return false
+		}
+		k.distances = slices.Insert(k.distances, r, uint32(distance/uint64(k.unit)))
+	}
+	if k.tails == nil && c.tail != k.tail {
+		k.tails = slices.Repeat([]uint32{k.tail}, len(k.starts))
 	}
 	if k.tails != nil {
-		k.tails = slices.Delete(k.tails, at, at+1)
+		k.tails = slices.Insert(k.tails, r, c.tail)
+	}
+	k.starts = slices.Insert(k.starts, r, uint16(at))
+	return true
+}
+
+// delete takes a cell away.
+func (k *chunk) delete(at int) {
+	r := k.runOf(at)
+	alone := len(k.run(r).ns) == 1
+	k.ns = slices.Delete(k.ns, at, at+1)
+	for i := range k.starts[r+1:] {
+		k.starts[r+1+i]--
+	}
+	if !alone {
+		return
+	}
+	k.starts = slices.Delete(k.starts, r, r+1)
+	if k.distances == nil {
+		k.lows = slices.Delete(k.lows, r, r+1)
+	} else {
+		k.distances = slices.Delete(k.distances, r, r+1)
+	}
+	if k.tails != nil {
+		k.tails = slices.Delete(k.tails, r, r+1)
 	}
 }
 
@@ -142,5 +221,5 @@ func (k *chunk) bytes() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return 160 + 4*int64(cap(k.distances)+cap(k.ns)+cap(k.tails)) + 8*int64(cap(k.lows))
+	return 192 + 4*int64(cap(k.distances)+cap(k.ns)+cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
 }

@@ -9,8 +9,6 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // Kind is what the values of a column are: those of an ordered table of the index.
@@ -108,12 +106,12 @@ func (t *tails) of(value int64) uint32 {
 	return n
 }
 
-// The bytes that things take: a cell and a place with what is not filled beside them, a page
-// without its places, a place with its number, a tail with its number.
+// The bytes that things take: the place of an entry with what is not filled beside it, as two
+// bytes and as three, a page without its places, a place with its number, a tail with its number.
 const (
-	cellBytes  = 10
-	placeBytes = 5
-	pageBytes  = 200
+	placeBytes     = 3
+	widePlaceBytes = 4
+	pageBytes      = 232
 
 	placedBytes = 10
 	tailBytes   = 32
@@ -122,7 +120,11 @@ const (
 // short is the longest entry that is found by its low end.
 const short = match.Day
 
-func compareLow(a, b cell) int { return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(a.n, b.n)) }
+// order compares cells: by their values, those of one value by the numbers of the resources.
+// It is the order of the indexes that columns are read from.
+func (c *column) order(a, b cell) int {
+	return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(c.tails.values[a.tail], c.tails.values[b.tail]), cmp.Compare(a.n, b.n))
+}
 
 func compareN(a, b cell) int { return cmp.Compare(a.n, b.n) }
 
@@ -137,62 +139,99 @@ func (c *column) high(p *part, e cell) int64 {
 // isLong reports whether the entry of a cell is not found by its low end.
 func (c *column) isLong(p *part, e cell) bool { return !p.points && c.tails.values[e.tail] > short }
 
-// A ColumnBuilder makes a column of entries that are added one after the other.
+// A ColumnBuilder makes a column of entries that are added one after the other, best in the
+// order of the index: then it takes no more memory than the column.
 type ColumnBuilder struct {
 	column
-	resources *roaring.Bitmap
-	cells     map[int64]*[][]cell // by unit
+	ends map[int64]*partEnd // by unit
+}
+
+// A partEnd is what is still to be packed of a part: its last chunk, nil where there is none,
+// and the long cells.
+type partEnd struct {
+	*chunk
+	cells []cell
+	long  []cell
 }
 
 // NewColumn returns a builder without entries. Units are those that the entries may have.
 func NewColumn(key ColumnKey, units map[int64]*match.Unit) *ColumnBuilder {
-	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units},
-		resources: roaring.New(), cells: make(map[int64]*[][]cell)}
+	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units}, ends: make(map[int64]*partEnd)}
 }
-
-// cellsAtOnce is the number of cells that are allocated together while a column is read.
-const cellsAtOnce = 4096
 
 // Add reports false for an entry that a column does not hold: a second one of a resource,
 // and a number that is too large or too fine (pointOf).
 func (b *ColumnBuilder) Add(e Entry) bool {
 	c, ok := b.cellOf(e)
-	if !ok || !b.resources.CheckedAdd(c.n) {
+	if !ok || b.of.get(c.n) != nowhere {
 		return false
 	}
-	of := b.cells[e.Unit]
-	if of == nil {
+	end := b.ends[e.Unit]
+	if end == nil {
 		if b.key.Kind == Quantities && b.units[e.Unit] == nil {
 			return false
 		}
-		of = &[][]cell{nil}
-		b.cells[e.Unit] = of
+		end = &partEnd{cells: make([]cell, 0, chunkFilled)}
+		b.ends[e.Unit] = end
 	}
-	last := len(*of) - 1
-	if len((*of)[last]) == cellsAtOnce {
-		*of = append(*of, make([]cell, 0, cellsAtOnce))
-		last++
+	p := b.part(e.Unit)
+	switch {
+	case b.isLong(p, c):
+		p.n++
+		end.long = append(end.long, c)
+		b.of.set(c.n, amongLong)
+		return true
+	case !b.isNext(p, end, c):
+		b.pack(p, end)
+		b.insert(p, c)
+		return true
 	}
-	(*of)[last] = append((*of)[last], c)
+	p.n++
+	p.widen(&b.column, c)
+	if end.chunk == nil {
+		end.chunk = &chunk{part: p}
+		b.of.add(end.chunk)
+	}
+	b.of.set(c.n, end.place)
+	if end.cells = append(end.cells, c); len(end.cells) == chunkFilled {
+		b.pack(p, end)
+	}
 	return true
 }
 
-// Bytes is about what the column will take.
-func (b *ColumnBuilder) Bytes() int64 {
-	return int64(b.resources.GetCardinality())*(cellBytes+placeBytes) + int64(len(b.tails.values))*tailBytes
+// isNext reports whether a cell comes behind all that the part has.
+func (b *ColumnBuilder) isNext(p *part, end *partEnd, c cell) bool {
+	if n := len(end.cells); n > 0 {
+		return b.order(end.cells[n-1], c) < 0
+	}
+	if n := len(p.chunks); n > 0 {
+		return b.order(p.chunks[n-1].last(), c) < 0
+	}
+	return true
 }
+
+// pack makes the last chunk of a part one of the others.
+func (b *ColumnBuilder) pack(p *part, end *partEnd) {
+	if end.chunk == nil {
+		return
+	}
+	b.column.pack(end.chunk, end.cells)
+	p.chunks, p.sizes = append(p.chunks, end.chunk), append(p.sizes, int32(len(end.cells)))
+	end.chunk, end.cells = nil, end.cells[:0]
+}
+
+// Bytes is about what the column takes.
+func (b *ColumnBuilder) Bytes() int64 { return b.bytes() }
 
 // finish returns the column, and ends the use of the builder.
 func (b *ColumnBuilder) finish() *column {
-	if n := b.resources.GetCardinality(); n == 0 || n*sparse < uint64(b.resources.Maximum()) {
-		few := newList[placed](comparePlaced, nil)
-		b.of.few = &few
+	for unit, end := range b.ends {
+		p := b.part(unit)
+		b.pack(p, end)
+		p.long = newList(compareN, end.long)
 	}
-	b.resources = nil
-	for unit, cells := range b.cells {
-		delete(b.cells, unit)
-		b.fill(b.part(unit), slices.Concat(*cells...))
-	}
+	b.ends = nil
+	b.of.compact()
 	return &b.column
 }
 
@@ -204,30 +243,6 @@ func (c *column) part(unit int64) *part {
 		c.parts[unit] = p
 	}
 	return p
-}
-
-// fill gives a part its first cells, which it sorts in place.
-func (c *column) fill(p *part, cells []cell) {
-	shorts := cells[:0]
-	var long []cell
-	p.n = len(cells)
-	for _, e := range cells {
-		if c.isLong(p, e) {
-			long = append(long, e)
-			c.of.set(e.n, amongLong)
-			continue
-		}
-		shorts = append(shorts, e)
-		p.widen(c, e)
-	}
-	p.long = newList(compareN, long)
-	if !slices.IsSortedFunc(shorts, compareLow) { // an index gives them in order
-		slices.SortFunc(shorts, compareLow)
-	}
-	for some := range slices.Chunk(shorts, chunkFilled) {
-		p.chunks = append(p.chunks, c.newChunk(p, some))
-		p.sizes = append(p.sizes, int32(len(some)))
-	}
 }
 
 func (p *part) widen(c *column, e cell) {
@@ -273,12 +288,12 @@ func (c *column) change(k *chunk, change func() bool) bool {
 // seek is the place of the first cell that is not before; before holds for some cells at
 // the start.
 func (p *part) seek(before func(cell) bool) (chunk, at int) {
-	chunk = sort.Search(len(p.chunks), func(i int) bool { c := p.chunks[i]; return !before(c.cell(c.len() - 1)) })
+	chunk = sort.Search(len(p.chunks), func(i int) bool { return !before(p.chunks[i].last()) })
 	if chunk == len(p.chunks) {
 		return chunk, 0
 	}
 	c := p.chunks[chunk]
-	return chunk, sort.Search(c.len(), func(i int) bool { return !before(c.cell(i)) })
+	return chunk, c.seek(before)
 }
 
 func (c *column) insert(p *part, e cell) {
@@ -293,7 +308,7 @@ func (c *column) insert(p *part, e cell) {
 		p.chunks, p.sizes = []*chunk{c.newChunk(p, []cell{e})}, []int32{1}
 		return
 	}
-	i, at := p.seek(func(o cell) bool { return compareLow(o, e) < 0 })
+	i, at := p.seek(func(o cell) bool { return c.order(o, e) < 0 })
 	if i == len(p.chunks) {
 		i--
 		at = p.chunks[i].len()
@@ -326,9 +341,10 @@ func (c *column) remove(n uint32) {
 		p.n--
 	default:
 		in := c.of.chunk(place)
-		e, _ := in.find(n)
 		p := in.part
-		i, at := p.seek(func(o cell) bool { return compareLow(o, e) < 0 })
+		at := in.find(n)
+		last := in.last()
+		i := sort.Search(len(p.chunks), func(i int) bool { return c.order(p.chunks[i].last(), last) >= 0 })
 		p.n--
 		c.change(in, func() bool { in.delete(at); return true })
 		if p.sizes[i] = int32(in.len()); in.len() == 0 {
@@ -392,8 +408,12 @@ func (c *column) bytes() int64 {
 	if c.of.few != nil {
 		return n + int64(c.of.few.n)*placedBytes
 	}
+	each := int64(placeBytes)
+	if c.of.wide {
+		each = widePlaceBytes
+	}
 	for _, p := range c.parts {
-		n += int64(p.n) * placeBytes
+		n += int64(p.n) * each
 	}
 	return n + int64(len(c.of.pages))*pageBytes
 }
@@ -424,15 +444,18 @@ func (c *column) compare(m match.Match) []compared {
 }
 
 // tested is what the comparison says of an entry, before it is turned into its opposite.
-func (c *compared) tested(e cell) bool { return c.test(e.low, c.column.high(c.part, e)) }
+func (c *compared) tested(low int64, tail uint32) bool {
+	return c.test(low, c.column.high(c.part, cell{low: low, tail: tail}))
+}
 
 // between gives the short entries with a low end in [from, to).
-func (c *compared) between(from, to int64) iter.Seq[cell] {
-	return func(yield func(cell) bool) {
+func (c *compared) between(from, to int64) iter.Seq[run] {
+	return func(yield func(run) bool) {
 		i, at := c.seek(func(e cell) bool { return e.low < from })
 		for ; i < len(c.chunks); i, at = i+1, 0 {
-			for k := c.chunks[i]; at < k.len(); at++ {
-				if e := k.cell(at); e.low >= to || !yield(e) {
+			k := c.chunks[i]
+			for j := k.runOf(at); j < len(k.starts); j++ {
+				if r := k.run(j); r.low >= to || !yield(r) {
 					return
 				}
 			}
@@ -451,9 +474,9 @@ func (c *compared) count() int {
 		if from >= to {
 			return
 		}
-		for e := range c.between(from, to) {
-			if c.tested(e) {
-				n++
+		for r := range c.between(from, to) {
+			if c.tested(r.low, r.tail) {
+				n += len(r.ns)
 			}
 		}
 	}
@@ -466,7 +489,7 @@ func (c *compared) count() int {
 		scan(w.from, w.to)
 	}
 	for e := range c.longs() {
-		if c.tested(e) {
+		if c.tested(e.low, e.tail) {
 			n++
 		}
 	}
@@ -500,22 +523,17 @@ func (c *compared) reach() int {
 func (c *compared) each(f func(n uint32)) {
 	from, to := c.from, c.to
 	if c.not {
-		for _, k := range c.chunks {
-			for i := range k.len() {
-				if e := k.cell(i); !c.tested(e) {
-					f(e.n)
-				}
-			}
-		}
-	} else {
-		for e := range c.between(from, to) {
-			if c.tested(e) {
-				f(e.n)
+		from, to = lowest, highest
+	}
+	for r := range c.between(from, to) {
+		if c.tested(r.low, r.tail) != c.not {
+			for _, n := range r.ns {
+				f(n)
 			}
 		}
 	}
 	for e := range c.longs() {
-		if c.tested(e) != c.not {
+		if c.tested(e.low, e.tail) != c.not {
 			f(e.n)
 		}
 	}
@@ -531,21 +549,21 @@ func (c *compared) hasAt(n, place uint32) bool {
 		return false
 	case amongLong:
 		e, ok := c.long.find(cell{n: n})
-		return ok && c.tested(e) != c.not
+		return ok && c.tested(e.low, e.tail) != c.not
 	}
 	k := c.column.of.chunk(place)
 	if k.part != c.part {
 		return false
 	}
 	// The comparison holds for all of most chunks, or for none.
-	switch first, last := k.low(0), k.low(k.len()-1); {
+	switch first, last := k.low(0), k.low(len(k.starts)-1); {
 	case first >= c.sure && last < c.sureEnd:
 		return !c.not
 	case last < c.from || first >= c.to:
 		return c.not
 	}
-	e, ok := k.find(n)
-	return ok && c.tested(e) != c.not
+	e := k.cell(k.find(n))
+	return c.tested(e.low, e.tail) != c.not
 }
 
 // pageOfColumn is the number of resources for which the comparison holds, and those

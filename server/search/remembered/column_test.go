@@ -1,6 +1,7 @@
 package remembered
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -119,12 +120,14 @@ func TestColumnRefuses(t *testing.T) {
 func TestColumnFollowsChanges(t *testing.T) {
 	t.Parallel()
 	for name, every := range map[string]uint32{"dense": 1, "sparse": 30} {
-		t.Run(name, func(t *testing.T) { columnFollowsChanges(t, every) })
+		for _, ordered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, read in order: %v", name, ordered), func(t *testing.T) { columnFollowsChanges(t, every, ordered) })
+		}
 	}
 }
 
 // columnFollowsChanges does so of resources of which every so manieth has a date.
-func columnFollowsChanges(t *testing.T, every uint32) {
+func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 	const resources, day, hour = 6000, int64(match.Day), int64(match.Day) / 24
 	r := rand.New(rand.NewPCG(3, 4))
 	draw := func() (low, high int64) {
@@ -150,6 +153,11 @@ func columnFollowsChanges(t *testing.T, every uint32) {
 		low, high := draw()
 		now[n] = dates{low, high}
 		entries = append(entries, Entry{RID: int64(n), Low: low, High: high})
+	}
+	if ordered {
+		slices.SortFunc(entries, func(a, b Entry) int {
+			return cmp.Or(cmp.Compare(a.Low, b.Low), cmp.Compare(a.High, b.High), cmp.Compare(a.RID, b.RID))
+		})
 	}
 	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
 	c := columnOf(key, entries...)
@@ -233,6 +241,25 @@ func columnFollowsChanges(t *testing.T, every uint32) {
 		}
 		if held := entries + parts[0].long.n; held != len(now) || held != parts[0].n {
 			t.Fatalf("%d entries, %d are told, want %d", held, parts[0].n, len(now))
+		}
+	}
+}
+
+// Places beyond those of two bytes are kept among those of two, one by one.
+func TestWidePlaces(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(7, 8))
+	var o places
+	now := make(map[uint32]uint32)
+	for range 20_000 {
+		n, place := uint32(r.IntN(3*pageSize)), uint32(r.IntN(1<<uint(r.IntN(24))+1))
+		now[n] = place
+		o.set(n, place)
+	}
+	o.compact()
+	for n := range uint32(3 * pageSize) {
+		if got := o.get(n); got != now[n] {
+			t.Fatalf("the place of %d is %d, want %d", n, got, now[n])
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Memory struct {
 // Key names the clauses of a set.
 type Key [16]byte
 
-// item is a set, a column or the set of a term, and what it is good for.
+// item is a set, a column or the set of some terms, and what it is good for.
 type item struct {
 	set    *set
 	column *column
@@ -64,21 +64,31 @@ func (i *item) bytes() int64 {
 	return i.term.bytes()
 }
 
-func (i *item) apply(n uint32, r *match.Resource) bool {
+// apply takes what a resource is now: ok is false where the item has no room for it. split,
+// where it is not nil, is an item that has left this one.
+func (i *item) apply(n uint32, r *match.Resource) (split *item, ok bool) {
 	switch {
 	case i.set != nil:
-		return i.set.apply(n, r)
+		return nil, i.set.apply(n, r)
 	case i.column != nil:
-		return i.column.apply(n, r)
+		return nil, i.column.apply(n, r)
 	}
-	return i.term.apply(n, r)
+	if t := i.term.apply(n, r); t != nil {
+		split = &item{}
+		*split = *i
+		split.term = t
+	}
+	return split, true
 }
 
-// keyed is an item and its key.
+// keyed is an item and its key; one of terms has a key for each.
 type keyed struct {
 	*item
 	key any
 }
+
+// ofTerms is the set of terms with a key.
+func ofTerms(i *item) keyed { return keyed{i, termKey{i.typ, i.term.terms[0]}} }
 
 // keptFor is how long a state is followed that nobody reads, and how old one may be:
 // the change log is not kept for ever.
@@ -262,7 +272,9 @@ func (m *Memory) items() map[int16][]keyed {
 			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
 		}
 		for k, i := range m.terms {
-			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+			if k.term == i.term.terms[0] {
+				m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+			}
 		}
 	}
 	return m.listed
@@ -278,8 +290,13 @@ func (m *Memory) keep(i keyed) {
 		m.freed(m.columns[k])
 		m.columns[k] = i.item
 	case termKey:
-		m.freed(m.terms[k])
-		m.terms[k] = i.item
+		for _, t := range i.term.terms {
+			k.term = t
+			if old := m.terms[k]; old != nil && old != i.item && slices.Contains(old.term.terms, t) {
+				m.drop(ofTerms(old))
+			}
+			m.terms[k] = i.item
+		}
 	}
 	m.bytes += i.bytes()
 	m.listed = nil
@@ -293,7 +310,9 @@ func (m *Memory) drop(i keyed) {
 	case ColumnKey:
 		delete(m.columns, k)
 	case termKey:
-		delete(m.terms, k)
+		for _, t := range i.term.terms {
+			delete(m.terms, termKey{k.typ, t})
+		}
 	}
 	m.freed(i.item)
 	m.listed = nil
@@ -367,25 +386,24 @@ type Found struct {
 	// or the sets of terms, where it is not nil:
 	Terms *TermsBuilder
 
-	items map[any]*item
+	items []keyed
 }
 
 // Make prepares what is to be remembered; false where that cannot be.
 func (f *Found) Make(now time.Time) bool {
 	made := func(uses float64) *item { return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses} }
-	f.items = make(map[any]*item)
 	switch {
 	case f.Column != nil:
 		i := made(2)
 		i.column = f.Column.finish()
-		f.items[i.column.key] = i
+		f.items = []keyed{{i, i.column.key}}
 	case f.Terms != nil:
 		var all int64
-		for term, members := range f.Terms.sets {
+		for _, t := range f.Terms.sets() {
 			i := made(0)
-			members.RunOptimize()
-			i.term = &termSet{term, members}
-			f.items[termKey{f.Type, term}] = i
+			t.members.RunOptimize()
+			i.term = t
+			f.items = append(f.items, ofTerms(i))
 			all += i.bytes()
 		}
 		for _, i := range f.items { // they were found together
@@ -405,7 +423,7 @@ func (f *Found) Make(now time.Time) bool {
 		i.set = &set{clauses: f.Clauses, members: roaring.New()}
 		i.set.members.AddMany(ns)
 		i.set.members.RunOptimize()
-		f.items[f.Set] = i
+		f.items = []keyed{{i, f.Set}}
 	}
 	return true
 }
@@ -433,8 +451,15 @@ func (f *Found) apply(changed map[int64]*match.Resource) bool {
 		}
 		n, ok := number(rid)
 		for _, i := range f.items {
-			if !ok || !i.apply(n, r) {
+			if !ok {
 				return false
+			}
+			split, ok := i.apply(n, r)
+			if !ok {
+				return false
+			}
+			if split != nil {
+				f.items = append(f.items, ofTerms(split))
 			}
 		}
 	}
@@ -481,11 +506,11 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	if f.Terms != nil {
 		m.termsOf[TypeKey(f.Type)] = true
 	}
-	for k, i := range f.items {
+	for _, i := range f.items {
 		if !m.makeRoom(i.bytes(), i.score(m.now())) {
 			return f.Terms != nil, false
 		}
-		m.keep(keyed{i, k})
+		m.keep(i)
 	}
 	return true, false
 }

@@ -19,8 +19,45 @@ const pageSize = 1024
 
 // A placesPage is the places of those of pageSize resources that have an entry, in their order.
 type placesPage struct {
-	there  [pageSize / 64]uint64 // a bit for each that has one
-	places []uint32
+	there [pageSize / 64]uint64 // a bit for each that has one
+	low   []uint16              // of each place
+	high  []uint8               // the rest of it; nil where all are 0
+}
+
+func (g *placesPage) place(at int) uint32 {
+	place := uint32(g.low[at])
+	if g.high != nil {
+		place |= uint32(g.high[at]) << 16
+	}
+	return place
+}
+
+// widen makes room for places beyond those of two bytes.
+func (g *placesPage) widen() {
+	if g.high == nil {
+		g.high = make([]uint8, len(g.low))
+	}
+}
+
+func (g *placesPage) setPlace(at int, place uint32) {
+	g.low[at] = uint16(place)
+	if g.high != nil {
+		g.high[at] = uint8(place >> 16)
+	}
+}
+
+func (g *placesPage) insert(at int, place uint32) {
+	g.low = slices.Insert(g.low, at, uint16(place))
+	if g.high != nil {
+		g.high = slices.Insert(g.high, at, uint8(place>>16))
+	}
+}
+
+func (g *placesPage) remove(at int) {
+	g.low = slices.Delete(g.low, at, at+1)
+	if g.high != nil {
+		g.high = slices.Delete(g.high, at, at+1)
+	}
 }
 
 // at is where the place of a resource is among those of its page, or would be.
@@ -47,6 +84,7 @@ type places struct {
 	pages  []*placesPage
 	chunks []*chunk // by place, less noChunk; nil where it is free
 	free   []uint32
+	wide   bool // a place is beyond those of two bytes; 2^24 chunks are all that numbers fill
 }
 
 func (o *places) get(n uint32) uint32 {
@@ -56,7 +94,7 @@ func (o *places) get(n uint32) uint32 {
 	}
 	if i := int(n / pageSize); i < len(o.pages) && o.pages[i] != nil {
 		if at, there := o.pages[i].at(n); there {
-			return o.pages[i].places[at]
+			return o.pages[i].place(at)
 		}
 	}
 	return nowhere
@@ -79,17 +117,44 @@ func (o *places) set(n, place uint32) {
 		g = new(placesPage)
 		o.pages[i] = g
 	}
+	if place>>16 != 0 {
+		g.widen()
+		o.wide = true
+	}
 	at, there := g.at(n)
 	switch {
 	case there && place != nowhere:
-		g.places[at] = place
+		g.setPlace(at, place)
 	case there:
-		g.places = slices.Delete(g.places, at, at+1)
+		g.remove(at)
 		g.there[n%pageSize/64] &^= 1 << (n % 64)
 	case place != nowhere:
-		g.places = slices.Insert(g.places, at, place)
+		g.insert(at, place)
 		g.there[n%pageSize/64] |= 1 << (n % 64)
 	}
+}
+
+// compact gives the memory back that is not filled.
+func (o *places) compact() {
+	if o.few != nil {
+		return
+	}
+	n := 0
+	for _, g := range o.pages {
+		if g != nil {
+			g.low, g.high = slices.Clip(slices.Clone(g.low)), slices.Clip(slices.Clone(g.high))
+			n += len(g.low)
+		}
+	}
+	if n*sparse >= len(o.pages)*pageSize && n > 0 {
+		return
+	}
+	all := make([]placed, 0, n)
+	for number, place := range o.along(Page{}) {
+		all = append(all, placed{number, place})
+	}
+	few := newList(comparePlaced, all)
+	o.few, o.pages = &few, nil
 }
 
 func (o *places) chunk(place uint32) *chunk { return o.chunks[place-noChunk] }

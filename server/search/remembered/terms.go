@@ -1,6 +1,7 @@
 package remembered
 
 import (
+	"slices"
 	"time"
 
 	"kiln/server/search/match"
@@ -25,49 +26,125 @@ type termKey struct {
 	term int64
 }
 
-// termSet is the resources of a type that have a term.
+// termSet is the resources of a type that have some terms, all of them: a coding leaves
+// several terms, which have the same resources as long as its system and code come together.
 type termSet struct {
-	term    int64
+	terms   []int64
 	members *roaring.Bitmap
 }
 
-func (s *termSet) apply(n uint32, r *match.Resource) bool {
-	if r != nil && r.HasTerm(s.term) {
+// apply takes the terms that a resource has now. Where these are some of the set's, they
+// leave it: split is their set then.
+func (s *termSet) apply(n uint32, r *match.Resource) (split *termSet) {
+	has := 0
+	if r != nil {
+		for _, t := range s.terms {
+			if r.HasTerm(t) {
+				has++
+			}
+		}
+	}
+	switch {
+	case has == 0:
+		if s.members.Contains(n) { // removing looks further
+			s.members.Remove(n)
+		}
+	case has == len(s.terms):
 		s.members.Add(n)
-	} else if s.members.Contains(n) { // removing looks further
+	default:
+		split = s.split(r.HasTerm)
+		split.members.Add(n)
 		s.members.Remove(n)
 	}
-	return true
+	return split
 }
 
-func (s *termSet) bytes() int64 { return int64(s.members.GetSizeInBytes()) + 256 }
+// split takes the terms away that leave the set, to a set of their own.
+func (s *termSet) split(leave func(term int64) bool) *termSet {
+	out := &termSet{members: s.members.Clone()}
+	var left []int64
+	for _, t := range s.terms {
+		if leave(t) {
+			out.terms = append(out.terms, t)
+		} else {
+			left = append(left, t)
+		}
+	}
+	s.terms = left
+	return out
+}
+
+func (s *termSet) bytes() int64 {
+	return int64(s.members.GetSizeInBytes()) + 256 + 64*int64(len(s.terms))
+}
 
 // A TermsBuilder makes the sets of some terms of a type from its resources.
 type TermsBuilder struct {
-	sets map[int64]*roaring.Bitmap
+	of   map[int64]*termsOfRow
+	rows int
 }
 
-// NewTerms returns a builder for terms, with no resource yet.
-func NewTerms(terms []int64) *TermsBuilder {
-	b := &TermsBuilder{sets: make(map[int64]*roaring.Bitmap, len(terms))}
-	for _, t := range terms {
-		b.sets[t] = roaring.New()
+// termsOfRow is a set and those of its terms that the resource has which is being added.
+type termsOfRow struct {
+	termSet
+	row int
+	has []int64
+}
+
+// NewTerms returns a builder for terms, with no resource yet: those of a list are expected
+// to come together.
+func NewTerms(together [][]int64) *TermsBuilder {
+	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
+	for _, terms := range together {
+		s := &termsOfRow{termSet: termSet{terms, roaring.New()}}
+		for _, t := range terms {
+			b.of[t] = s
+		}
 	}
 	return b
 }
 
-// Add adds a resource to the set of one of its terms, if there is one; false for a
-// surrogate that sets do not hold.
-func (b *TermsBuilder) Add(rid, term int64) bool {
-	s := b.sets[term]
-	if s == nil {
-		return true
-	}
+// Add adds a resource with its terms, each once, to the sets of these; false for a surrogate
+// that sets do not hold.
+func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 	n, ok := number(rid)
-	if ok {
-		s.Add(n)
+	if !ok {
+		return false
 	}
-	return ok
+	b.rows++
+	for _, t := range terms {
+		s := b.of[t]
+		if s == nil {
+			continue
+		}
+		if s.row != b.rows {
+			s.row, s.has = b.rows, s.has[:0]
+		}
+		if s.has = append(s.has, t); len(s.has) == len(s.terms) {
+			s.members.Add(n)
+		}
+	}
+	for _, t := range terms {
+		if s := b.of[t]; s != nil && s.row == b.rows && len(s.has) < len(s.terms) {
+			split := &termsOfRow{termSet: *s.split(func(t int64) bool { return slices.Contains(s.has, t) }), row: b.rows}
+			split.has = slices.Clone(split.terms)
+			split.members.Add(n)
+			for _, t := range split.terms {
+				b.of[t] = split
+			}
+		}
+	}
+	return true
+}
+
+// sets are all that were made.
+func (b *TermsBuilder) sets() (all []*termSet) {
+	for t, s := range b.of {
+		if s.terms[0] == t {
+			all = append(all, &s.termSet)
+		}
+	}
+	return all
 }
 
 // byTerms is the resources for which the terms of the question hold; nil where they are

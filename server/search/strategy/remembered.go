@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -484,47 +485,28 @@ const (
 
 // readTerms reads which resources of a type have the terms that are common there.
 func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *remembered.Found, rest func()) error {
-	times := make(map[int64]int)
-	st := plan.SampleTerms(typ)
-	rows, err := tx.Query(ctx, st.SQL, st.Args...)
+	common, err := s.commonTerms(ctx, tx, typ)
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := eachInt8(rows.RawValues()[0], func(term int64) { times[term]++ }); err != nil {
-			return err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	var common []int64
-	for term, n := range times {
-		if n >= commonFrom {
-			common = append(common, term)
-		}
-	}
-	slices.SortFunc(common, func(a, b int64) int { return cmp.Or(cmp.Compare(times[b], times[a]), cmp.Compare(a, b)) })
-	common = common[:min(mostCommon, len(common))]
-
 	terms := remembered.NewTerms(common)
-	st = plan.AllTerms(typ)
+	st := plan.AllTerms(typ)
 	all, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return err
 	}
 	defer all.Close()
+	var has []int64
 	for n := 1; all.Next(); n++ {
 		v := all.RawValues()
 		if len(v[0]) != 8 {
 			return errNotBinary
 		}
-		rid, fits := rawInt8(v[0]), true
-		if err := eachInt8(v[1], func(term int64) { fits = terms.Add(rid, term) && fits }); err != nil {
+		has = has[:0]
+		if err := eachInt8(v[1], func(term int64) { has = append(has, term) }); err != nil {
 			return err
 		}
-		if !fits {
+		if !terms.Add(rawInt8(v[0]), has) {
 			out.State = ""
 			return nil
 		}
@@ -535,6 +517,51 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 	out.Terms = terms
 	return all.Err()
 }
+
+// commonTerms reads which terms are common in a type. Those of a list come together, as far as
+// a sample tells.
+func (s *Searcher) commonTerms(ctx context.Context, tx pgx.Tx, typ int16) (together [][]int64, err error) {
+	type seen struct {
+		times int
+		where uint64 // a hash of the resources that have it
+	}
+	terms := make(map[int64]seen)
+	st := plan.SampleTerms(typ)
+	rows, err := tx.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for n := uint64(1); rows.Next(); n++ {
+		err := eachInt8(rows.RawValues()[0], func(term int64) {
+			s := terms[term]
+			terms[term] = seen{times: s.times + 1, where: (s.where ^ n) * fnvPrime}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	common := slices.Collect(maps.Keys(terms))
+	common = slices.DeleteFunc(common, func(term int64) bool { return terms[term].times < commonFrom })
+	slices.SortFunc(common, func(a, b int64) int {
+		return cmp.Or(cmp.Compare(terms[b].times, terms[a].times), cmp.Compare(terms[a].where, terms[b].where), cmp.Compare(a, b))
+	})
+	common = common[:min(mostCommon, len(common))]
+	for _, term := range common {
+		if last := len(together) - 1; last >= 0 && terms[together[last][0]] == terms[term] {
+			together[last] = append(together[last], term)
+		} else {
+			together = append(together, []int64{term})
+		}
+	}
+	return together, nil
+}
+
+// fnvPrime is that of FNV-1a with 64 bits.
+const fnvPrime = 1099511628211
 
 // eachInt8 calls f for each element of a bigint[] of one dimension without nulls, in
 // PostgreSQL's binary format: dimensions, flags and type, then length and lower bound, then

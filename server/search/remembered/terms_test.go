@@ -1,0 +1,96 @@
+package remembered
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// The sets of terms tell which resources have a term, those of terms that come together
+// and of such that do not, while they are made and after changes.
+func TestTermsFollowChanges(t *testing.T) {
+	t.Parallel()
+	const resources = 2000
+	r := rand.New(rand.NewPCG(1, 2))
+	// Terms of tens come together but for one resource in a hundred.
+	draw := func() (terms []int64) {
+		for ten := range int64(5) {
+			if r.IntN(3) > 0 {
+				continue
+			}
+			for one := range int64(4) {
+				if r.IntN(100) > 0 {
+					terms = append(terms, 10*ten+one)
+				}
+			}
+		}
+		return append(terms, 1000) // one that is not common
+	}
+	var together [][]int64
+	for ten := range int64(5) {
+		together = append(together, []int64{10 * ten, 10*ten + 1, 10*ten + 2, 10*ten + 3})
+	}
+	now := make(map[int64][]int64)
+	b := NewTerms(together)
+	for n := range int64(resources) {
+		now[n] = draw()
+		b.Add(n, now[n])
+	}
+	clock := func() time.Time { return time.Unix(0, 0) }
+	m := New(1<<20, clock)
+	m.state, m.at = &state{}, clock()
+	m.sets, m.columns, m.terms, m.termsOf = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]bool{}
+	f := &Found{Terms: b}
+	f.Make(clock())
+	check := func() {
+		t.Helper()
+		for _, terms := range together {
+			for _, term := range terms {
+				sets, ok := m.membersOf(0, []int64{term})
+				if !ok {
+					t.Fatalf("nothing is known of %d", term)
+				}
+				for n := range int64(resources) {
+					if has, want := sets[0].Contains(uint32(n)), slices.Contains(now[n], term); has != want {
+						t.Fatalf("%d has %d: %v, want %v", n, term, has, want)
+					}
+				}
+			}
+		}
+	}
+	change := func() map[int64]*match.Resource {
+		out := make(map[int64]*match.Resource)
+		for range 20 {
+			n := r.Int64N(resources)
+			if r.IntN(5) == 0 {
+				now[n], out[n] = nil, nil
+				continue
+			}
+			now[n] = draw()
+			out[n] = &match.Resource{Index: &fhir.Index{Terms: now[n]}}
+		}
+		return out
+	}
+	f.apply(change())
+	for _, i := range f.items {
+		m.keep(i)
+	}
+	if most := len(m.items()[0]); most > 4*len(together) {
+		t.Errorf("%d sets, want at most one a term", most)
+	}
+	check()
+	for range 20 {
+		m.apply(change())
+		check()
+	}
+	for _, i := range m.items()[0] {
+		m.drop(i)
+	}
+	if len(m.terms) > 0 {
+		t.Errorf("%d terms are left", len(m.terms))
+	}
+}
