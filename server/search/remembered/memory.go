@@ -90,9 +90,15 @@ type keyed struct {
 // ofTerms is the set of terms with a key.
 func ofTerms(i *item) keyed { return keyed{i, termKey{i.typ, i.term.terms[0]}} }
 
-// keptFor is how long a state is followed that nobody reads, and how old one may be:
-// the change log is not kept for ever.
-const keptFor = time.Minute
+// followedFor is how long a state is followed that nobody asks for, and how old one may be: the
+// change log goes back a day at least.
+const followedFor = time.Hour
+
+// After askedFor without a question the state is followed every seldom only.
+const (
+	askedFor = time.Minute
+	seldom   = 2 * time.Second
+)
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
 func New(limit int64, now func() time.Time) *Memory {
@@ -149,7 +155,7 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 	if m.state == nil {
 		return Answer{}, false
 	}
-	if m.asked.Sub(m.at) > keptFor {
+	if m.asked.Sub(m.at) > followedFor {
 		m.forget()
 		return Answer{}, false
 	}
@@ -338,15 +344,19 @@ func (m *Memory) Forget() {
 }
 
 // Following is the state that the memory is of and the types whose changes it needs;
-// false where there is nothing to follow, or nobody has asked for long.
+// false where there is nothing to follow at the moment.
 func (m *Memory) Following() (since string, types []int16, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil {
 		return "", nil, false
 	}
-	if m.now().Sub(m.asked) > keptFor {
+	now := m.now()
+	switch unasked := now.Sub(m.asked); {
+	case unasked > followedFor:
 		m.forget()
+		return "", nil, false
+	case unasked > askedFor && now.Sub(m.at) < seldom:
 		return "", nil, false
 	}
 	return m.state.text, m.typeNumbers(), true
@@ -589,6 +599,9 @@ type want struct {
 	last  time.Time
 }
 
+// wantedWithin is the time between two wishes of which the second counts.
+const wantedWithin = time.Minute
+
 // maxWanted bounds what is told apart of what was wanted.
 const maxWanted = 4096
 
@@ -606,7 +619,7 @@ func (m *Memory) wants(key any) bool {
 		m.wanted = make(map[any]want)
 	}
 	w := m.wanted[key]
-	if now.Sub(w.last) > keptFor {
+	if now.Sub(w.last) > wantedWithin {
 		w = want{}
 	}
 	w.times++
