@@ -18,7 +18,7 @@ func Changes(since string, types []int16) match.Statement {
 	return MostChanges(since, types, remembered.MaxChanges)
 }
 
-// MostChanges is Changes of most resources at most, and one more.
+// MostChanges is Changes of most resources at most: more cannot be followed, and are not read.
 func MostChanges(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
 	w.changes(since, types, most)
@@ -33,13 +33,13 @@ func (w *writer) changes(since string, types []int16, most int) {
 		" n AS MATERIALIZED (SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
 	w.Bind(types)
 	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")",
-		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AS followed,",
+		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed,",
 		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'v', r.version, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
 		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
 		" 'n', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text)) FROM index_number x WHERE x.rid = r.rid),",
 		" 'q', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text, 'System', q.system, 'Code', q.code, 'Unit', q.unit)) FROM index_quantity x JOIN quantity_unit q ON q.id = x.unit WHERE x.rid = r.rid),",
 		" 's', (SELECT json_agg(json_build_object('Key', x.key, 'Text', x.text)) FROM index_string x WHERE x.rid = r.rid)",
-		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true) AS changed, ", Now, " AS now")
+		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true WHERE (SELECT count(*) FROM n) <= ", strconv.Itoa(most), ") AS changed, ", Now, " AS now")
 }
 
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which

@@ -100,6 +100,10 @@ const (
 	seldom   = 2 * time.Second
 )
 
+// unaskedPart is the part of MaxChanges that is followed where nobody has asked since the last
+// look: an import is not slowed down by what may never be asked again.
+const unaskedPart = 4
+
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
 func New(limit int64, now func() time.Time) *Memory {
 	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int)}
@@ -256,7 +260,7 @@ func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compa
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.
 func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Duration) {
-	if !m.wants(q.Whole) {
+	if !m.wants(q.Whole, false) {
 		return
 	}
 	members.RunOptimize()
@@ -343,23 +347,27 @@ func (m *Memory) Forget() {
 	m.forget()
 }
 
-// Following is the state that the memory is of and the types whose changes it needs;
-// false where there is nothing to follow at the moment.
-func (m *Memory) Following() (since string, types []int16, ok bool) {
+// Following is the state that the memory is of, the types whose changes it needs, and how
+// many of them it may take to follow; false where there is nothing to follow at the moment.
+func (m *Memory) Following() (since string, types []int16, most int, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil {
-		return "", nil, false
+		return "", nil, 0, false
 	}
 	now := m.now()
 	switch unasked := now.Sub(m.asked); {
 	case unasked > followedFor:
 		m.forget()
-		return "", nil, false
+		return "", nil, 0, false
 	case unasked > askedFor && now.Sub(m.at) < seldom:
-		return "", nil, false
+		return "", nil, 0, false
 	}
-	return m.state.text, m.typeNumbers(), true
+	most = MaxChanges
+	if m.asked.Before(m.at) {
+		most /= unaskedPart
+	}
+	return m.state.text, m.typeNumbers(), most, true
 }
 
 // Since is the older of a state and the memory's own: the changes that Add needs are
@@ -606,14 +614,14 @@ const wantedWithin = time.Minute
 const maxWanted = 4096
 
 // Wants reports whether something, a Key, a ColumnKey or a TypeKey, is wanted for the second time
-// within a minute. The caller finds it then.
-func (m *Memory) Wants(key any) bool {
+// within a minute, or for the first by a dear search. The caller finds it then.
+func (m *Memory) Wants(key any, dear bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.limit > 0 && m.wants(key)
+	return m.limit > 0 && m.wants(key, dear)
 }
 
-func (m *Memory) wants(key any) bool {
+func (m *Memory) wants(key any, dear bool) bool {
 	now := m.now()
 	if m.wanted == nil || len(m.wanted) >= maxWanted {
 		m.wanted = make(map[any]want)
@@ -623,7 +631,7 @@ func (m *Memory) wants(key any) bool {
 		w = want{}
 	}
 	w.times++
-	wants := w.times >= 2
+	wants := w.times >= 2 || dear && w.times > 0
 	if wants {
 		w.times = -10 // tried now: not so soon again
 	}

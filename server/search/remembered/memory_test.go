@@ -28,11 +28,11 @@ func TestSetLimit(t *testing.T) {
 		t.Error("what saves most time is to be kept")
 	}
 	m.SetLimit(0)
-	if m.Bytes() != 0 || m.Has(Key{15}) || m.Wants(Key{1}) || m.Wants(Key{1}) {
+	if m.Bytes() != 0 || m.Has(Key{15}) || m.Wants(Key{1}, false) || m.Wants(Key{1}, true) {
 		t.Error("a memory without room keeps, or wants, something")
 	}
 	m.SetLimit(1 << 20)
-	if m.Wants(Key{2}); !m.Wants(Key{2}) {
-		t.Error("with room again, nothing is wanted")
+	if m.Wants(Key{2}, false) || !m.Wants(Key{2}, false) || !m.Wants(Key{3}, true) || m.Wants(Key{3}, true) {
+		t.Error("with room again, what is asked for twice is wanted once, what is dear at once")
 	}
 }

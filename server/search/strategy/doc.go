@@ -26,9 +26,9 @@
 // Many equal searches at once compute a dear thing once: of searches with the same clauses
 // one at a time is among the dear ones, and who comes after it looks into memory first.
 //
-// What searches miss for the second time within a minute is found in the background, on a
-// connection of its own; package remembered follows the change log from there on. Of dear
-// searches for terms these are all terms that are common in the type, in one reading: what
+// What searches miss for the second time within a minute, dear ones for the first, is found in
+// the background, on a connection of its own; package remembered follows the change log from
+// there on. Of dear searches for terms these are all common terms of the type, in one reading: what
 // is asked of terms is then an intersection of their sets. Totals of searches that
 // depend on other resources or on full text, and orders, have the snapshot with them
 // that they were made in. They hold while the search parameters are unchanged and the

@@ -159,7 +159,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.s.remembered.Wants(key) {
+	if !x.s.remembered.Wants(key, false) {
 		return x.gather(ctx)
 	}
 	total, err := x.total(ctx, x.byTotal())

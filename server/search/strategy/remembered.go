@@ -132,48 +132,33 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 }
 
 // learn lets what would have answered the search be found in the background, when a second
-// search has missed it.
-func (x *searching) learn() {
-	q := x.asks
+// search has missed it. A dear search has found too much to look at each: columns are wanted at
+// once then, and what is asked of terms is answered by all common terms of the type.
+func (x *searching) learn(dear bool) {
+	q, memory := x.asks, x.s.remembered
 	if q == nil || x.learned {
 		return
 	}
 	x.learned = true
-	memory := x.s.remembered
-	if memory.Has(q.Whole) {
-		return
-	}
+	terms := dear && q.Terms != nil && !memory.Has(remembered.TypeKey(q.Type))
 	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
 		whole = whole || memory.Refused(c.Column) // then the matches themselves
 	}
-	if whole {
-		x.find(finding{set: q.Whole, clauses: q.Clauses})
+	switch {
+	case memory.Has(q.Whole):
 		return
-	}
-	for _, c := range q.Columns {
-		x.find(finding{column: &c.Column})
-	}
-	if q.HasRest {
+	case terms:
+		x.find(finding{terms: true, dear: true})
+	case whole:
+		x.find(finding{set: q.Whole, clauses: q.Clauses})
+	case q.HasRest:
 		x.find(finding{set: q.Rest, clauses: x.rest})
 	}
-}
-
-// learnDear is learn after a search that has found too much to look at each. What is asked
-// of terms is then answered by all common terms of the type.
-func (x *searching) learnDear() {
-	q := x.asks
-	if q == nil || x.learned {
-		return
-	}
-	if q.Terms == nil || x.s.remembered.Has(remembered.TypeKey(q.Type)) {
-		x.learn()
-		return
-	}
-	x.learned = true
-	x.find(finding{terms: true})
 	for _, c := range q.Columns {
-		x.find(finding{column: &c.Column})
+		if !whole || terms {
+			x.find(finding{column: &c.Column, dear: dear})
+		}
 	}
 }
 
@@ -191,6 +176,7 @@ type finding struct {
 	clauses []match.Clause
 	column  *remembered.ColumnKey
 	terms   bool // the common terms of the type
+	dear    bool // what misses it is
 }
 
 // key is what memory knows it by.
@@ -249,7 +235,7 @@ const tellFrom = 4 << 20
 // find queues a finding that is wanted and not there.
 func (s *Searcher) find(f finding) {
 	key := f.key()
-	if s.remembered.Has(key) || !s.remembered.Wants(key) {
+	if s.remembered.Has(key) || !s.remembered.Wants(key, f.dear) {
 		return
 	}
 	w := &s.finder
@@ -335,7 +321,7 @@ func (s *Searcher) Settled() {
 
 // follow brings what is remembered up to the present.
 func (s *Searcher) follow(ctx context.Context) {
-	since, types, ok := s.remembered.Following()
+	since, types, most, ok := s.remembered.Following()
 	if !ok {
 		return
 	}
@@ -346,7 +332,7 @@ func (s *Searcher) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	st := plan.Changes(since, types)
+	st := plan.MostChanges(since, types, most)
 	var c changes
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err == nil {
 		s.remembered.Bring(c.since(since, types))

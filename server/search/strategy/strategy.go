@@ -426,7 +426,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 		if p.seen < int64(x.plan.Limit) {
 			if p.seen >= learnFrom {
-				x.learn()
+				x.learn(false)
 			}
 			return p, true, nil
 		}
@@ -434,7 +434,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 4. A common search.
-	x.learnDear()
+	x.learn(true)
 	if !x.plan.Walkable() {
 		p, err := x.sorted(ctx)
 		return p, true, err

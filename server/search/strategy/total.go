@@ -123,7 +123,7 @@ func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err 
 			return n, err
 		}
 	}
-	x.learnDear()
+	x.learn(true)
 	return x.count(ctx, count, keyOf(count))
 }
 
