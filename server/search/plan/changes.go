@@ -26,20 +26,56 @@ func MostChanges(since string, types []int16, most int) match.Statement {
 }
 
 func (w *writer) changes(since string, types []int16, most int) {
+	w.changedSince(since, types, most)
+	w.Write(" SELECT ", followed, " AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed, (")
+	w.changed()
+	w.Write(" WHERE (SELECT count(*) FROM n) <= ", strconv.Itoa(most), ") AS changed, ", Now, " AS now")
+}
+
+// followed says whether changes can be followed at all.
+const followed = "NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}')"
+
+// changedSince writes WITH n, the rids of at most one more than most resources that have changed
+// since a state, and c, the changes.
+func (w *writer) changedSince(since string, types []int16, most int) {
 	snapshot, _, _ := strings.Cut(since, " ")
 	at := w.Param(snapshot) + "::text::pg_snapshot"
 	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
 		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
 		" n AS MATERIALIZED (SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
 	w.Bind(types)
-	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")",
-		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}') AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed,",
-		" (SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'v', r.version, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
+	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")")
+}
+
+// changed writes a SELECT of the resources whose rids n has, as JSON.
+func (w *writer) changed() {
+	w.Write("SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'v', r.version, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
 		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
 		" 'n', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text)) FROM index_number x WHERE x.rid = r.rid),",
 		" 'q', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text, 'System', q.system, 'Code', q.code, 'Unit', q.unit)) FROM index_quantity x JOIN quantity_unit q ON q.id = x.unit WHERE x.rid = r.rid),",
 		" 's', (SELECT json_agg(json_build_object('Key', x.key, 'Text', x.text)) FROM index_string x WHERE x.rid = r.rid)",
-		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true WHERE (SELECT count(*) FROM n) <= ", strconv.Itoa(most), ") AS changed, ", Now, " AS now")
+		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true")
+}
+
+// ChangedSince is the statement that reads which resources of a type have changed since a state,
+// in one row: whether that can be followed, their rids, and the present state. They are one more
+// than most at most.
+func ChangedSince(since string, typ int16, most int) match.Statement {
+	w := newWriter(nil)
+	w.changedSince(since, []int16{typ}, most)
+	w.Write(" SELECT ", followed, ", ARRAY(SELECT rid FROM n), ", Now)
+	return w.Statement()
+}
+
+// Changed is the statement that reads some resources as Changes does, in the same snapshot as
+// ChangedSince: one text.
+func Changed(rids []int64) match.Statement {
+	w := newWriter(nil)
+	w.Write("WITH n AS MATERIALIZED (SELECT u.rid FROM unnest(")
+	w.Bind(rids)
+	w.Write("::bigint[]) AS u(rid)) ")
+	w.changed()
+	return w.Statement()
 }
 
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which

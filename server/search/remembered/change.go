@@ -16,7 +16,7 @@ const MaxChanges = 4000
 
 // MaxBrought is the number of changed resources that are brought into what has been found,
 // and is not remembered yet.
-const MaxBrought = 50_000
+const MaxBrought = 1_000_000
 
 // Changes are the resources of some types that have changed between two states, as
 // plan.Changes reads them.

@@ -446,19 +446,21 @@ func (f *Found) Make(now time.Time) bool {
 	return true
 }
 
-// Bring moves what was made to the state c.Now; false where that cannot be.
-func (f *Found) Bring(c Changes) bool {
+// Bring brings resources into what was made: rows of Changes that were read in a later state.
+// It reports false where that cannot be. When all that have changed were brought, Brought says so.
+func (f *Found) Bring(rows string) bool {
+	changed, err := parseChanges(rows, func(int16) string { return f.Name })
+	return err == nil && f.apply(changed)
+}
+
+// Brought moves what was made to the state now, in which everything was read that was brought.
+func (f *Found) Brought(now string) bool {
 	built, ok1 := parseState(f.State)
-	since, ok2 := parseState(c.Since)
-	now, ok3 := parseState(c.Now)
-	if !ok1 || !ok2 || !ok3 || !c.Followed || now.index != built.index || !built.includes(&since) || !now.includes(&built) {
+	later, ok2 := parseState(now)
+	if !ok1 || !ok2 || later.index != built.index || !later.includes(&built) {
 		return false
 	}
-	changed, err := parseChanges(c.Rows, func(int16) string { return f.Name })
-	if err != nil || len(changed) > MaxBrought || !f.apply(changed) {
-		return false
-	}
-	f.State = c.Now
+	f.State = now
 	return true
 }
 

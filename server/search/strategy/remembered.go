@@ -17,6 +17,7 @@ import (
 	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // question is the search as package remembered reads it; nil for one that it does not
@@ -377,27 +378,24 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	if !out.Make(s.now()) {
 		return nil
 	}
-	changes := func(since string, types []int16, most int) (remembered.Changes, error) {
-		st := plan.MostChanges(since, types, most)
-		var c changes
-		err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...)
-		return c.since(since, types), err
-	}
-	// What was written while this was found may be much.
-	c, err := changes(out.State, []int16{f.typ}, remembered.MaxBrought)
-	if err != nil || !out.Bring(c) {
-		return err
+	for range maxCatchUps {
+		if n, err := s.catchUp(ctx, conn, &out); err != nil || n < 0 {
+			return err
+		} else if n < remembered.MaxChanges/4 {
+			break
+		}
 	}
 	for range 10 {
 		since, types, ok := s.remembered.Since(out.State, f.typ, f.name)
 		if !ok {
 			return nil
 		}
-		c, err := changes(since, types, remembered.MaxChanges)
-		if err != nil {
+		st := plan.Changes(since, types)
+		var c changes
+		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err != nil {
 			return err
 		}
-		if kept, again := s.remembered.Add(&out, c); kept || !again {
+		if kept, again := s.remembered.Add(&out, c.since(since, types)); kept || !again {
 			if !kept && f.column != nil {
 				s.remembered.Refuse(*f.column)
 			}
@@ -405,6 +403,48 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		}
 	}
 	return nil
+}
+
+// What was written while something was found may be much: it is brought in maxCatchUps times at
+// most, broughtAtOnce resources at a time.
+const (
+	maxCatchUps   = 5
+	broughtAtOnce = 500
+)
+
+// catchUp brings into what was found the resources that have changed since, and returns their
+// number; below 0 where they cannot be followed.
+func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, out *remembered.Found) (n int, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		st := plan.ChangedSince(out.State, out.Type, remembered.MaxBrought)
+		var followed bool
+		var rids []int64
+		var now string
+		if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &now); err != nil {
+			return err
+		}
+		n = len(rids)
+		if !followed || n > remembered.MaxBrought {
+			n = -1
+			return nil
+		}
+		for some := range slices.Chunk(rids, broughtAtOnce) {
+			st := plan.Changed(some)
+			var rows string
+			if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&rows); err != nil {
+				return err
+			}
+			if !out.Bring(rows) {
+				n = -1
+				return nil
+			}
+		}
+		if !out.Brought(now) {
+			n = -1
+		}
+		return nil
+	})
+	return n, err
 }
 
 // readAtOnce is the number of rows that are read without a rest.
