@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
@@ -249,13 +249,13 @@ func (p *Pool) give(w *process) {
 	})
 }
 
-// process is a worker as its host sees it.
+// process is a worker as its host sees it. Who has taken it reads its frames: there is no
+// goroutine between the worker and its caller.
 type process struct {
 	command *exec.Cmd
 	limits  Limits // that it was started with
-	in      io.WriteCloser
-	mu      sync.Mutex // of in
-	frames  chan *frame
+	in, out *os.File
+	frames  *bufio.Reader // of out
 	stderr  *bounded
 	calls   int
 	broken  bool
@@ -271,172 +271,171 @@ func (p *Pool) launch(ctx context.Context) (*process, error) {
 			return nil, fmt.Errorf("%w: start one: %w", ErrNoWorker, err)
 		}
 	}
-	select {
-	case f, ok := <-w.frames:
-		if ok && f.Kind == frameResult {
-			return w, nil
-		}
-		w.end()
-		<-w.dead
-		return nil, fmt.Errorf("%w: it does not start: %s", ErrNoWorker, w.stderr)
-	case <-ctx.Done():
+	stop := context.AfterFunc(ctx, w.interrupt)
+	defer stop()
+	f, err := receive(w.frames, maxFrame)
+	switch {
+	case err == nil && f.Kind == frameResult && stop():
+		return w, nil
+	case ctx.Err() != nil:
 		w.end()
 		return nil, ctx.Err()
 	}
+	w.end()
+	<-w.dead
+	return nil, fmt.Errorf("%w: it does not start: %s", ErrNoWorker, w.stderr)
 }
 
 func (p *Pool) exec(isolate bool) (*process, error) {
-	w := &process{limits: p.limits(), frames: make(chan *frame), stderr: new(bounded), dead: make(chan struct{})}
+	w := &process{limits: p.limits(), stderr: new(bounded), dead: make(chan struct{})}
 	args := append(append([]string{}, p.Command[1:]...), strconv.FormatInt(w.limits.Memory, 10))
 	w.command = exec.Command(p.Command[0], args...)
-	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=2"}
+	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=" + os.Getenv("WP")}
 	w.command.Dir = "/"
 	w.command.Stderr = w.stderr
 	w.command.SysProcAttr = processAttributes(isolate)
-	in, err := w.command.StdinPipe()
+	in, out, err := w.pipes()
 	if err != nil {
 		return nil, err
 	}
-	out, err := w.command.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
+	defer in.Close()
+	defer out.Close()
+	w.command.Stdin, w.command.Stdout = in, out
 	started := make(chan error, 1)
 	p.spawn <- func() { started <- w.command.Start() }
 	if err := <-started; err != nil {
+		w.in.Close()
+		w.out.Close()
 		return nil, err
 	}
-	w.in = in
-	go w.read(bufio.NewReader(out))
+	w.frames = bufio.NewReader(w.out)
+	go func() {
+		_ = w.command.Wait()
+		close(w.dead)
+	}()
 	return w, nil
 }
 
-// read takes the worker's frames until it ends, and reaps it.
-func (w *process) read(out io.Reader) {
-	for {
-		f, err := receive(out, maxFrame)
-		if err != nil {
-			break
-		}
-		w.frames <- f
+// pipes makes the pipes of a worker, and returns its own ends. Those of exec.Cmd would be
+// closed when the worker has ended, with what it had said.
+func (w *process) pipes() (in, out *os.File, err error) {
+	if in, w.in, err = os.Pipe(); err != nil {
+		return nil, nil, err
 	}
-	close(w.frames)
-	w.end()
-	_ = w.command.Wait()
-	close(w.dead)
+	if w.out, out, err = os.Pipe(); err != nil {
+		in.Close()
+		w.in.Close()
+		return nil, nil, err
+	}
+	return in, out, nil
 }
 
 // end kills the worker.
 func (w *process) end() {
 	w.once.Do(func() {
-		w.in.Close()
 		_ = w.command.Process.Kill()
-		go func() {
-			for range w.frames { // so that read comes to its end
-			}
-		}()
+		w.in.Close()
+		w.out.Close()
 	})
 }
 
-func (w *process) send(f *frame) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return send(w.in, f)
+// interrupt has the reading of frames and the sending of one end.
+func (w *process) interrupt() {
+	_ = w.in.SetWriteDeadline(past)
+	_ = w.out.SetReadDeadline(past)
 }
+
+// past is a deadline that is over.
+var past = time.Unix(1, 0)
 
 // do carries out one request. sent is false where the worker was dead before.
 func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (value json.RawMessage, sent bool, err error) {
 	w.calls++
-	if err := w.send(f); err != nil {
-		w.broken = true
-		return nil, false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
-	}
+	w.broken = true // until it has answered as it should
 	ctx, cancel := context.WithCancel(ctx)
 	var hosts sync.WaitGroup
 	defer func() {
 		cancel()
 		hosts.Wait()
 	}()
-	left := limits.Execution + killGrace
-	began := time.Now()
-	waiting := 0 // answers owed
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	answers := make(chan *frame, maxHostCalls)
-	paused := false
-	var ready []*frame // answers for a script that still runs
-	answer := func(a *frame) {
-		waiting--
-		paused, began = false, time.Now()
-		timer.Reset(left)
-		if w.send(a) != nil {
-			w.broken = true
+	stop := context.AfterFunc(ctx, w.interrupt)
+	defer func() {
+		if !stop() {
+			w.broken = true // the interrupt may come to the next call
 		}
-	}
-	got := false
-	for {
-		select {
-		case r, ok := <-w.frames:
-			if !ok {
-				w.broken = true
-				<-w.dead
-				if !got && w.stderr.String() == "" && f.Kind == frameCheck { // a check does nothing that may not be done again
-					return nil, false, fmt.Errorf("%w: it has ended", ErrNoWorker)
-				}
-				return nil, true, w.death(limits)
-			}
-			got = true
-			switch r.Kind {
-			case frameLine:
-				if c.Log != nil {
-					c.Log(Line{Level: string(r.Level), At: time.Now().UTC(), Text: string(r.Text)})
-				}
-			case frameHost:
-				waiting++
-				hosts.Go(func() {
-					a := &frame{Kind: frameAnswer, ID: r.ID}
-					if c.Host == nil {
-						a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
-					} else {
-						a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
-					}
-					answers <- a
-				})
-			case frameWait:
-				paused = true
-				left -= time.Since(began)
-				timer.Stop()
-				if len(ready) > 0 {
-					answer(ready[0])
-					ready = ready[1:]
-				}
-			case frameResult:
-				if r.Failure != nil {
-					w.broken = r.Failure.breach()
-					return nil, true, r.Failure
-				}
-				w.broken = w.broken || waiting > 0 // it would take a late answer for another's
-				if len(r.Value) == 0 {
-					return nil, true, nil
-				}
-				if !json.Valid(r.Value) {
-					w.broken = true
-					return nil, true, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
-				}
-				return r.Value, true, nil
-			}
-		case a := <-answers:
-			if paused {
-				answer(a)
-			} else {
-				ready = append(ready, a)
-			}
-		case <-timer.C:
-			w.broken = true
-			return nil, true, timeFailure(limits)
-		case <-ctx.Done():
-			w.broken = true
+	}()
+	if err := send(w.in, f); err != nil {
+		if ctx.Err() != nil {
 			return nil, true, ctx.Err()
+		}
+		return nil, false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
+	}
+	left := limits.Execution + killGrace
+	waiting := 0 // answers owed
+	answers := make(chan *frame, maxHostCalls)
+	got := false
+	for began := time.Now(); ; {
+		if err := w.out.SetReadDeadline(began.Add(left)); err != nil {
+			return nil, true, err
+		}
+		if ctx.Err() != nil { // its deadline may be the one that was just replaced
+			return nil, true, ctx.Err()
+		}
+		r, err := receive(w.frames, maxFrame)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, true, ctx.Err()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, true, timeFailure(limits)
+		default:
+			w.end()
+			<-w.dead
+			if !got && w.stderr.String() == "" && f.Kind == frameCheck { // a check does nothing that may not be done again
+				return nil, false, fmt.Errorf("%w: it has ended", ErrNoWorker)
+			}
+			return nil, true, w.death(limits)
+		}
+		got = true
+		switch r.Kind {
+		case frameLine:
+			if c.Log != nil {
+				c.Log(Line{Level: string(r.Level), At: time.Now().UTC(), Text: string(r.Text)})
+			}
+		case frameHost:
+			waiting++
+			hosts.Go(func() {
+				a := &frame{Kind: frameAnswer, ID: r.ID}
+				if c.Host == nil {
+					a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
+				} else {
+					a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
+				}
+				answers <- a
+			})
+		case frameWait: // the script does, until it has an answer
+			left -= time.Since(began)
+			select {
+			case a := <-answers:
+				waiting--
+				_ = send(w.in, a) // of a worker that has ended the next frame tells
+				began = time.Now()
+			case <-ctx.Done():
+				return nil, true, ctx.Err()
+			}
+		case frameResult:
+			if r.Failure != nil {
+				w.broken = r.Failure.breach()
+				return nil, true, r.Failure
+			}
+			if len(r.Value) > 0 && !json.Valid(r.Value) {
+				return nil, true, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
+			}
+			w.broken = waiting > 0 // it would take a late answer for another's
+			if len(r.Value) == 0 {
+				return nil, true, nil
+			}
+			return r.Value, true, nil
 		}
 	}
 }
