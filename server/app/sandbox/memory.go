@@ -8,36 +8,54 @@ import (
 	"time"
 )
 
-// watchEvery is the time between two looks at the heap.
+// watchEvery is the time between two looks at a script.
 const watchEvery = 2 * time.Millisecond
 
-// watch interrupts a script that holds too much memory, until end is called. It costs a
-// script that ends before the first look a timer, and no goroutine.
-func (r *run) watch() (end func()) {
-	most := r.w.base + uint64(r.limits.Memory)
-	var mu sync.Mutex // of the rest
-	var timer *time.Timer
-	ended := false
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(watchEvery, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if ended {
-			return
-		}
-		if liveHeap() > most && holds(most) {
-			r.vm.Interrupt(errMemory)
-			return
-		}
-		timer.Reset(watchEvery)
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
-		timer.Stop()
+// idleLooks is after how many looks in a row that see no script a watchdog rests.
+const idleLooks = 10
+
+// watchdog interrupts a script that is over its time or holds too much memory. It looks on for a
+// while when a script has ended: a timer for each would wake another thread for each.
+type watchdog struct {
+	mu    sync.Mutex // of all of it, and of run.own
+	run   *run       // nil where no script runs
+	seen  *run       // by the last look
+	idle  int        // looks in a row that saw none
+	timer *time.Timer
+	awake bool
+}
+
+// watch begins to look at a script; mu is held.
+func (d *watchdog) watch(r *run) {
+	d.run = r
+	if d.awake {
+		return
 	}
+	d.awake, d.idle = true, 0
+	if d.timer == nil {
+		d.timer = time.AfterFunc(watchEvery, d.look)
+	} else {
+		d.timer.Reset(watchEvery)
+	}
+}
+
+// look is one look.
+func (d *watchdog) look() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.run
+	if r == nil {
+		if d.idle++; d.idle == idleLooks {
+			d.awake, d.seen = false, nil
+			return
+		}
+	} else if d.idle = 0; r.own.left(r.limits.Execution) <= 0 {
+		r.vm.Interrupt(errTime)
+	} else if most := r.w.base + uint64(r.limits.Memory); r == d.seen && liveHeap() > most && holds(most) {
+		r.vm.Interrupt(errMemory)
+	}
+	d.seen = r
+	d.timer.Reset(watchEvery)
 }
 
 // holds reports whether more is in use than most, in bytes: what a script has made since

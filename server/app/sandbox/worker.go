@@ -46,6 +46,7 @@ type worker struct {
 	programs map[string]compiled
 	next     *run   // for the next call, made while the worker is idle
 	base     uint64 // live heap of the idle worker, in bytes
+	watchdog watchdog
 }
 
 // Work is the life of a worker process: it takes calls from in, one after the other,
@@ -204,10 +205,8 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 	r := w.next
 	w.next = nil
 	r.limits = Limits{Execution: time.Duration(f.Execution) * time.Millisecond, Memory: f.Memory}
-	unwatch := r.watch()
 	defer func() {
 		r.pause()
-		unwatch()
 		if p := recover(); p != nil {
 			value, failure = nil, r.broken(p)
 		}
@@ -244,52 +243,38 @@ const busyGrace = 700 * time.Millisecond
 
 // ownTime is the script's own time.
 type ownTime struct {
-	mu        sync.Mutex
 	clock     time.Duration // until started
 	processor time.Duration // of the process, until started
 	started   time.Time     // zero while the script waits
 	used      time.Duration // processor time of the process at started
-	timer     *time.Timer
 }
 
-// left is how long the script may go on, before one looks again; mu is held.
+// left is how long the script may go on, before one looks again.
 func (o *ownTime) left(limit time.Duration) time.Duration {
-	clock, processor := o.clock+time.Since(o.started), o.processor+processorTime()-o.used
+	clock := o.clock + time.Since(o.started)
 	if clock < limit {
 		return limit - clock
 	}
-	return min(limit-processor, limit+busyGrace-clock)
+	return min(limit-(o.processor+processorTime()-o.used), limit+busyGrace-clock)
 }
 
 // resume and pause count the script's own time.
 func (r *run) resume() {
-	o := &r.own
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	began := time.Now()
-	o.started, o.used = began, processorTime()
-	o.timer = time.AfterFunc(max(o.left(r.limits.Execution), 0), func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.started != began {
-			return // it waits, or has waited
-		}
-		if left := o.left(r.limits.Execution); left > 0 {
-			o.timer.Reset(left)
-			return
-		}
-		r.vm.Interrupt(errTime)
-	})
+	d := &r.w.watchdog
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r.own.started, r.own.used = time.Now(), processorTime()
+	d.watch(r)
 }
 
 func (r *run) pause() {
-	o := &r.own
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	d, o := &r.w.watchdog, &r.own
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if o.started.IsZero() {
 		return
 	}
-	o.timer.Stop()
+	d.run = nil
 	o.clock += time.Since(o.started)
 	o.processor += processorTime() - o.used
 	o.started = time.Time{}
