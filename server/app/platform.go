@@ -71,7 +71,6 @@ type Platform struct {
 
 	mu    sync.Mutex
 	state *snapshot
-	looks looks
 }
 
 // The feature flags of the platform.
@@ -145,68 +144,9 @@ type snapshot struct {
 	subscriptions map[string]*entry   // by subscriber
 }
 
-// looks share the question which version the Apps have: who asks while it is asked waits
-// for the next answer, so that it is as new as the question.
-type looks struct {
-	mu      sync.Mutex
-	running bool
-	next    *look // what begins when the one that runs has ended; nil for none
-}
-
-type look struct {
-	done    chan struct{}
-	version int64
-	err     error
-}
-
-// version is the version of the Apps, at least as new as the call.
-func (p *Platform) version(ctx context.Context) (int64, error) {
-	p.looks.mu.Lock()
-	if p.looks.running {
-		l := p.looks.next
-		if l == nil {
-			l = &look{done: make(chan struct{})}
-			p.looks.next = l
-		}
-		p.looks.mu.Unlock()
-		select {
-		case <-l.done:
-			return l.version, l.err
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-	p.looks.running = true
-	p.looks.mu.Unlock()
-	version, err := p.Store.AppsVersion(ctx)
-	p.looks.mu.Lock()
-	next := p.looks.next
-	p.looks.next = nil
-	if p.looks.running = next != nil; next != nil {
-		go p.look(next)
-	}
-	p.looks.mu.Unlock()
-	return version, err
-}
-
-// look answers those who wait, and then those who have come meanwhile.
-func (p *Platform) look(l *look) {
-	for l != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		l.version, l.err = p.Store.AppsVersion(ctx)
-		cancel()
-		close(l.done)
-		p.looks.mu.Lock()
-		l = p.looks.next
-		p.looks.next = nil
-		p.looks.running = l != nil
-		p.looks.mu.Unlock()
-	}
-}
-
 // now returns the Apps in force: as new as the last write that was acknowledged before.
 func (p *Platform) now(ctx context.Context) (*snapshot, error) {
-	version, err := p.version(ctx)
+	version, err := p.Store.AppsVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -377,22 +317,16 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 	if p.Own.Has(q.Name) {
 		return p.Own.Run(ctx, q)
 	}
-	// While the database says which version the Apps have, the call is prepared for those
-	// that were in force last.
-	var version int64
-	var failed error
-	asked := make(chan struct{})
-	go func() {
-		defer close(asked)
-		version, failed = p.version(ctx)
-	}()
+	// The call is prepared for the Apps that were in force last. Which version they have is
+	// asked together with the instance, which is read for that.
+	question := p.Store.AskAppsVersion()
 	before := p.last()
 	var c *call
 	var err error
 	if before != nil {
 		c, err = p.prepare(ctx, before, q)
 	}
-	<-asked
+	version, failed := question.Answer(ctx)
 	var apps *snapshot
 	if failed == nil {
 		apps, failed = p.since(ctx, version)

@@ -3,12 +3,14 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -26,6 +28,7 @@ type reader struct {
 
 	mu      sync.Mutex
 	waiting []*readRequest
+	asked   *AppsQuestion // nil for none
 	stopped bool
 }
 
@@ -77,10 +80,7 @@ func (r *reader) readIf(ctx context.Context, ref int64, test *match.TermTest) (f
 		return fhir.Version{}, "", errStopped
 	}
 	r.waiting = append(r.waiting, q)
-	select {
-	case r.wake <- struct{}{}:
-	default: // every worker will look again before it rests
-	}
+	r.wakeOne()
 	r.mu.Unlock()
 	select {
 	case <-q.done:
@@ -89,6 +89,14 @@ func (r *reader) readIf(ctx context.Context, ref int64, test *match.TermTest) (f
 		return version, id, err
 	case <-ctx.Done():
 		return fhir.Version{}, "", translate(ctx.Err()) // the request belongs to a worker
+	}
+}
+
+// wakeOne has a worker look; mu is held.
+func (r *reader) wakeOne() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // every worker will look again before it rests
 	}
 }
 
@@ -117,8 +125,10 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	left := copy(r.waiting, r.waiting[n:])
 	clear(r.waiting[left:])
 	r.waiting = r.waiting[:left]
+	asked := r.asked
+	r.asked = nil
 	r.mu.Unlock()
-	if n == 0 {
+	if n == 0 && asked == nil {
 		return false
 	}
 	free := 0 // those without a condition come first
@@ -130,19 +140,26 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	}
 	for _, part := range []struct {
 		requests []*readRequest
-		read     func([]*readRequest, *readMemory) error
+		read     func([]*readRequest, *AppsQuestion, *readMemory) error
 	}{{requests[:free], s.readAll}, {requests[free:], s.readAllIf}} {
-		if len(part.requests) == 0 {
+		if len(part.requests) == 0 && (asked == nil || n > 0) {
 			continue
 		}
-		err := part.read(part.requests, m)
+		err := part.read(part.requests, asked, m)
 		if err != nil && lost(err) { // of a connection that died while it was idle
-			err = part.read(part.requests, m)
+			err = part.read(part.requests, asked, m)
 		}
 		if err != nil {
 			for _, q := range part.requests {
 				q.err = translate(err)
 			}
+		}
+		if asked != nil {
+			if err != nil {
+				asked.err = translate(err)
+			}
+			close(asked.done)
+			asked = nil
 		}
 	}
 	for _, q := range requests {
@@ -153,9 +170,47 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	return true
 }
 
+// readQuery runs a prepared statement, and with it asks which version the Apps have where
+// asked is not nil: one way to the database and back.
+func readQuery(ctx context.Context, conn *pgx.Conn, name, sql string, params [][]byte, asked *AppsQuestion, row func(values [][]byte)) error {
+	if _, err := conn.Prepare(ctx, name, sql); err != nil {
+		return fmt.Errorf("prepare %s: %w", name, err)
+	}
+	binaryFormat := []int16{pgx.BinaryFormatCode}
+	if asked == nil {
+		return eachRow(conn.PgConn().ExecPrepared(ctx, name, params, binaryFormat, binaryFormat), row)
+	}
+	const version = "kiln_apps_version"
+	if _, err := conn.Prepare(ctx, version, db.AppsVersion); err != nil {
+		return fmt.Errorf("prepare %s: %w", version, err)
+	}
+	p := conn.PgConn().StartPipeline(ctx)
+	p.SendQueryPrepared(name, params, binaryFormat, binaryFormat)
+	p.SendQueryPrepared(version, nil, nil, binaryFormat)
+	err := p.Sync()
+	for _, row := range []func([][]byte){row, asked.read} {
+		var rows any
+		if err == nil {
+			rows, err = p.GetResults()
+		}
+		if err == nil {
+			err = eachRow(rows.(*pgconn.ResultReader), row)
+		}
+	}
+	return errors.Join(err, p.Close())
+}
+
+func eachRow(rows *pgconn.ResultReader, row func(values [][]byte)) error {
+	for rows.NextRow() {
+		row(rows.Values())
+	}
+	_, err := rows.Close()
+	return err
+}
+
 // readAllIf answers requests with a condition by one query. An error is the error of
 // every request.
-func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
+func (s *Store) readAllIf(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	m.refs.reset()
@@ -185,18 +240,12 @@ func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
 		return err
 	}
 	defer conn.Release()
-	const name = "kiln_read_if"
-	if _, err := conn.Conn().Prepare(ctx, name, db.ReadResourcesIf); err != nil {
-		return fmt.Errorf("prepare %s: %w", name, err)
-	}
-	binaryFormat := []int16{pgx.BinaryFormatCode}
-	rows := conn.Conn().PgConn().ExecPrepared(ctx, name, [][]byte{m.bounds.param(), m.terms.param(), m.refs.param()}, binaryFormat, binaryFormat)
-	for rows.NextRow() {
+	params := [][]byte{m.bounds.param(), m.terms.param(), m.refs.param()}
+	return readQuery(ctx, conn.Conn(), "kiln_read_if", db.ReadResourcesIf, params, asked, func(v [][]byte) {
 		// n, id, version, last_updated, method, body
-		v := rows.Values()
 		n := int(binary.BigEndian.Uint32(v[0]))
 		if n < 1 || n > len(requests) {
-			continue
+			return
 		}
 		q := requests[n-1]
 		q.id = string(v[1])
@@ -206,13 +255,11 @@ func (s *Store) readAllIf(requests []*readRequest, m *readMemory) error {
 		if v[5] != nil {
 			q.version.Body, q.err = copyBody(v[5])
 		}
-	}
-	_, err = rows.Close()
-	return err
+	})
 }
 
 // readAll answers requests by one query. An error is the error of every request.
-func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
+func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
 	refs := &m.refs
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -236,14 +283,8 @@ func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
 		return err
 	}
 	defer conn.Release()
-	const name = "kiln_read"
-	if _, err := conn.Conn().Prepare(ctx, name, db.ReadResources); err != nil {
-		return fmt.Errorf("prepare %s: %w", name, err)
-	}
-	rows := conn.Conn().PgConn().ExecPrepared(ctx, name, [][]byte{refs.param()}, []int16{pgx.BinaryFormatCode}, []int16{pgx.BinaryFormatCode})
-	for rows.NextRow() {
+	return readQuery(ctx, conn.Conn(), "kiln_read", db.ReadResources, [][]byte{refs.param()}, asked, func(v [][]byte) {
 		// ref, id, version, last_updated, method, body
-		v := rows.Values()
 		ref := int64(binary.BigEndian.Uint64(v[0]))
 		i, ok := slices.BinarySearchFunc(requests, ref, func(q *readRequest, ref int64) int {
 			switch {
@@ -255,7 +296,7 @@ func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
 			return 0
 		})
 		if !ok {
-			continue
+			return
 		}
 		body, err := copyBody(v[5])
 		id := string(v[1])
@@ -267,7 +308,5 @@ func (s *Store) readAll(requests []*readRequest, m *readMemory) error {
 				Method: fhir.Method(v[4][0]), Body: body,
 			}
 		}
-	}
-	_, err = rows.Close()
-	return err
+	})
 }
