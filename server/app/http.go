@@ -123,7 +123,7 @@ func (h *remote) expanded(hc *handlerContext) (string, error) {
 		}
 	}
 	maps.Copy(values, hc.Query)
-	values["Type"], values["id"] = hc.ResourceType, string(hc.ResourceID)
+	values["Type"], values["id"] = hc.ResourceType, hc.ResourceID
 	template, query, asked := strings.Cut(h.url, "?")
 	var failed error
 	fill := func(template string, escape func(string) string) string {
@@ -218,11 +218,11 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 	}
 	set("User-Agent", "kiln")
 	set("X-App-Id", e.app)
-	set("X-Operation", string(hc.Operation))
+	set("X-Operation", hc.Operation)
 	set("X-Resource-Type", hc.ResourceType)
-	set("X-Resource-Id", string(hc.ResourceID))
-	set("X-User-Id", string(hc.User.ID))
-	set("X-Request-Id", string(hc.RequestID))
+	set("X-Resource-Id", hc.ResourceID)
+	set("X-User-Id", hc.User.ID)
+	set("X-Request-Id", hc.RequestID)
 	caller := interaction.CallerFrom(ctx)
 	set("Traceparent", traceparent(caller.Traceparent))
 	token, err := p.bearer(ctx, e, caller.Token)

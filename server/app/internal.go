@@ -160,7 +160,7 @@ func (p *Platform) notifyUsers(ctx context.Context, e *entry, hc *handlerContext
 	if hc.ResourceID == "" {
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "%s needs a resource: call it on one", e.label())
 	}
-	id, sent, err := p.Events.NotifyUsers(ctx, hc.ResourceType, string(hc.ResourceID), recipients, message)
+	id, sent, err := p.Events.NotifyUsers(ctx, hc.ResourceType, hc.ResourceID, recipients, message)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -190,7 +190,7 @@ func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ 
 		Total   int           `json:"total"`
 		Last    string        `json:"last,omitempty"`
 		Types   []summaryType `json:"types"`
-	}{Patient: "Patient/" + string(hc.ResourceID), Types: []summaryType{}}
+	}{Patient: "Patient/" + hc.ResourceID, Types: []summaryType{}}
 	compartment, ok := p.Service.Parameters.Current().Compartment("Patient")
 	if !ok {
 		return interaction.Response{}, outcome.NotSupported("there is no patient compartment")
@@ -199,7 +199,7 @@ func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ 
 		if typ == "AuditEvent" {
 			continue // who looked at the record is not of it
 		}
-		one, err := p.summaryOf(ctx, typ, string(hc.ResourceID))
+		one, err := p.summaryOf(ctx, typ, hc.ResourceID)
 		if outcome.Is(err, outcome.CodeForbidden) {
 			continue
 		}

@@ -22,85 +22,6 @@ import (
 	"kiln/server/parameters"
 )
 
-// handlerContext is the JSON that a handler gets, with the same members for all: what there
-// is not is null, and parameters, query and roles are never. The contract, Apps section 3.
-type handlerContext struct {
-	Operation    optional        `json:"operation"`
-	Type         string          `json:"type"`
-	ResourceType string          `json:"resourceType"`
-	ResourceID   optional        `json:"resourceId"`
-	Resource     json.RawMessage `json:"resource"`
-	Parameters   object          `json:"parameters"`
-	Query        query           `json:"query"`
-	User         user            `json:"user"`
-	Client       optional        `json:"client"`
-	Patient      optional        `json:"patient"`
-	App          appName         `json:"app"`
-	RequestID    optional        `json:"requestId"`
-	// RawParameters are FHIR Parameters as they came.
-	RawParameters json.RawMessage `json:"rawParameters,omitempty"`
-	// Of an event.
-	Event        string          `json:"event,omitempty"`
-	VersionID    string          `json:"versionId,omitempty"`
-	Previous     json.RawMessage `json:"previous,omitempty"`
-	Notification string          `json:"notificationId,omitempty"`
-	Subscription string          `json:"subscription,omitempty"`
-}
-
-type user struct {
-	ID       optional `json:"id"`
-	FHIRUser optional `json:"fhirUser"`
-	Roles    roles    `json:"roles"`
-}
-
-type appName struct {
-	ID      string   `json:"id"`
-	Version optional `json:"version"`
-}
-
-// optional is a text that is null in JSON where there is none.
-type optional string
-
-// MarshalJSON implements json.Marshaler.
-func (o optional) MarshalJSON() ([]byte, error) {
-	if o == "" {
-		return []byte("null"), nil
-	}
-	return json.Marshal(string(o))
-}
-
-// object is the JSON of an object, {} where there is none.
-type object json.RawMessage
-
-// MarshalJSON implements json.Marshaler.
-func (o object) MarshalJSON() ([]byte, error) {
-	if len(o) == 0 {
-		return []byte("{}"), nil
-	}
-	return o, nil
-}
-
-// query is a text, or several, by name.
-type query map[string]any
-
-// MarshalJSON implements json.Marshaler.
-func (q query) MarshalJSON() ([]byte, error) {
-	if q == nil {
-		return []byte("{}"), nil
-	}
-	return json.Marshal(map[string]any(q))
-}
-
-type roles []string
-
-// MarshalJSON implements json.Marshaler.
-func (r roles) MarshalJSON() ([]byte, error) {
-	if r == nil {
-		return []byte("[]"), nil
-	}
-	return json.Marshal([]string(r))
-}
-
 // call is a call of an operation of an App, until the handler begins.
 type call struct {
 	invoking
@@ -164,7 +85,7 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 // begin begins the log of a run of a handler.
 func (p *Platform) begin(e *entry, hc *handlerContext) *invocation {
 	return &invocation{id: uuid.Must(uuid.NewV7()), app: e.app, operation: strings.TrimPrefix(e.name, "$"), subscription: e.subscription,
-		resourceType: e.typ, resourceID: string(hc.ResourceID), requestID: string(hc.RequestID), at: p.Now()}
+		resourceType: e.typ, resourceID: hc.ResourceID, requestID: hc.RequestID, at: p.Now()}
 }
 
 // end says in the log how a run came to its end.
@@ -210,7 +131,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	case e.broken != nil:
 		return interaction.Response{}, badGateway(e, "may not be called: %v", e.broken)
 	case e.remote != nil:
-		text, err := json.Marshal(i.context)
+		text, err := i.context.json(i.context.Resource)
 		if err != nil {
 			return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
 		}
@@ -232,9 +153,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	rest := *i.context
-	rest.Resource = nil
-	text, err := json.Marshal(&rest)
+	text, err := i.context.json(nil)
 	if err != nil {
 		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
 	}
@@ -334,10 +253,10 @@ func failureOf(err error) *sandbox.Failure {
 
 // context makes the handlerContext of a call.
 func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (hc *handlerContext, raw json.RawMessage, err error) {
-	hc = &handlerContext{Operation: optional(e.name[1:]), Type: e.kind, ResourceType: e.typ, ResourceID: optional(q.ID), App: appName{e.app, optional(e.version)},
-		RequestID: optional(interaction.CallerFrom(ctx).RequestID)}
+	hc = &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version},
+		RequestID: interaction.CallerFrom(ctx).RequestID}
 	if c := access.From(ctx); c != nil {
-		hc.User, hc.Client, hc.Patient = user{optional(c.Subject), optional(c.FHIRUser), c.Roles}, optional(c.ClientID), optional(c.Patient)
+		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
 	}
 	values := q.Values
 	body := bytes.TrimSpace(q.Body)
@@ -352,7 +271,7 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 		body, values = nil, merged(values, form)
 	}
 	if len(values) > 0 {
-		hc.Query = make(query, len(values))
+		hc.Query = make(map[string]any, len(values))
 		for name, list := range values {
 			if hc.Query[name] = any(list); len(list) == 1 {
 				hc.Query[name] = list[0]
@@ -375,7 +294,7 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 		if raw, hc.RawParameters, err = p.readParameters(body); err != nil {
 			return nil, nil, err
 		}
-		hc.Parameters = object(raw)
+		hc.Parameters = raw
 		if hc.RawParameters != nil {
 			raw = hc.RawParameters
 		}

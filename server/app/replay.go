@@ -195,7 +195,7 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Principal, event *notify.Event) replayed {
 	id := notify.NotificationID(e.subscription, event.Version.ResourceType, event.Version.ID, event.Version.VersionID, event.Kind)
 	hc := p.eventContext(e, caller, event, id)
-	out := replayed{NotificationID: id.String(), Event: hc.Event, ResourceType: hc.ResourceType, ResourceID: string(hc.ResourceID), VersionID: hc.VersionID,
+	out := replayed{NotificationID: id.String(), Event: hc.Event, ResourceType: hc.ResourceType, ResourceID: hc.ResourceID, VersionID: hc.VersionID,
 		Writes: []dryWrite{}, Lines: []sandbox.Line{}}
 	ctx, cancel := context.WithTimeout(ctx, p.Config().WebhookTimeout)
 	defer cancel()
@@ -205,14 +205,14 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 	case e.remote != nil || e.internal != nil && e.internal.Name == "notify":
 		// Not called: what it would have been sent is shown.
 		hc.RequestID = ""
-		text, err := json.Marshal(hc)
+		text, err := hc.json(hc.Resource)
 		if err == nil {
 			dry.writes = append(dry.writes, dryWrite{"post", text})
 		}
 		log.outcome, log.status = "ok", http.StatusOK
 	default:
 		resp, err := p.invoke(context.WithValue(ctx, dryKey{}, dry), &invoking{entry: e, context: hc, log: log,
-			params: interaction.OperationParams{ResourceType: e.typ, ID: string(hc.ResourceID)}})
+			params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID}})
 		resp.Release()
 		p.end(log, resp, err)
 	}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -177,7 +176,7 @@ func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bo
 
 // cut tells in the log that a chain of Apps has come to its end.
 func (p *Platform) cut(e *entry, event *notify.Event, chain []string) {
-	v := p.begin(e, &handlerContext{ResourceID: optional(event.Version.ID)})
+	v := p.begin(e, &handlerContext{ResourceID: event.Version.ID})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
 	v.say("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
 		event.Kind, event.Version.ResourceType, event.Version.ID, maxDepth, strings.Join(chain, " > ")), p.Now())
@@ -282,7 +281,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 	}
 	result := notify.Result{At: time.Now()}
 	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, log: log,
-		params: interaction.OperationParams{ResourceType: e.typ, ID: string(hc.ResourceID), Values: url.Values{}}})
+		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
 	resp.Release()
 	p.end(log, resp, err)
 	result.Duration, result.Status = time.Since(result.At), log.status
@@ -298,9 +297,6 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 // post sends the notification, with the App beside the other fields.
 func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte) notify.Result {
 	u, err := url.Parse(e.remote.url)
-	if err == nil {
-		body, err = p.message(e, body)
-	}
 	headers := e.remote.headers.Clone()
 	headers.Set("X-App-Id", e.app)
 	headers.Set("X-Resource-Type", e.typ)
@@ -314,29 +310,25 @@ func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte
 		return notify.Result{At: time.Now(), Err: "the request cannot be made"}
 	}
 	return p.Events.Send(ctx, notify.Message{Method: e.remote.method, URL: u, Header: headers, ID: id.String(), Subscriber: e.subscription,
-		ContentType: "application/json", Body: body, Timeout: p.Config().WebhookTimeout})
+		ContentType: "application/json", Body: message(e, body), Timeout: p.Config().WebhookTimeout})
 }
 
 // message is a Notification message with the App.
-func (p *Platform) message(e *entry, body []byte) ([]byte, error) {
-	app, err := json.Marshal(appName{e.app, optional(e.version)})
-	if err != nil {
-		return nil, err
-	}
+func message(e *entry, body []byte) []byte {
 	out := append(append([]byte(nil), body[:len(body)-1]...), `,"app":`...)
-	return append(append(out, app...), '}'), nil
+	return append(append(out, appName{e.app, e.version}.json()...), '}')
 }
 
 // eventContext is what a handler is told of an event.
 func (p *Platform) eventContext(e *entry, c *access.Principal, event *notify.Event, id uuid.UUID) *handlerContext {
-	hc := &handlerContext{Type: "event", ResourceType: e.typ, ResourceID: optional(event.Version.ID), Resource: event.Version.Body, App: appName{e.app, optional(e.version)},
+	hc := &handlerContext{Type: "event", ResourceType: e.typ, ResourceID: event.Version.ID, Resource: event.Version.Body, App: appName{e.app, e.version},
 		Event: event.Kind.String(), VersionID: strconv.Itoa(event.Version.VersionID), Previous: event.Previous.Body, Notification: id.String(), Subscription: e.subscription,
-		RequestID: optional(id.String())}
+		RequestID: id.String()}
 	if len(hc.Resource) == 0 {
 		hc.Resource = nil
 	}
 	if c != nil {
-		hc.User, hc.Client = user{optional(c.Subject), optional(c.FHIRUser), c.Roles}, optional(c.ClientID)
+		hc.User, hc.Client = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID
 	}
 	return hc
 }
@@ -361,7 +353,7 @@ func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *notif
 	if e == nil {
 		return
 	}
-	v := p.begin(e, &handlerContext{ResourceID: optional(d.Event.Version.ID), RequestID: optional(d.ID.String())})
+	v := p.begin(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
 	v.say("error", fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason), p.Now())
 	_ = p.journal.add(&record{invocation: v}, false)
