@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -69,7 +70,7 @@ func clean(s string) string {
 
 // record is what is to be kept of a run of a handler.
 type record struct {
-	audit      []byte // an AuditEvent; nil for none
+	audit      *auditEvent // nil for none
 	invocation *invocation
 	written    chan error // nil where nobody waits
 }
@@ -81,9 +82,12 @@ type journal struct {
 	audit  notify.Audit
 	logger *slog.Logger
 
-	mu      sync.RWMutex // held to add
+	mu      sync.Mutex // of the next three
+	waiting []*record
 	closed  bool
-	waiting chan *record
+	room    *sync.Cond    // of waiting, below journalRoom
+	wake    chan struct{} // there are records; it holds one
+	hurry   chan struct{} // they are not to wait for others; it holds one
 	done    sync.WaitGroup
 }
 
@@ -94,81 +98,104 @@ const (
 )
 
 func newJournal(s *store.Store, audit notify.Audit, logger *slog.Logger) *journal {
-	j := &journal{store: s, audit: audit, logger: logger, waiting: make(chan *record, journalRoom)}
+	j := &journal{store: s, audit: audit, logger: logger, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	j.room = sync.NewCond(&j.mu)
 	j.done.Go(j.run)
 	return j
+}
+
+// signal puts a token into a channel that holds one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // close writes what waits.
 func (j *journal) close() {
 	j.mu.Lock()
 	j.closed = true
-	close(j.waiting)
 	j.mu.Unlock()
+	signal(j.wake)
+	signal(j.hurry)
 	j.done.Wait()
 }
 
-// add keeps a record, and returns when it is written where wait is true.
+// add keeps a record, and returns when it is written where wait is true. The first that waits
+// wakes the journal, not each.
 func (j *journal) add(r *record, wait bool) error {
 	if wait {
 		r.written = make(chan error, 1)
 	}
-	j.mu.RLock()
+	j.mu.Lock()
+	for len(j.waiting) >= journalRoom && !j.closed {
+		j.room.Wait()
+	}
 	if j.closed {
-		j.mu.RUnlock()
+		j.mu.Unlock()
 		return errors.New("the server is stopping")
 	}
-	j.waiting <- r
-	j.mu.RUnlock()
+	j.waiting = append(j.waiting, r)
+	j.tell(wait)
+	j.mu.Unlock()
 	if !wait {
 		return nil
 	}
 	return <-r.written
 }
 
-func (j *journal) run() {
-	for r := range j.waiting {
-		group := j.gather(r)
-		err := j.write(group)
-		if err != nil {
-			j.logger.Error("the runs of Apps cannot be recorded", slog.Int("runs", len(group)), slog.Any("error", err))
-		}
-		for _, r := range group {
-			if r.written != nil {
-				r.written <- err
-			}
+// tell has run begin, at once where somebody waits or the group is complete; mu is held.
+func (j *journal) tell(waited bool) {
+	if n := len(j.waiting); n == 1 || waited || n >= journalGroup {
+		signal(j.wake)
+		if waited || n >= journalGroup || j.closed {
+			signal(j.hurry)
 		}
 	}
 }
 
-// gather returns the records of one transaction: first, and those that come while nobody
-// waits for one of them.
-func (j *journal) gather(first *record) []*record {
-	group := []*record{first}
-	delay := time.NewTimer(journalDelay)
-	defer delay.Stop()
-	waited := first.written != nil
-	for len(group) < journalGroup {
-		var r *record
-		ok := false
-		if waited {
-			select {
-			case r, ok = <-j.waiting:
-			default:
+func (j *journal) run() {
+	for range j.wake {
+		delay := time.NewTimer(journalDelay)
+		select {
+		case <-j.hurry:
+		case <-delay.C:
+		}
+		delay.Stop()
+		group, last := j.take()
+		if len(group) > 0 {
+			err := j.write(group)
+			if err != nil {
+				j.logger.Error("the runs of Apps cannot be recorded", slog.Int("runs", len(group)), slog.Any("error", err))
 			}
-		} else {
-			select {
-			case r, ok = <-j.waiting:
-			case <-delay.C:
+			for _, r := range group {
+				if r.written != nil {
+					r.written <- err
+				}
 			}
 		}
-		if !ok {
-			break
+		if last {
+			return
 		}
-		group = append(group, r)
-		waited = waited || r.written != nil
 	}
-	return group
+}
+
+// take returns the records of one transaction, and whether they are the last.
+func (j *journal) take() (group []*record, last bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := min(len(j.waiting), journalGroup)
+	group = slices.Clone(j.waiting[:n])
+	left := copy(j.waiting, j.waiting[n:])
+	clear(j.waiting[left:])
+	j.waiting = j.waiting[:left]
+	j.room.Broadcast()
+	if left > 0 {
+		signal(j.wake)
+		j.tell(j.closed || slices.ContainsFunc(j.waiting, func(r *record) bool { return r.written != nil }))
+	}
+	return group, j.closed && left == 0
 }
 
 // journalAttempts is how often a group of records is tried.
@@ -197,7 +224,11 @@ func (j *journal) in(ctx context.Context, t *store.Tx, group []*record) error {
 	var p db.AddAppInvocationsParams
 	for _, r := range group {
 		if r.audit != nil {
-			audits = append(audits, r.audit)
+			event, err := json.Marshal(r.audit)
+			if err != nil {
+				return err
+			}
+			audits = append(audits, event)
 		}
 		if v := r.invocation; v != nil {
 			if err := appendInvocation(&p, v); err != nil {

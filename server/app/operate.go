@@ -68,11 +68,8 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 	c.log = p.begin(e, c.context)
 	resp, err := p.invoke(ctx, &c.invoking)
 	p.end(c.log, resp, err)
-	event, failed := p.audit(ctx, e, q, resp.Status, err)
-	if failed == nil {
-		// Who changes data waits until it is recorded that it did.
-		failed = p.journal.add(&record{audit: event, invocation: c.log}, e.affects)
-	}
+	// Who changes data waits until it is recorded that it did.
+	failed := p.journal.add(&record{audit: p.audit(ctx, e, q, resp.Status, err), invocation: c.log}, e.affects)
 	if failed != nil {
 		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
 		if err == nil {
@@ -399,14 +396,14 @@ func plainObject(list []parameters.Parameter) map[string]any {
 }
 
 // audit is the AuditEvent of an operation. docs/contract.md, specification, AuditEvent.
-func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) ([]byte, error) {
+func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) *auditEvent {
 	result := "0"
 	if outcome.Theirs(failed) || failed == nil && status >= 400 {
 		result = "4"
 	} else if failed != nil {
 		result = "8"
 	}
-	event := auditEvent{ResourceType: "AuditEvent", Recorded: p.Now().UTC().Format(time.RFC3339Nano), Action: "E", Outcome: result,
+	event := &auditEvent{ResourceType: "AuditEvent", Recorded: p.Now().UTC(), Action: "E", Outcome: result,
 		Type:    coding{System: "http://terminology.hl7.org/CodeSystem/audit-event-type", Code: "rest"},
 		Subtype: []coding{{System: "http://hl7.org/fhir/restful-interaction", Code: "operation", Display: e.name}},
 		Agent:   []auditAgent{{Who: whoAsks(access.From(ctx)), Requestor: true}, {Who: reference{Reference: "App/" + e.app}}},
@@ -415,7 +412,7 @@ func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationP
 	if q.ID != "" {
 		event.Entity = []auditEntity{{What: reference{Reference: e.typ + "/" + q.ID}, Role: coding{System: "http://terminology.hl7.org/CodeSystem/object-role", Code: "4"}}}
 	}
-	return json.Marshal(event)
+	return event
 }
 
 // whoAsks names a caller in an AuditEvent.
@@ -435,7 +432,7 @@ type auditEvent struct {
 	Type         coding        `json:"type"`
 	Subtype      []coding      `json:"subtype"`
 	Action       string        `json:"action"`
-	Recorded     string        `json:"recorded"`
+	Recorded     time.Time     `json:"recorded"`
 	Outcome      string        `json:"outcome"`
 	Agent        []auditAgent  `json:"agent"`
 	Source       auditSource   `json:"source"`

@@ -363,7 +363,7 @@ func (s *Settings[C]) flagEntry(f Flag) FlagEntry {
 
 func (s *Settings[C]) on(at *snapshot[C], f Flag) bool {
 	k, _ := s.key(f.Key)
-	return reflect.ValueOf(at.config).FieldByIndex(k.index).Bool()
+	return reflect.ValueOf(&at.config).Elem().FieldByIndex(k.index).Bool()
 }
 
 // PutFlag switches a flag, for all clients, for a percentage of them, or for some by
