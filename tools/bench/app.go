@@ -1,27 +1,37 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // appWorkload sets operations of Apps beside plain reads of the same patients: a small
-// script, and a service on this machine that takes no time. Contract: Apps, section 7: a
+// script, and a service on this machine that does nothing. Contract: Apps, section 7: a
 // script takes at most 150 us more than a read at the median and 3,000 a second on two
-// processors, a service 100 us.
-var appWorkload = apps("app", "plain reads of patients beside operations of Apps: a small script, and an HTTP service that takes no time", 0, appOperation)
+// processors, a service 100 us more than its own time. That is what this tool waits for it,
+// with the requests that the server has sent it, by the client that the server has, too.
+var appWorkload = apps("app", "plain reads of patients beside operations of Apps: a small script, and an HTTP service that does nothing, called by the server and by this tool", 0, appOperation)
 
 // appScriptWorkload is the script of appWorkload alone.
 var appScriptWorkload = apps("app-script", "the small script of app alone", 0, func(*rand.Rand) (kind, path string) { return "script", "/$bench-script" })
 
-// appsWorkload is appWorkload among 1,000 active Apps: routing costs the same as with one.
-var appsWorkload = apps("apps", "as app, with 1,000 active Apps", 1000, appOperation)
+// appsWorkload is appScriptWorkload among 1,000 active Apps: routing costs the same as with one.
+var appsWorkload = apps("apps", "as app-script, with 1,000 active Apps", 1000, func(*rand.Rand) (kind, path string) { return "script", "/$bench-script" })
 
 // benchApp is an App with an operation for reading.
 func benchApp(id, name, handler string) []byte {
@@ -55,7 +65,17 @@ func apps(name, about string, others int, operation func(*rand.Rand) (kind, path
 			if err := put("bench-script", benchApp("bench-script", "bench-script", script)); err != nil {
 				return Task{}, err
 			}
-			if err := put("bench-service", benchApp("bench-service", "bench-service", `{"type":"http","url":"`+service+`"}`)); err != nil {
+			if err := put("bench-service", benchApp("bench-service", "bench-service", `{"type":"http","url":"`+service.url+`"}`)); err != nil {
+				return Task{}, err
+			}
+			x := b.Client.NewExchange()
+			if err := x.Do(Request{Method: "GET", Path: "Patient/" + s.Patients[0] + "/$bench-service"}); err != nil {
+				return Task{}, err
+			}
+			if x.Status != 200 {
+				return Task{}, fmt.Errorf("$bench-service: %d %s", x.Status, x.Body)
+			}
+			if err := service.learn(); err != nil {
 				return Task{}, err
 			}
 			for start := 0; start < others; start += 100 {
@@ -75,6 +95,9 @@ func apps(name, about string, others int, operation func(*rand.Rand) (kind, path
 			}
 			return Task{Op: func(_ context.Context, w *Worker) error {
 				kind, path := operation(w.Rand)
+				if kind == direct {
+					return service.call(w)
+				}
 				if w.Do(kind, Request{Method: "GET", Path: "Patient/" + pick(w.Rand, s.Patients) + path}) {
 					w.Moved(1)
 				}
@@ -84,29 +107,116 @@ func apps(name, about string, others int, operation func(*rand.Rand) (kind, path
 	}
 }
 
+// direct is the kind of the calls of the service by this tool.
+const direct = "service alone"
+
 // appOperation draws what to ask of a patient.
 func appOperation(r *rand.Rand) (kind, path string) {
-	switch r.IntN(3) {
+	switch r.IntN(4) {
 	case 0:
 		return "read", ""
 	case 1:
 		return "script", "/$bench-script"
+	case 2:
+		return direct, ""
 	}
 	return "service", "/$bench-service"
 }
 
-// idleService is an HTTP service that answers at once, until ctx ends.
-func idleService(ctx context.Context) (url string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// idle is an HTTP service that answers at once, in a process of its own as services are.
+type idle struct {
+	url    string
+	client *http.Client
+	last   *received // what the server has sent it; nil until it is asked for
+}
+
+type received struct {
+	Header http.Header
+	Body   []byte
+}
+
+// idleCommand is the process of an idle service. It prints its URL, keeps the first request
+// with a body, which GET shows, and ends with its standard input.
+func idleCommand() *cobra.Command {
+	return &cobra.Command{Use: "idle-service", Hidden: true, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		var first atomic.Pointer[received]
+		s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if r.Method == http.MethodGet {
+				_ = json.NewEncoder(w).Encode(first.Load())
+				return
+			}
+			if body, err := io.ReadAll(r.Body); err == nil && first.Load() == nil {
+				first.Store(&received{r.Header.Clone(), body})
+			}
+			_, _ = io.WriteString(w, `{"ok":true}`)
+		})}
+		fmt.Fprintf(c.OutOrStdout(), "http://%s/\n", l.Addr())
+		go func() {
+			_, _ = io.Copy(io.Discard, c.InOrStdin())
+			_ = s.Close()
+		}()
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}}
+}
+
+// idleService starts an idle service that ends with ctx.
+func idleService(ctx context.Context) (*idle, error) {
+	self, err := os.Executable()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"ok":true}`)
-	})}
-	go func() { _ = s.Serve(l) }()
-	context.AfterFunc(ctx, func() { _ = s.Close() })
-	return "http://" + l.Addr().String() + "/", nil
+	service := exec.Command(self, "idle-service")
+	in, err := service.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := service.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := service.Start(); err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() {
+		_ = in.Close()
+		_ = service.Wait()
+	})
+	url, err := bufio.NewReader(out).ReadString('\n')
+	return &idle{url: strings.TrimSpace(url), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}}}, err
+}
+
+// learn asks the service what the server has sent it.
+func (i *idle) learn() error {
+	resp, err := i.client.Get(i.url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(resp.Body).Decode(&i.last)
+}
+
+// call sends the service what the server has sent it.
+func (i *idle) call(w *Worker) error {
+	start := w.start()
+	r, err := http.NewRequest(http.MethodPost, i.url, bytes.NewReader(i.last.Body))
+	if err != nil {
+		return err
+	}
+	r.Header = i.last.Header
+	resp, err := i.client.Do(r)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	w.record(direct, time.Since(start), "")
+	return err
 }
