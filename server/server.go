@@ -438,11 +438,11 @@ const gcPercent = 200
 // of it behind would cost much.
 const aliveBytes = 32 << 20
 
-// collectWith lets the heap grow by what gcPercent leaves to the rest of it, and by a fourth
+// collectWith lets the heap grow by what gcPercent leaves to the rest of it, and by a tenth
 // of what searches remember.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(int((gcPercent*aliveBytes + 25*remembered) / (aliveBytes + remembered)))
+		debug.SetGCPercent(int((gcPercent*aliveBytes + 10*remembered) / (aliveBytes + remembered)))
 	}
 }
 

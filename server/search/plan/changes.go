@@ -149,8 +149,8 @@ func (w *writer) anyRange(c remembered.ColumnKey) {
 // The resources whose terms SampleTerms reads: so many one after the other, at so many
 // places among all of the type.
 const (
-	samplesAtOnce = 250
-	samplePlaces  = 40
+	samplesAtOnce = 500
+	samplePlaces  = 80
 )
 
 // SampleTerms is the statement that reads the terms of some resources of a type, evenly

@@ -106,16 +106,8 @@ func (t *tails) of(value int64) uint32 {
 	return n
 }
 
-// The bytes that things take: the place of an entry with what is not filled beside it, as two
-// bytes and as three, a page without its places, a place with its number, a tail with its number.
-const (
-	placeBytes     = 3
-	widePlaceBytes = 4
-	pageBytes      = 232
-
-	placedBytes = 10
-	tailBytes   = 32
-)
+// tailBytes is what a tail takes with its number.
+const tailBytes = 32
 
 // short is the longest entry that is found by its low end.
 const short = match.Day
@@ -404,18 +396,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 }
 
 func (c *column) bytes() int64 {
-	n := 1024 + c.size + int64(len(c.tails.values))*tailBytes
-	if c.of.few != nil {
-		return n + int64(c.of.few.n)*placedBytes
-	}
-	each := int64(placeBytes)
-	if c.of.wide {
-		each = widePlaceBytes
-	}
-	for _, p := range c.parts {
-		n += int64(p.n) * each
-	}
-	return n + int64(len(c.of.pages))*pageBytes
+	return 1024 + c.size + c.of.size + int64(len(c.tails.values))*tailBytes
 }
 
 // compared is a part of a column and what a comparison asks of it.

@@ -161,7 +161,7 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 	}
 	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
 	c := columnOf(key, entries...)
-	if few := c.of.few != nil; few != (every > 1) {
+	if few := c.of.few; few != (every > 1) {
 		t.Fatalf("the places are kept as those of few: %v", few)
 	}
 	change := func(n uint32) {

@@ -58,29 +58,6 @@ func (l *list[E]) from(before func(E) bool) iter.Seq[E] {
 	}
 }
 
-// backwards gives the elements before, the last one first.
-func (l *list[E]) backwards(before func(E) bool) iter.Seq[E] {
-	return func(yield func(E) bool) {
-		chunk, at := l.seek(before)
-		if chunk == len(l.chunks) {
-			chunk--
-			if chunk >= 0 {
-				at = len(l.chunks[chunk])
-			}
-		}
-		for chunk >= 0 {
-			for i := at - 1; i >= 0; i-- {
-				if !yield(l.chunks[chunk][i]) {
-					return
-				}
-			}
-			if chunk--; chunk >= 0 {
-				at = len(l.chunks[chunk])
-			}
-		}
-	}
-}
-
 // find returns the element that compares as equal.
 func (l *list[E]) find(e E) (E, bool) {
 	chunk, at := l.seek(func(o E) bool { return l.compare(o, e) < 0 })

@@ -505,8 +505,8 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 // mostCommon bounds the terms of a type that are remembered together, and commonFrom is
 // how often one is among those of plan.SampleTerms.
 const (
-	mostCommon = 1024
-	commonFrom = 10
+	mostCommon = 4096
+	commonFrom = 8
 )
 
 // readTerms reads which resources of a type have the terms that are common there.
