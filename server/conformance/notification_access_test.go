@@ -48,6 +48,10 @@ func TestHeadersAreMasked(t *testing.T) {
 			t.Errorf("GET %s by the owner: %s", path, a.body)
 		}
 	}
+	granular := s.as(claims{Subject: "three", Client: "three", Scope: "system/Subscription.rs?status=active"})
+	if a := granular.do("GET", "/Subscription/"+id, "").want(200); strings.Contains(string(a.body), "hush-hush") {
+		t.Errorf("a read under a condition: %s", a.body)
+	}
 	batch := `{"resourceType":"Bundle","type":"batch","entry":[{"request":{"method":"GET","url":"Subscription/` + id + `"}},
 		{"request":{"method":"GET","url":"Subscription?_id=` + id + `"}},{"request":{"method":"GET","url":"Subscription/` + id + `/$status"}}]}`
 	if a := other.do("POST", "/", batch).want(200); strings.Contains(string(a.body), "hush-hush") || !strings.Contains(string(a.body), "query-status") {

@@ -116,20 +116,25 @@ type conditionalReader interface {
 	ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error)
 }
 
+// readUnder reads under a condition; decided is false where it is still to be asked of what
+// was found.
+func (v *seen) readUnder(ctx context.Context, c access.Condition, typ, id string) (found fhir.Version, decided bool, err error) {
+	if test, ok := c.TermTest(typ, id); ok {
+		if from, ok := v.from.(conditionalReader); ok {
+			found, err = from.ReadIf(ctx, typ, id, test)
+			return found, true, err
+		}
+	}
+	found, err = v.from.Read(ctx, typ, id)
+	return found, c.Whole(), err
+}
+
 func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	c, err := v.rights.Condition(smart.Read, typ)
 	if err != nil {
 		return fhir.Version{}, err
 	}
-	reader, conditional := v.from.(conditionalReader)
-	decided := false
-	var found fhir.Version
-	if test, ok := c.TermTest(typ, id); ok && conditional {
-		decided = true
-		found, err = reader.ReadIf(ctx, typ, id, test)
-	} else {
-		found, err = v.from.Read(ctx, typ, id)
-	}
+	found, decided, err := v.readUnder(ctx, c, typ, id)
 	last := found
 	if outcome.Is(err, outcome.CodeDeleted) {
 		page, err := v.from.History(ctx, store.HistoryQuery{ResourceType: typ, ID: id, Count: 1, NoTotal: true})
@@ -140,15 +145,13 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	} else if err != nil {
 		return found, err
 	}
-	if err == nil && decided {
-		v.s.dryRun(ctx, v.rights, smart.Read, found)
-		return found, nil
-	}
-	switch ok, failed := v.sees(ctx, last); {
-	case failed != nil:
-		return fhir.Version{}, failed
-	case !ok: // decoding has taken as long as the statement that looks for an absent one
-		return fhir.Version{}, outcome.NotFound(typ, id)
+	if err != nil || !decided {
+		switch ok, failed := v.sees(ctx, last); {
+		case failed != nil:
+			return fhir.Version{}, failed
+		case !ok: // decoding has taken as long as the statement that looks for an absent one
+			return fhir.Version{}, outcome.NotFound(typ, id)
+		}
 	}
 	if err != nil {
 		return found, err
