@@ -8,20 +8,22 @@ SELECT r.ref, r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
 WHERE r.ref = ANY (@refs::bigint[]);
 
--- ReadResourcesIf reads resources under a condition each, whose tests are slices of @terms:
--- of the six bounds of a resource the first two pairs are lists of which it must have a
--- term, an upper bound of -1 for no such list; the third of what it must not have. A
--- resource for which they do not hold comes without its body.
+-- ReadResourcesIf reads resources under a condition each: that a resource has a term of its
+-- list in @one, one of its list in @another, and none of its list in @without. The lists of a
+-- parameter follow each other in the order of @refs, which ascend; each is as long as the
+-- width says, with NULLs at its end. A width of 0 asks nothing. A resource for which its
+-- condition does not hold comes without its body.
 -- name: ReadResourcesIf :many
-SELECT q.n, r.id, r.version, r.last_updated, r.method,
+SELECT r.ref, r.id, r.version, r.last_updated, r.method,
     CASE
-        WHEN ((@bounds::integer[])[6 * q.n - 4] < 0 OR r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 5]:(@bounds::integer[])[6 * q.n - 4]])
-            AND ((@bounds::integer[])[6 * q.n - 2] < 0 OR r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 3]:(@bounds::integer[])[6 * q.n - 2]])
-            AND NOT r.terms && (@terms::bigint[])[(@bounds::integer[])[6 * q.n - 1]:(@bounds::integer[])[6 * q.n]]
+        WHEN (q.one_width = 0 OR r.terms && (q.one)[q.one_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.one_width * width_bucket(r.ref, q.refs)])
+            AND (q.another_width = 0 OR r.terms && (q.another)[q.another_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.another_width * width_bucket(r.ref, q.refs)])
+            AND (q.without_width = 0 OR NOT r.terms && (q.without)[q.without_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.without_width * width_bucket(r.ref, q.refs)])
         THEN r.body
     END AS body
-FROM (SELECT u.ref, u.n::integer AS n FROM unnest(@refs::bigint[]) WITH ORDINALITY AS u (ref, n)) AS q
-JOIN resource r ON r.ref = q.ref;
+FROM (SELECT @refs::bigint[] AS refs, @one::bigint[] AS one, @one_width::integer AS one_width, @another::bigint[] AS another,
+    @another_width::integer AS another_width, @without::bigint[] AS without, @without_width::integer AS without_width) AS q
+JOIN resource r ON r.ref = ANY (q.refs);
 
 -- LastHistory is the newest row that is no longer current: of a deleted
 -- resource, its deletion.

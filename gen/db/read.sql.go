@@ -169,25 +169,30 @@ func (q *Queries) ReadResources(ctx context.Context, refs []int64) ([]ReadResour
 }
 
 const ReadResourcesIf = `-- name: ReadResourcesIf :many
-SELECT q.n, r.id, r.version, r.last_updated, r.method,
+SELECT r.ref, r.id, r.version, r.last_updated, r.method,
     CASE
-        WHEN (($1::integer[])[6 * q.n - 4] < 0 OR r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 5]:($1::integer[])[6 * q.n - 4]])
-            AND (($1::integer[])[6 * q.n - 2] < 0 OR r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 3]:($1::integer[])[6 * q.n - 2]])
-            AND NOT r.terms && ($2::bigint[])[($1::integer[])[6 * q.n - 1]:($1::integer[])[6 * q.n]]
+        WHEN (q.one_width = 0 OR r.terms && (q.one)[q.one_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.one_width * width_bucket(r.ref, q.refs)])
+            AND (q.another_width = 0 OR r.terms && (q.another)[q.another_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.another_width * width_bucket(r.ref, q.refs)])
+            AND (q.without_width = 0 OR NOT r.terms && (q.without)[q.without_width * (width_bucket(r.ref, q.refs) - 1) + 1:q.without_width * width_bucket(r.ref, q.refs)])
         THEN r.body
     END AS body
-FROM (SELECT u.ref, u.n::integer AS n FROM unnest($3::bigint[]) WITH ORDINALITY AS u (ref, n)) AS q
-JOIN resource r ON r.ref = q.ref
+FROM (SELECT $1::bigint[] AS refs, $2::bigint[] AS one, $3::integer AS one_width, $4::bigint[] AS another,
+    $5::integer AS another_width, $6::bigint[] AS without, $7::integer AS without_width) AS q
+JOIN resource r ON r.ref = ANY (q.refs)
 `
 
 type ReadResourcesIfParams struct {
-	Bounds []int32
-	Terms  []int64
-	Refs   []int64
+	Refs         []int64
+	One          []int64
+	OneWidth     int32
+	Another      []int64
+	AnotherWidth int32
+	Without      []int64
+	WithoutWidth int32
 }
 
 type ReadResourcesIfRow struct {
-	N           int32
+	Ref         int64
 	ID          string
 	Version     int32
 	LastUpdated time.Time
@@ -195,12 +200,21 @@ type ReadResourcesIfRow struct {
 	Body        interface{}
 }
 
-// ReadResourcesIf reads resources under a condition each, whose tests are slices of @terms:
-// of the six bounds of a resource the first two pairs are lists of which it must have a
-// term, an upper bound of -1 for no such list; the third of what it must not have. A
-// resource for which they do not hold comes without its body.
+// ReadResourcesIf reads resources under a condition each: that a resource has a term of its
+// list in @one, one of its list in @another, and none of its list in @without. The lists of a
+// parameter follow each other in the order of @refs, which ascend; each is as long as the
+// width says, with NULLs at its end. A width of 0 asks nothing. A resource for which its
+// condition does not hold comes without its body.
 func (q *Queries) ReadResourcesIf(ctx context.Context, arg ReadResourcesIfParams) ([]ReadResourcesIfRow, error) {
-	rows, err := q.db.Query(ctx, ReadResourcesIf, arg.Bounds, arg.Terms, arg.Refs)
+	rows, err := q.db.Query(ctx, ReadResourcesIf,
+		arg.Refs,
+		arg.One,
+		arg.OneWidth,
+		arg.Another,
+		arg.AnotherWidth,
+		arg.Without,
+		arg.WithoutWidth,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +223,7 @@ func (q *Queries) ReadResourcesIf(ctx context.Context, arg ReadResourcesIfParams
 	for rows.Next() {
 		var i ReadResourcesIfRow
 		if err := rows.Scan(
-			&i.N,
+			&i.Ref,
 			&i.ID,
 			&i.Version,
 			&i.LastUpdated,

@@ -17,7 +17,7 @@ import (
 // Spec: https://hl7.org/fhir/R4/http.html#read.
 func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	ref, _ := place(typ, id)
-	v, stored, err := s.reads.read(ctx, ref)
+	v, stored, err := s.reads.read(ctx, ref, nil)
 	switch {
 	case err != nil:
 		return fhir.Version{}, err
@@ -60,7 +60,7 @@ func (s *Store) ReadMany(ctx context.Context, typ string, ids []string) (map[str
 // statements of one that is absent.
 func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error) {
 	ref, _ := place(typ, id)
-	v, stored, err := s.reads.readIf(ctx, ref, &test)
+	v, stored, err := s.reads.read(ctx, ref, &test)
 	switch {
 	case err != nil:
 		return fhir.Version{}, err

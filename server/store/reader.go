@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -36,12 +37,13 @@ type reader struct {
 const maxRead = 64
 
 type readRequest struct {
-	ref     int64
-	test    *match.TermTest // nil for no condition; a version without a body does not meet it
-	version fhir.Version    // without type and id
-	id      string          // "" when there is no current version
-	err     error
-	done    chan struct{} // gets one value
+	ref         int64
+	conditional bool           // on test; a version that does not meet it has no body
+	test        match.TermTest // not changed
+	version     fhir.Version   // without type and id
+	id          string         // "" when there is no current version
+	err         error
+	done        chan struct{} // gets one value
 }
 
 var readRequests = sync.Pool{New: func() any { return &readRequest{done: make(chan struct{}, 1)} }}
@@ -64,16 +66,14 @@ func (r *reader) stop() {
 	r.done.Wait()
 }
 
-// read returns the current version with the ref, and the id that it has; "" when
-// there is none.
-func (r *reader) read(ctx context.Context, ref int64) (fhir.Version, string, error) {
-	return r.readIf(ctx, ref, nil)
-}
-
-// readIf is read under a condition; a version that does not meet it has no body.
-func (r *reader) readIf(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
+// read returns the current version with the ref, and the id that it has; "" when there is
+// none. test is a condition, nil for none; a version that does not meet it has no body.
+func (r *reader) read(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
 	q := readRequests.Get().(*readRequest)
-	*q = readRequest{ref: ref, test: test, done: q.done}
+	*q = readRequest{ref: ref, done: q.done}
+	if test != nil {
+		q.conditional, q.test = true, *test
+	}
 	r.mu.Lock()
 	if r.stopped {
 		r.mu.Unlock()
@@ -101,7 +101,10 @@ func (r *reader) wakeOne() {
 }
 
 func (r *reader) work(s *Store) {
-	m := readMemory{refs: array{oid: oidInt8}, terms: array{oid: oidInt8}, bounds: array{oid: oidInt4}}
+	m := readMemory{refs: array{oid: oidInt8}}
+	for i := range m.lists {
+		m.lists[i].oid = oidInt8
+	}
 	for range r.wake {
 		for r.round(s, &m) {
 		}
@@ -110,8 +113,11 @@ func (r *reader) work(s *Store) {
 
 // readMemory is memory of a worker.
 type readMemory struct {
-	taken               []*readRequest
-	refs, terms, bounds array
+	taken, now, distinct []*readRequest
+	refs                 array
+	lists                [3]array // of terms, those of TermTest.Any and None
+	widths               [3][4]byte
+	params               [][]byte
 }
 
 // round reads what waits, and returns false when nothing does.
@@ -121,53 +127,69 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	}
 	r.mu.Lock()
 	n := min(len(r.waiting), maxRead)
-	requests := append(m.taken[:0], r.waiting[:n]...)
+	m.taken = append(m.taken[:0], r.waiting[:n]...)
 	left := copy(r.waiting, r.waiting[n:])
 	clear(r.waiting[left:])
 	r.waiting = r.waiting[:left]
 	asked := r.asked
 	r.asked = nil
 	r.mu.Unlock()
-	if n == 0 && asked == nil {
-		return false
-	}
-	free := 0 // those without a condition come first
-	for i, q := range requests {
-		if q.test == nil {
-			requests[free], requests[i] = q, requests[free]
-			free++
-		}
-	}
-	for _, part := range []struct {
-		requests []*readRequest
-		read     func([]*readRequest, *AppsQuestion, *readMemory) error
-	}{{requests[:free], s.readAll}, {requests[free:], s.readAllIf}} {
-		if len(part.requests) == 0 && (asked == nil || n > 0) {
-			continue
-		}
-		err := part.read(part.requests, asked, m)
-		if err != nil && lost(err) { // of a connection that died while it was idle
-			err = part.read(part.requests, asked, m)
-		}
-		if err != nil {
-			for _, q := range part.requests {
-				q.err = translate(err)
+	slices.SortFunc(m.taken, func(a, b *readRequest) int { return cmp.Or(a.kind()-b.kind(), cmp.Compare(a.ref, b.ref)) })
+	for rest := m.taken; len(rest) > 0 || asked != nil; {
+		now, later := m.now[:0], rest[:0]
+		for _, q := range rest {
+			if len(now) == 0 || now[len(now)-1].sharesQuery(q) {
+				now = append(now, q)
+			} else {
+				later = append(later, q)
 			}
 		}
+		err := s.readAll(now, asked, m)
+		if err != nil && lost(err) { // of a connection that died while it was idle
+			err = s.readAll(now, asked, m)
+		}
+		for _, q := range now {
+			if err != nil {
+				q.err = translate(err)
+			}
+			q.done <- struct{}{}
+		}
 		if asked != nil {
+			n++
 			if err != nil {
 				asked.err = translate(err)
 			}
 			close(asked.done)
 			asked = nil
 		}
+		m.now, rest = now, later
 	}
-	for _, q := range requests {
-		q.done <- struct{}{}
+	clear(m.taken)
+	clear(m.now)
+	clear(m.distinct)
+	return n > 0
+}
+
+// kind tells apart what a query asks: nothing but the refs, or whether a resource has terms
+// of one list, of two, or of none.
+func (q *readRequest) kind() int {
+	kind := 0
+	if q.conditional {
+		kind = 1
+		for i, any := range q.test.Any {
+			if any != nil {
+				kind += 1 << i
+			}
+		}
 	}
-	clear(requests)
-	m.taken = requests
-	return true
+	return kind
+}
+
+// sharesQuery reports whether one query can read for q and for next, which comes after it in
+// order: a query asks one condition of a resource.
+func (q *readRequest) sharesQuery(next *readRequest) bool {
+	return q.kind() == next.kind() && (q.ref != next.ref || slices.Equal(q.test.Any[0], next.test.Any[0]) &&
+		slices.Equal(q.test.Any[1], next.test.Any[1]) && slices.Equal(q.test.None, next.test.None))
 }
 
 // readQuery runs a prepared statement, and with it asks which version the Apps have where
@@ -208,97 +230,42 @@ func eachRow(rows *pgconn.ResultReader, row func(values [][]byte)) error {
 	return err
 }
 
-// readAllIf answers requests with a condition by one query. An error is the error of
-// every request.
-func (s *Store) readAllIf(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
+// readAll answers requests that share a query, in the order of their refs, and the question
+// for the version of the Apps. An error is the error of every request.
+func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	m.refs.reset()
-	m.terms.reset()
-	m.bounds.reset()
-	list := func(terms []int64) {
-		m.bounds.int32(int32(m.terms.n + 1))
-		for _, t := range terms {
-			m.terms.int64(t)
-		}
-		m.bounds.int32(int32(m.terms.n))
-	}
-	for _, q := range requests {
-		m.refs.int64(q.ref)
-		for _, any := range q.test.Any {
-			if any != nil {
-				list(any)
-				continue
-			}
-			m.bounds.int32(0)
-			m.bounds.int32(-1)
-		}
-		list(q.test.None)
-	}
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	params := [][]byte{m.bounds.param(), m.terms.param(), m.refs.param()}
-	return readQuery(ctx, conn.Conn(), "kiln_read_if", db.ReadResourcesIf, params, asked, func(v [][]byte) {
-		// n, id, version, last_updated, method, body
-		n := int(binary.BigEndian.Uint32(v[0]))
-		if n < 1 || n > len(requests) {
-			return
-		}
-		q := requests[n-1]
-		q.id = string(v[1])
-		q.version = fhir.Version{
-			VersionID: int(int32(binary.BigEndian.Uint32(v[2]))), LastUpdated: timestamp(v[3]), Method: fhir.Method(v[4][0]),
-		}
-		if v[5] != nil {
-			q.version.Body, q.err = copyBody(v[5])
-		}
-	})
-}
-
-// readAll answers requests by one query. An error is the error of every request.
-func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
-	refs := &m.refs
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	slices.SortFunc(requests, func(a, b *readRequest) int {
-		switch {
-		case a.ref < b.ref:
-			return -1
-		case a.ref > b.ref:
-			return 1
-		}
-		return 0
-	})
-	refs.reset()
+	m.distinct = m.distinct[:0]
 	for i, q := range requests {
 		if i == 0 || q.ref != requests[i-1].ref {
-			refs.int64(q.ref)
+			m.refs.int64(q.ref)
+			m.distinct = append(m.distinct, q)
 		}
+	}
+	name, sql := "kiln_read", db.ReadResources
+	m.params = append(m.params[:0], m.refs.param())
+	if len(requests) > 0 && requests[0].conditional {
+		name, sql = "kiln_read_if", db.ReadResourcesIf
+		m.tests()
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	return readQuery(ctx, conn.Conn(), "kiln_read", db.ReadResources, [][]byte{refs.param()}, asked, func(v [][]byte) {
+	return readQuery(ctx, conn.Conn(), name, sql, m.params, asked, func(v [][]byte) {
 		// ref, id, version, last_updated, method, body
 		ref := int64(binary.BigEndian.Uint64(v[0]))
-		i, ok := slices.BinarySearchFunc(requests, ref, func(q *readRequest, ref int64) int {
-			switch {
-			case q.ref < ref:
-				return -1
-			case q.ref > ref:
-				return 1
-			}
-			return 0
-		})
+		i, ok := slices.BinarySearchFunc(requests, ref, func(q *readRequest, ref int64) int { return cmp.Compare(q.ref, ref) })
 		if !ok {
 			return
 		}
-		body, err := copyBody(v[5])
+		var body []byte
+		var err error
+		if v[5] != nil {
+			body, err = copyBody(v[5])
+		}
 		id := string(v[1])
 		for ; i < len(requests) && requests[i].ref == ref; i++ {
 			q := requests[i]
@@ -309,4 +276,28 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 			}
 		}
 	})
+}
+
+// tests adds the parameters of the conditions of m.distinct: lists and their widths.
+func (m *readMemory) tests() {
+	for i := range m.lists {
+		list, width := &m.lists[i], 0
+		of := func(q *readRequest) []int64 { return [3][]int64{q.test.Any[0], q.test.Any[1], q.test.None}[i] }
+		for _, q := range m.distinct {
+			if width = max(width, len(of(q))); of(q) != nil {
+				width = max(width, 1) // an empty list holds for nothing
+			}
+		}
+		list.reset()
+		for _, q := range m.distinct {
+			for _, t := range of(q) {
+				list.int64(t)
+			}
+			for range width - len(of(q)) {
+				list.null()
+			}
+		}
+		binary.BigEndian.PutUint32(m.widths[i][:], uint32(width))
+		m.params = append(m.params, list.param(), m.widths[i][:])
+	}
 }

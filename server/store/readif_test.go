@@ -136,7 +136,7 @@ func TestPlanOfReadIf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	plan := planOf(t, conn, db.ReadResourcesIf, []int32{1, 1, 0, -1, 1, 0}, []int64{1}, []int64{int64(fhir.ValueReference("Patient", "p1"))})
+	plan := planOf(t, conn, db.ReadResourcesIf, []int64{int64(fhir.ValueReference("Patient", "p1"))}, []int64{1}, 1, []int64{}, 0, []int64{}, 0)
 	if !strings.Contains(plan, "resource_ref") || strings.Contains(plan, "Seq Scan on resource") {
 		t.Errorf("ReadIf is planned as\n%s", plan)
 	}

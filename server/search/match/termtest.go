@@ -1,5 +1,7 @@
 package match
 
+import "slices"
+
 // TermTest is a condition on one resource that its stored terms alone decide, so that
 // the query that reads the resource can ask it as well: the resource has a term of each
 // list of Any, and none of None. The zero value holds for everything.
@@ -45,7 +47,11 @@ func termsOf(any []Match, ref int64) (terms []int64, holds, ok bool) {
 		if !ok {
 			return nil, false, false
 		}
-		terms, holds = append(terms, more...), holds || one
+		if holds = holds || one; len(terms) == 0 && len(more) > 0 {
+			terms = slices.Clip(more) // not copied where it stands alone
+		} else {
+			terms = append(terms, more...)
+		}
 	}
 	return terms, holds, true
 }
