@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kiln/oauth/storage"
@@ -13,6 +14,8 @@ import (
 type revoked struct {
 	mu     sync.RWMutex
 	before map[revokedKey]time.Time
+	// changes counts the changes of before that revoke something.
+	changes atomic.Int64
 	// expires and last are the reader's own.
 	expires map[revokedKey]time.Time
 	last    time.Time
@@ -51,6 +54,7 @@ func (r *revoked) set(x storage.Revocation) {
 	k := revokedKey{x.Kind, x.ID}
 	if x.Before.After(r.before[k]) {
 		r.before[k] = x.Before
+		r.changes.Add(1)
 	}
 	r.expires[k] = x.Expires
 }
@@ -67,13 +71,24 @@ func (r *revoked) sweep(now time.Time) {
 	}
 }
 
-// has reports whether a verified token was revoked.
+// has reports whether a verified token was revoked. One that was not is asked about again
+// when something else has been revoked.
 func (r *revoked) has(v *verified) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if len(r.before) == 0 {
+	changes := r.changes.Load()
+	if v.good.Load() == changes {
 		return false
 	}
+	if r.about(v) {
+		return true
+	}
+	v.good.Store(changes)
+	return false
+}
+
+// about reports whether something that was revoked is about a token.
+func (r *revoked) about(v *verified) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	p := v.principal
 	if v.apiKey {
 		_, ok := r.before[revokedKey{storage.KindAPIKey, p.TokenID}]

@@ -2,11 +2,11 @@ package oauth
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -17,7 +17,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// verified is a token that was verified, as it is kept in memory by its hash.
+// verified is a token that was verified, as it is kept in memory.
 type verified struct {
 	principal *access.Principal
 	claims    accessClaims // of a token of our own
@@ -25,6 +25,8 @@ type verified struct {
 	expires   time.Time
 	apiKey    bool
 	own       bool // a token of this server, not of a trusted issuer
+	// good is the number of revocations that are known not to be about it.
+	good atomic.Int64
 }
 
 // maxToken bounds what is read as a token, in bytes.
@@ -40,8 +42,8 @@ var errToken = errors.New("the token is unknown, expired or revoked")
 
 // Verify turns a bearer token into its principal: an access token of this server
 // (RFC 9068 §4), an API key, or a token of a trusted issuer. A signature is verified
-// once; later the token is known by its hash, and what was revoked since by what
-// this server keeps in memory, so that no query is needed. It fails with login.
+// once; later the token itself is known, and what was revoked since by what this
+// server keeps in memory, so that no query is needed. It fails with login.
 func (s *Server) Verify(ctx context.Context, token string) (*access.Principal, error) {
 	v, err := s.verify(ctx, token)
 	if err != nil {
@@ -59,14 +61,13 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 	if len(token) == 0 || len(token) > maxToken {
 		return nil, errToken
 	}
-	hash := sha256.Sum256([]byte(token))
-	v, ok := s.cache.GetIfPresent(hash)
+	v, ok := s.cache.GetIfPresent(token)
 	if !ok {
 		var err error
 		if v, err = s.verifyAnew(ctx, token); err != nil {
 			return nil, err
 		}
-		s.cache.Set(hash, v)
+		s.cache.Set(strings.Clone(token), v)
 	}
 	if !v.expires.IsZero() && !v.expires.After(s.Now()) || s.revoked.has(v) {
 		return nil, errToken

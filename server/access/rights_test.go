@@ -21,7 +21,7 @@ import (
 var registry = search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 
 // decider has R4's search parameters and the policies of JSON documents.
-func decider(t *testing.T, documents ...string) *Decider {
+func decider(t testing.TB, documents ...string) *Decider {
 	t.Helper()
 	d := &Decider{
 		Registry: func() *search.Registry { return registry },
@@ -43,7 +43,7 @@ func decider(t *testing.T, documents ...string) *Decider {
 	return d
 }
 
-func principal(t *testing.T, scope string, change func(p *Principal)) *Principal {
+func principal(t testing.TB, scope string, change func(p *Principal)) *Principal {
 	t.Helper()
 	scopes, err := smart.Parse(scope)
 	if err != nil {
@@ -292,5 +292,28 @@ func TestRightsAreRemembered(t *testing.T) {
 	}
 	if len(*open.known.Load()) > maxRemembered {
 		t.Errorf("%d answers are remembered", len(*open.known.Load()))
+	}
+}
+
+// What a request costs with a token that earlier requests have shown.
+func BenchmarkRead(b *testing.B) {
+	for name, p := range map[string]*Principal{"system": principal(b, "system/*.rs", nobody), "patient": principal(b, "patient/*.rs", patient("1"))} {
+		d := decider(b)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := d.Rights(With(b.Context(), p))
+				if err != nil || r.May(smart.Read, "Observation") != nil {
+					b.Fatal(err)
+				}
+				c, err := r.Condition(smart.Read, "Observation")
+				if _, ok := c.TermTest("Observation", "1"); err != nil || ok == c.Whole() {
+					b.Fatal(err)
+				}
+				if len(r.DryRuns(smart.Read, "Observation")) > 0 {
+					b.Fatal("a policy")
+				}
+			}
+		})
 	}
 }

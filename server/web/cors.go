@@ -59,11 +59,10 @@ func (c CORS) answer(x *Exchange, r *http.Request) (done bool) {
 // narrow lets only pages of a client's own origins read the answer to its token.
 // Preflights carry no token: they are answered by the server's origins.
 func narrow(x *Exchange, r *http.Request, origins []string) {
-	origin := r.Header.Get("Origin")
-	if len(origins) == 0 || origin == "" {
+	if len(origins) == 0 || len(r.Header["Origin"]) == 0 {
 		return
 	}
-	header := x.Header()
+	origin, header := r.Header.Get("Origin"), x.Header()
 	header.Del("Access-Control-Allow-Origin")
 	if !slices.Contains(header.Values("Vary"), "Origin") {
 		header.Add("Vary", "Origin")
