@@ -451,7 +451,13 @@ func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *sto
 		return refuse("access_denied", "the user allowed nothing of the scope")
 	}
 	f.Consented, f.Granted = true, chosen.String()
-	return s.Store.PutConsent(ctx, u.Username, c.ID, f.Granted)
+	before, err := s.Store.Consent(ctx, u.Username, c.ID)
+	if err != nil {
+		return err
+	}
+	// What this request does not ask for stays allowed. What cannot be read allows nothing.
+	allowed, _ := smart.Parse(before)
+	return s.Store.PutConsent(ctx, u.Username, c.ID, allowed.Decided(may, chosen).String())
 }
 
 // choose takes the choice of a picker, if the user may see it.

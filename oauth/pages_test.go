@@ -180,6 +180,35 @@ func TestConsentAndPrompt(t *testing.T) {
 	if a := s.authorize(b, s.request()); !strings.Contains(actions(a), "login") {
 		t.Errorf("after ten minutes: %s", actions(a))
 	}
+	// A decision about other scopes leaves the first one as it is; one about the same scopes
+	// takes its place.
+	b = newBrowser(t)
+	agree := func(scope string, ticked ...string) {
+		t.Helper()
+		a := s.authorize(b, s.request("scope", scope, "prompt", "consent"))
+		if strings.Contains(actions(a), "login") {
+			a = s.submit(b, a.form(t, "login", "username", "doctor", "password", password))
+		}
+		v := a.form(t, "authorize")
+		v["scope"] = ticked
+		if a = s.submit(b, v); !strings.Contains(a.header.Get("Location"), "code=") {
+			t.Fatalf("agree to %s: %d %s", scope, a.status, a.body)
+		}
+	}
+	silently := func(scope, want string) {
+		t.Helper()
+		if a := s.authorize(b, s.request("prompt", "none", "scope", scope)); !strings.Contains(a.header.Get("Location"), want) {
+			t.Errorf("%s: %s, want %s", scope, a.header.Get("Location"), want)
+		}
+	}
+	agree("openid user/Observation.rs", "openid", "user/Observation.rs")
+	agree("user/Condition.rs", "user/Condition.rs")
+	silently("openid user/Observation.rs", "code=")
+	silently("user/Observation.rs user/Condition.rs", "code=")
+	agree("openid user/Observation.rs", "openid")
+	silently("openid user/Observation.rs", "error=consent_required")
+	silently("openid user/Condition.rs", "code=")
+
 	s.client(map[string]any{"clientId": "ours", "trusted": true, "redirectUris": []string{callback}, "scopes": []string{appScopes}})
 	b = newBrowser(t)
 	page = s.authorize(b, s.request("client_id", "ours", "scope", "openid"))

@@ -283,14 +283,17 @@ func (s Scopes) Covers(text string) bool {
 	return err == nil && s.covers(narrower)
 }
 
-func (s Scopes) covers(narrower Scope) bool {
+func (s Scopes) covers(narrower Scope) bool { return s.lacks(narrower) == 0 }
+
+// lacks are the permissions of a scope that s does not give.
+func (s Scopes) lacks(narrower Scope) Permissions {
 	left := narrower.Permissions
 	for _, wider := range s.Resource {
 		if wider.about(narrower) {
 			left &^= wider.Permissions
 		}
 	}
-	return left == 0
+	return left
 }
 
 // Within reports whether wider covers each of s.
@@ -306,6 +309,28 @@ func (s Scopes) Within(wider Scopes) bool {
 		}
 	}
 	return true
+}
+
+// Decided returns what is allowed after another decision: what was chosen of what was
+// asked for, and of s what is about none of the scopes that were asked for and refused.
+func (s Scopes) Decided(asked, chosen Scopes) Scopes {
+	out := Scopes{Resource: slices.Clone(chosen.Resource), Other: slices.Clone(chosen.Other)}
+	for _, o := range s.Other {
+		if !asked.Has(o) && !out.Has(o) {
+			out.Other = append(out.Other, o)
+		}
+	}
+	for _, before := range s.Resource {
+		for _, a := range asked.Resource {
+			if a.Context == before.Context && (a.Type == before.Type || a.Type == "*" || before.Type == "*") {
+				before.Permissions &^= chosen.lacks(a)
+			}
+		}
+		if before.Permissions != 0 && !chosen.covers(before) {
+			out.Resource = append(out.Resource, before)
+		}
+	}
+	return out
 }
 
 // Empty reports whether there is no scope at all.

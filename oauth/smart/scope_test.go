@@ -120,6 +120,33 @@ func TestCovers(t *testing.T) {
 	}
 }
 
+// Contract, Authentication 8: consent decisions persist.
+func TestDecided(t *testing.T) {
+	for _, test := range []struct{ name, before, asked, chosen, want string }{
+		{"nothing before", "", "openid patient/*.rs", "openid", "openid"},
+		{"what is not asked for stays", "openid patient/Observation.rs", "launch patient/Condition.rs", "launch patient/Condition.rs", "launch openid patient/Condition.rs patient/Observation.rs"},
+		{"what is refused goes", "openid launch patient/Observation.rs", "openid patient/Observation.rs", "openid", "openid launch"},
+		{"of a wider scope too", "patient/*.cruds", "openid patient/Observation.rs", "openid", "openid patient/*.cud"},
+		{"of a narrower scope too", "patient/Observation.rs user/*.rs", "openid patient/*.s", "openid", "openid user/*.rs patient/Observation.r"},
+		{"of a granular scope too", "patient/Observation.rs?category=x", "openid patient/Observation.rs", "openid", "openid"},
+		{"a wider choice takes the place of a narrower one", "patient/Observation.rs", "patient/*.rs", "patient/*.rs", "patient/*.rs"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			read := func(text string) Scopes {
+				s, err := Parse(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			got := read(test.before).Decided(read(test.asked), read(test.chosen))
+			if want := read(test.want); !got.Within(want) || !want.Within(got) {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"patient/Observation.rs?category=http://x|y openid", "user/*.cruds", "system/*.*", "launch/patient", "patient/*.read", "https://x/y", "a/b.c?d",
