@@ -247,8 +247,12 @@ func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *sto
 	session := &storage.Session{
 		Username: u.Username, Subject: u.Username, AuthTime: f.AuthTime, Nonce: f.Nonce, Login: f.Browser, Context: f.Context,
 	}
-	if f.Context.Patient != "" && !granted.Has("launch") && !granted.Has("launch/patient") && !granted.Has("launch/encounter") {
-		session.Context.Patient, session.Context.Encounter = "", ""
+	if !granted.Has("launch") {
+		// The app is told no more of what is open in the EHR than it was allowed.
+		session.Context = storage.Context{FHIRUser: f.Context.FHIRUser}
+		if granted.Has("launch/patient") || granted.Has("launch/encounter") {
+			session.Context.Patient, session.Context.Encounter = f.Context.Patient, f.Context.Encounter
+		}
 	}
 	ar := fosite.NewAuthorizeRequest()
 	ar.Client, ar.State, ar.ResponseTypes = c, f.State, fosite.Arguments{"code"}

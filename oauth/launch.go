@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -77,14 +78,16 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 			return "", invalid("there is no %s/%s", typ, id)
 		}
 	}
-	if c.Patient != "" && c.Encounter != "" && s.Records != nil {
+	if c.Encounter != "" && s.Records != nil {
 		of, err := s.Records.PatientOf(ctx, c.Encounter)
 		if err != nil {
 			return "", err
 		}
-		if of != "" && of != c.Patient {
+		if of != "" && c.Patient != "" && of != c.Patient {
 			return "", invalid("Encounter/%s is not one of Patient/%s", c.Encounter, c.Patient)
 		}
+		// An encounter says which patient: nobody picks another one beside it.
+		c.Patient = cmp.Or(c.Patient, of)
 	}
 	if b.FHIRContext != nil {
 		for i, e := range b.FHIRContext {

@@ -319,6 +319,33 @@ func TestLaunch(t *testing.T) {
 		t.Errorf("a launch about a patient whom the user may not see: %v", q)
 	}
 	refused("another user's", "access_denied", "launch", launch(`{"patient": "p1", "user": "nurse"}`))
+	s.user(map[string]any{"username": "patient-2", "fhirUser": "Patient/p2"})
+	b = newBrowser(t)
+	if q := s.walk(b, s.authorize(b, s.request("scope", "launch launch/patient patient/*.rs", "launch", launch(`{"encounter": "e1"}`))), "patient-2"); q.Get("error") != "access_denied" {
+		t.Errorf("a launch about an encounter of another patient: %v", q)
+	}
+	if a := s.tokens(append(scope, "launch", launch(`{"encounter": "e1"}`))...); a.json["patient"] != "p1" || a.json["encounter"] != "e1" {
+		t.Errorf("an encounter says which patient: %s", a.body)
+	}
+	// Who does not tick launch tells the app nothing of it.
+	for ticked, want := range map[string]int{"openid patient/*.rs": 0, "launch openid patient/*.rs": 2} {
+		b = newBrowser(t)
+		page := s.authorize(b, s.request(append(scope, "prompt", "consent", "launch", launch(`{"fhirContext": [{"reference": "Observation/1"}], "tenant": "north"}`))...))
+		page = s.submit(b, page.form(t, "login", "username", "doctor", "password", password))
+		v := page.form(t, "authorize")
+		v["scope"] = strings.Fields(ticked)
+		q := s.walk(b, s.submit(b, v), "doctor")
+		a := s.exchange(q.Get("code"))
+		n := 0
+		for _, name := range []string{"fhirContext", "tenant"} {
+			if a.json[name] != nil {
+				n++
+			}
+		}
+		if a.status != 200 || n != want {
+			t.Errorf("%s: %d %s", ticked, a.status, a.body)
+		}
+	}
 	s.client(map[string]any{"clientId": "other", "redirectUris": []string{callback}, "scopes": []string{appScopes}})
 	refused("another client's", "invalid_request", "launch", launch(`{"patient": "p1", "client_id": "other"}`))
 	late := launch(`{"patient": "p1"}`)
