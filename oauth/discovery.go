@@ -1,9 +1,11 @@
 package oauth
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"kiln/server/outcome"
 )
@@ -125,6 +127,14 @@ func (s *Server) discovery(w http.ResponseWriter, r *http.Request) {
 	writeCached(w, s.Discovery())
 }
 
-func (s *Server) publicKeys(w http.ResponseWriter, _ *http.Request) {
+// publicKeys is GET /.well-known/jwks.json. It has the keys that other servers of the
+// database have just begun to sign with; those known here where the database does not
+// answer.
+func (s *Server) publicKeys(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	defer cancel()
+	if err := s.keys.load(ctx); err != nil {
+		s.Logger.WarnContext(ctx, "the signing keys of other servers cannot be read", "error", err)
+	}
 	writeCached(w, s.keys.published())
 }

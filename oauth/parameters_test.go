@@ -66,6 +66,23 @@ func TestEveryParameterOfToken(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 2: all servers of one database agree: a key that one has just
+// made, for the first client with its algorithm, is published by the others at once.
+func TestKeyOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	other := startOn(t, s.url, s.base)
+	s.client(map[string]any{"clientId": "es256", "redirectUris": []string{callback}, "scopes": []string{appScopes}, "idTokenSigningAlg": "ES256"})
+	a := s.exchange(s.code("client_id", "es256", "scope", "openid"), "client_id", "es256")
+	h, _ := claims(t, a.text("id_token"))
+	for _, at := range []*service{s, other} {
+		if keys := newBrowser(t).do("GET", at.base+"/.well-known/jwks.json", nil); !strings.Contains(string(keys.body), h["kid"].(string)) {
+			t.Errorf("%v is not in %s", h, keys.body)
+		}
+	}
+}
+
 // Contract, Authorization 2: client: `idTokenSigningAlg`, `pkceRequired`,
 // `refreshTokenLifetime`, `postLogoutRedirectUris`, `scopes` (empty: nothing), `active`;
 // 3: `/auth/logout` GET.
