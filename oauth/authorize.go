@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -92,6 +91,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 // begin checks an authorization request and shows its first page.
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
 	ctx := r.Context()
+	leaveOutEmpty(q)
 	c, problem, err := s.redirectable(ctx, q)
 	if err != nil {
 		s.unexpected(w, r, err)
@@ -459,15 +459,21 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, val
 	s.redirectTo(w, r, location)
 }
 
-// withValues is a redirect URI with parameters beside those that it has.
+// withValues is a redirect URI with parameters after those that it has, which stay as
+// they are written, but for those of the same names. RFC 6749 §3.1.2.
 func withValues(to string, values url.Values) (string, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return "", err
 	}
-	q := u.Query()
-	maps.Copy(q, values)
-	u.RawQuery = q.Encode()
+	var query []string
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		if name, err := url.QueryUnescape(name); pair != "" && (err != nil || !values.Has(name)) {
+			query = append(query, pair)
+		}
+	}
+	u.RawQuery = strings.Join(append(query, values.Encode()), "&")
 	return u.String(), nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -22,7 +23,8 @@ import (
 // maxForm bounds the body of a request, in bytes.
 const maxForm = 64 << 10
 
-// readForm reads a form strictly: it must be one, and name each parameter once.
+// readForm reads a form strictly: it must be one, and name each parameter once. Those
+// without a value are left out.
 // RFC 6749 §3.2.
 func readForm(w http.ResponseWriter, r *http.Request) error {
 	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || typ != "application/x-www-form-urlencoded" {
@@ -35,7 +37,17 @@ func readForm(w http.ResponseWriter, r *http.Request) error {
 			return fosite.ErrInvalidRequest.WithHint("The form cannot be read.")
 		}
 	}
-	return checkOnce(r.PostForm)
+	if err := checkOnce(r.PostForm); err != nil {
+		return err
+	}
+	leaveOutEmpty(r.PostForm)
+	return nil
+}
+
+// leaveOutEmpty takes out the parameters that have no value: they count as left out.
+// RFC 6749 §3.1, §3.2.
+func leaveOutEmpty(form url.Values) {
+	maps.DeleteFunc(form, func(_ string, values []string) bool { return len(values) == 1 && values[0] == "" })
 }
 
 func checkOnce(form url.Values) error {

@@ -110,15 +110,10 @@ func (s *Server) logoutPage(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if state := q.Get("state"); state != "" {
-			u, err := url.Parse(to)
-			if err != nil {
+			if to, err = withValues(to, url.Values{"state": {state}}); err != nil {
 				s.errorPage(w, r, http.StatusBadRequest, "post_logout_redirect_uri cannot be read.")
 				return
 			}
-			values := u.Query()
-			values.Set("state", state)
-			u.RawQuery = values.Encode()
-			to = u.String()
 		}
 	}
 	if _, err := s.login(r); err == nil && !hinted {

@@ -83,6 +83,53 @@ func TestKeyOfAnotherServer(t *testing.T) {
 	}
 }
 
+// RFC 6749 §3.1, §3.2: parameters without a value count as left out.
+func TestEmptyParameters(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	v := s.request("scope", "openid offline_access user/*.rs")
+	for _, name := range []string{"request", "request_uri", "registration", "max_age", "prompt", "launch", "id_token_hint", "response_mode", "nonce"} {
+		v.Set(name, "")
+	}
+	b := newBrowser(t)
+	q := s.walk(b, s.authorize(b, v), "doctor")
+	a := s.exchange(q.Get("code"))
+	if a.status != 200 {
+		t.Fatalf("%v: %d %s", q, a.status, a.body)
+	}
+	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {a.text("refresh_token")}, "client_id": {""}, "client_secret": {""}, "scope": {""}}
+	if a = s.post("/auth/token", form); a.status != 200 || a.text("scope") != "openid offline_access user/*.rs" {
+		t.Errorf("refresh: %d %s", a.status, a.body)
+	}
+	v = s.request()
+	v["state"] = []string{state, ""}
+	if a := s.authorize(newBrowser(t), v); !strings.Contains(a.header.Get("Location"), "error=invalid_request") {
+		t.Errorf("once with and once without a value: %d %s", a.status, a.header.Get("Location"))
+	}
+}
+
+// RFC 6749 §3.1.2: what the query of a redirect URI says is retained, as it was written.
+func TestQueryOfRedirectURI(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	const to = "https://app.example.org/cb?z=1&flag&a=b;c&code=old"
+	s.client(map[string]any{"clientId": "query", "redirectUris": []string{to}, "scopes": []string{appScopes}})
+	page := s.authorize(newBrowser(t), s.request("client_id", "query", "redirect_uri", to, "prompt", "none"))
+	if got := page.header.Get("Location"); !strings.HasPrefix(got, "https://app.example.org/cb?z=1&flag&a=b;c&code=old&error=login_required&") {
+		t.Errorf("an error to %s", got)
+	}
+	b := newBrowser(t)
+	page = s.authorize(b, s.request("client_id", "query", "redirect_uri", to, "scope", "openid"))
+	page = s.submit(b, page.form(t, "login", "username", "doctor", "password", password))
+	page = s.submit(b, page.form(t, "authorize", "scope", "openid"))
+	got := page.header.Get("Location")
+	if u, err := url.Parse(got); err != nil || !strings.HasPrefix(got, "https://app.example.org/cb?z=1&flag&a=b;c&code=") || len(u.Query()["code"]) != 1 || u.Query().Get("code") == "old" {
+		t.Errorf("a code to %s", got)
+	}
+}
+
 // Contract, Authorization 2: client: `idTokenSigningAlg`, `pkceRequired`,
 // `refreshTokenLifetime`, `postLogoutRedirectUris`, `scopes` (empty: nothing), `active`;
 // 3: `/auth/logout` GET.
