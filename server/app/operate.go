@@ -287,6 +287,11 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 		if hc.Resource, err = p.written(e, q.ID, body); err != nil {
 			return nil, raw, err
 		}
+		if q.ID != "" {
+			if err = p.Service.MayReplace(ctx, e.typ, q.ID); err != nil {
+				return nil, raw, err
+			}
+		}
 	case len(body) > 0:
 		if raw, hc.RawParameters, err = p.readParameters(body); err != nil {
 			return nil, nil, err

@@ -125,6 +125,21 @@ func TestAppRightsMatrix(t *testing.T) {
 		})
 	}
 
+	// A handler with rights of its own is no way round those of the caller: it is not called.
+	t.Run("a write over what the caller may not change", func(t *testing.T) {
+		s := s.in(t)
+		s.as(systemClient("admin")).put("/App/keeper", `{"resourceType":"App","id":"keeper","name":"keeper","status":"active","operations":[
+			{"type":"write","resourceType":"Observation","name":"keep","handler":{"type":"javascript","code":"(c) => c.resourceId"}}]}`).want(201)
+		keep := func(scope, id string) *answer {
+			return s.as(patientApp("alpha", scope)).put("/Observation/"+id+"/$keep", fmt.Sprintf(`{"resourceType":"Observation","id":%q,"status":"final","code":{"text":"x"},"subject":{"reference":"Patient/alpha"}}`, id))
+		}
+		keep("patient/Observation.cruds", "lab-bravo").issue(403, "forbidden", "outside")
+		keep("patient/Observation.cu", "lab-bravo").issue(403, "forbidden", "outside")
+		keep("patient/Observation.cu?code=nothing patient/Observation.rs", "lab-alpha").issue(403, "forbidden", "outside")
+		keep("patient/Observation.cu", "lab-alpha").want(200)
+		keep("patient/Observation.cu", "not-there-yet").want(200)
+	})
+
 	t.Run("writes", func(t *testing.T) {
 		observation := func(id, patient string) json.RawMessage {
 			if id != "" {

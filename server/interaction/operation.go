@@ -117,6 +117,30 @@ func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string)
 	return s.may(ctx, i, typ, id)
 }
 
+// MayReplace fails with forbidden, 403, where an update of a resource that exists would:
+// the request can neither know of it nor change it. There need not be one of that id.
+func (s *Service) MayReplace(ctx context.Context, typ, id string) error {
+	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id}
+	if err := s.Guarded(ctx, w); err != nil || w.Guard == nil {
+		return err
+	}
+	current, err := s.Store.Read(ctx, typ, id)
+	switch {
+	case outcome.Is(err, outcome.CodeNotFound), outcome.Is(err, outcome.CodeDeleted):
+		return nil
+	case err != nil:
+		return err
+	}
+	sees, err := w.Guard.Sees(current)
+	if err == nil && !sees {
+		err = w.Guard.Hidden()
+	}
+	if err != nil {
+		return err
+	}
+	return w.Guard.May(&current, id, nil)
+}
+
 // NewWrite makes the write of a new resource that the server itself has made.
 func (s *Service) NewWrite(typ string, body []byte) (*store.Write, error) {
 	r, err := fhir.Decode(s.Model, body)
