@@ -369,7 +369,12 @@ func (r *Rights) May(permission smart.Permissions, typ string) error {
 	case a.granted:
 		return nil
 	}
-	return Insufficient(r.lacking(permission, typ))
+	scope := r.lacking(permission, typ)
+	if scope != "admin" && r.Scopes.Covers(scope) {
+		// The token has it: its user is a patient, or acts for one.
+		return outcome.New(outcome.CodeForbidden, "the user of the access token may not write %s, which belongs to no patient", typ)
+	}
+	return Insufficient(scope)
 }
 
 // lacking is the scope that would do.

@@ -330,6 +330,15 @@ func TestAccessRefused(t *testing.T) {
 			a.issue(403, "forbidden", tt.want).has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="`+tt.want+`"`)
 		})
 	}
+	t.Run("a scope that the token has is not named", func(t *testing.T) {
+		for _, user := range []string{"Patient/a", "RelatedPerson/r"} {
+			a := s.in(t).as(claims{Subject: "u", Client: "app", User: user, Scope: "user/*.cruds"}).post("/Organization", `{"resourceType":"Organization","name":"x"}`)
+			a.issue(403, "forbidden", "belongs to no patient")
+			if h := a.header.Get("WWW-Authenticate"); h != "" || strings.Contains(string(a.body), "user/Organization.c") {
+				t.Errorf("%s asks for what it has: %s %s", user, h, a.body)
+			}
+		}
+	})
 	t.Run("each entry of a batch by itself", func(t *testing.T) {
 		a := s.in(t).as(patientApp("a", "patient/Observation.rs patient/Patient.r")).post("/", bundle("batch",
 			entry("GET", "Observation/obs-a", "", ""), entry("GET", "Observation/obs-b", "", ""), entry("GET", "Condition/cond-a", "", ""),
