@@ -78,7 +78,7 @@ func compileFilter(model *fhir.Model, typ, text string) (filter, error) {
 			return nil, err
 		}
 		tests, ok := operand.(map[string]any)
-		if !ok {
+		if _, quantity := tests["value"]; !ok || quantity {
 			tests = map[string]any{"eq": operand}
 		} else if len(tests) == 0 {
 			return nil, fmt.Errorf("%s: the object has no comparator: expected one of %s", clip(path), strings.Join(comparators, ", "))

@@ -39,6 +39,8 @@ func TestFilter(t *testing.T) {
 		{"a choice element by its name alone", `{"value":{"gt":120}}`, true},
 		{"a choice element of another type", `{"value":"text"}`, false},
 		{"a quantity with its unit", `{"value":{"eq":{"value":120.5,"code":"mm[Hg]"}}}`, true},
+		{"a quantity without a comparator", `{"value":{"value":120.5,"code":"mm[Hg]"}}`, true},
+		{"another quantity without a comparator", `{"component.value":{"value":1.5,"code":"kg"},"value":{"value":120.5,"code":"kg"}}`, false},
 		{"a quantity in another unit", `{"component.value":{"eq":{"value":1.5,"code":"kg"}}}`, true},
 		{"a quantity of another dimension", `{"value":{"gt":{"value":1,"code":"kg"}}}`, false},
 		{"a quantity with a comparator is no value", `{"component.value":{"eq":{"value":5,"code":"kg"}}}`, false},
