@@ -221,16 +221,15 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		t := int16(rid >> 48)
 		m.versions[t]++
 		n, ok := number(rid)
-		for _, i := range m.items()[t] {
-			split, has := (*item)(nil), false
-			if ok {
-				split, has = i.apply(n, r)
-			}
-			if !has {
+		all := m.items()[t]
+		for _, i := range all {
+			if !ok || !i.apply(n, r) {
 				m.drop(i)
 			}
-			if split != nil {
-				m.keep(ofTerms(split))
+		}
+		if ok {
+			for _, i := range applyTerms(n, r, func(term int64) *item { return m.terms[termKey{t, term}] }, all) {
+				m.keep(ofTerms(i))
 			}
 		}
 		delete(m.brought, rid)

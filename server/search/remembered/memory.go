@@ -64,21 +64,16 @@ func (i *item) bytes() int64 {
 	return i.term.bytes()
 }
 
-// apply takes what a resource is now: ok is false where the item has no room for it. split,
-// where it is not nil, is an item that has left this one.
-func (i *item) apply(n uint32, r *match.Resource) (split *item, ok bool) {
+// apply takes what a resource is now; false where a set or a column has no room for it. Terms
+// are applyTerms'.
+func (i *item) apply(n uint32, r *match.Resource) bool {
 	switch {
 	case i.set != nil:
-		return nil, i.set.apply(n, r)
+		return i.set.apply(n, r)
 	case i.column != nil:
-		return nil, i.column.apply(n, r)
+		return i.column.apply(n, r)
 	}
-	if t := i.term.apply(n, r); t != nil {
-		split = &item{}
-		*split = *i
-		split.term = t
-	}
-	return split, true
+	return true
 }
 
 // keyed is an item and its key; one of terms has a key for each.
@@ -405,6 +400,7 @@ type Found struct {
 	Terms *TermsBuilder
 
 	items []keyed
+	terms map[int64]*item // those of Terms
 }
 
 // Make prepares what is to be remembered; false where that cannot be.
@@ -417,11 +413,12 @@ func (f *Found) Make(now time.Time) bool {
 		f.items = []keyed{{i, i.column.key}}
 	case f.Terms != nil:
 		var all int64
+		f.terms = make(map[int64]*item)
 		for _, t := range f.Terms.sets() {
 			i := made(0)
 			t.members.RunOptimize()
 			i.term = t
-			f.items = append(f.items, ofTerms(i))
+			f.addTerms(i)
 			all += i.bytes()
 		}
 		for _, i := range f.items { // they were found together
@@ -470,20 +467,29 @@ func (f *Found) apply(changed map[int64]*match.Resource) bool {
 			continue
 		}
 		n, ok := number(rid)
+		if !ok {
+			return false
+		}
 		for _, i := range f.items {
-			if !ok {
+			if !i.apply(n, r) {
 				return false
 			}
-			split, ok := i.apply(n, r)
-			if !ok {
-				return false
-			}
-			if split != nil {
-				f.items = append(f.items, ofTerms(split))
-			}
+		}
+		if f.Terms == nil {
+			continue
+		}
+		for _, i := range applyTerms(n, r, func(term int64) *item { return f.terms[term] }, f.items) {
+			f.addTerms(i)
 		}
 	}
 	return true
+}
+
+func (f *Found) addTerms(i *item) {
+	f.items = append(f.items, ofTerms(i))
+	for _, t := range i.term.terms {
+		f.terms[t] = i
+	}
 }
 
 // Add remembers what was found and made, with the changes since Since: kept is false where

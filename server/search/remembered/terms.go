@@ -33,28 +33,48 @@ type termSet struct {
 	members *roaring.Bitmap
 }
 
-// apply takes the terms that a resource has now. Where these are some of the set's, they
-// leave it: split is their set then.
-func (s *termSet) apply(n uint32, r *match.Resource) (split *termSet) {
-	has := 0
+// applyTerms takes the terms that a resource has now: at finds the item of a term, and all are
+// those of terms among others. Where some of the terms of a set leave it, their set is among
+// the split.
+func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []keyed) (split []*item) {
+	type touch struct {
+		*item
+		has int
+	}
+	var room [32]touch
+	touched := room[:0]
 	if r != nil {
-		for _, t := range s.terms {
-			if r.HasTerm(t) {
-				has++
+		for _, t := range r.Index.Terms {
+			i := at(t)
+			if i == nil {
+				continue
 			}
+			j := slices.IndexFunc(touched, func(o touch) bool { return o.item == i })
+			if j < 0 {
+				j, touched = len(touched), append(touched, touch{item: i})
+			}
+			touched[j].has++
 		}
 	}
-	switch {
-	case has == 0:
-		if s.members.Contains(n) { // removing looks further
-			s.members.Remove(n)
+	for _, i := range all {
+		if i.term == nil || !i.term.members.Contains(n) { // removing looks further
+			continue
 		}
-	case has == len(s.terms):
-		s.members.Add(n)
-	default:
-		split = s.split(r.HasTerm)
-		split.members.Add(n)
+		if !slices.ContainsFunc(touched, func(o touch) bool { return o.item == i.item }) {
+			i.term.members.Remove(n)
+		}
+	}
+	for _, o := range touched {
+		s := o.term
+		if o.has == len(s.terms) {
+			s.members.Add(n)
+			continue
+		}
+		left := *o.item
+		left.term = s.split(r.HasTerm)
+		left.term.members.Add(n)
 		s.members.Remove(n)
+		split = append(split, &left)
 	}
 	return split
 }
