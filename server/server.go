@@ -434,15 +434,14 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 const gcPercent = 200
 
 // aliveBytes is about what is alive beside what searches remember. That is large, without
-// pointers and rarely changed, so that collecting costs little with it, and leaving twice
-// of it behind would cost much.
+// pointers and rarely changed: collecting costs little with it, and the heap does not grow by a
+// part of it.
 const aliveBytes = 32 << 20
 
-// collectWith lets the heap grow by what gcPercent leaves to the rest of it, and by a tenth
-// of what searches remember.
+// collectWith lets the heap grow by what gcPercent leaves to the rest of it.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(int((gcPercent*aliveBytes + 10*remembered) / (aliveBytes + remembered)))
+		debug.SetGCPercent(int(gcPercent*aliveBytes/(aliveBytes+remembered)))
 	}
 }
 

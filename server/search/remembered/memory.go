@@ -258,7 +258,7 @@ func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Durati
 	if !m.wants(q.Whole, false) {
 		return
 	}
-	members.RunOptimize()
+	members = compacted(members)
 	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, used: m.now(), uses: 1}
 	if m.makeRoom(s.bytes(), s.score(m.now())) {
 		m.keep(keyed{s, q.Whole})
@@ -416,7 +416,7 @@ func (f *Found) Make(now time.Time) bool {
 		f.terms = make(map[int64]*item)
 		for _, t := range f.Terms.sets() {
 			i := made(0)
-			t.members.RunOptimize()
+			t.members = compacted(t.members)
 			i.term = t
 			f.addTerms(i)
 			all += i.bytes()
@@ -437,7 +437,7 @@ func (f *Found) Make(now time.Time) bool {
 		i := made(2)
 		i.set = &set{clauses: f.Clauses, members: roaring.New()}
 		i.set.members.AddMany(ns)
-		i.set.members.RunOptimize()
+		i.set.members = compacted(i.set.members)
 		f.items = []keyed{{i, f.Set}}
 	}
 	return true

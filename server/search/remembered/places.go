@@ -59,13 +59,13 @@ func (g *placesPage) setPlace(at int, place uint32) {
 
 func (g *placesPage) insert(at int, n, place uint32) {
 	if g.there == nil {
-		g.ns = slices.Insert(g.ns, at, uint16(n%fewPageSize))
+		g.ns = insert(g.ns, at, uint16(n%fewPageSize))
 	} else {
 		g.there[n%pageSize/64] |= 1 << (n % 64)
 	}
-	g.low = slices.Insert(g.low, at, uint16(place))
+	g.low = insert(g.low, at, uint16(place))
 	if g.high != nil {
-		g.high = slices.Insert(g.high, at, uint8(place>>16))
+		g.high = insert(g.high, at, uint8(place>>16))
 	}
 }
 

@@ -32,7 +32,25 @@ func (s *set) apply(n uint32, r *match.Resource) bool {
 	return true
 }
 
-func (s *set) bytes() int64 { return int64(s.members.GetSizeInBytes()) + 512 }
+// compacted is b in as little memory as it takes.
+func compacted(b *roaring.Bitmap) *roaring.Bitmap {
+	b.RunOptimize()
+	return b.Clone()
+}
+
+// containerBytes is what a container takes beside its members, of which there is one for 65,536
+// resources: roaring.Bitmap.GetSizeInBytes leaves it out.
+const containerBytes = 56
+
+// bitmapBytes is about what a set takes.
+func bitmapBytes(b *roaring.Bitmap) int64 {
+	if b.IsEmpty() {
+		return 0
+	}
+	return int64(b.GetSizeInBytes()) + int64(min(b.GetCardinality(), uint64(b.Maximum()>>16+1)))*containerBytes
+}
+
+func (s *set) bytes() int64 { return bitmapBytes(s.members) + 512 }
 
 // pageOf is the part of a set that a page has.
 func pageOf(b *roaring.Bitmap, p Page) []uint32 {

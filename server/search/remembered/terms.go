@@ -95,7 +95,7 @@ func (s *termSet) split(leave func(term int64) bool) *termSet {
 }
 
 func (s *termSet) bytes() int64 {
-	return int64(s.members.GetSizeInBytes()) + 256 + 64*int64(len(s.terms))
+	return bitmapBytes(s.members) + 256 + 64*int64(len(s.terms))
 }
 
 // A TermsBuilder makes the sets of some terms of a type from its resources.

@@ -506,7 +506,7 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 // how often one is among those of plan.SampleTerms.
 const (
 	mostCommon = 4096
-	commonFrom = 8
+	commonFrom = 16
 )
 
 // readTerms reads which resources of a type have the terms that are common there.
