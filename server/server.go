@@ -441,7 +441,7 @@ const aliveBytes = 32 << 20
 // collectWith lets the heap grow by what gcPercent leaves to the rest of it.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(int(gcPercent*aliveBytes/(aliveBytes+remembered)))
+		debug.SetGCPercent(int(gcPercent * aliveBytes / (aliveBytes + remembered)))
 	}
 }
 
