@@ -19,6 +19,8 @@ type connection struct {
 	end  func()
 	dear bool     // it has a place among the dear searches
 	key  totalKey // of that place
+	// broad is set where memory answers the search: that of few rows goes before it.
+	broad bool
 }
 
 // admission bounds the searches that run, in two lines. A cheap one gets a place of
@@ -31,9 +33,76 @@ type admission struct {
 	all chan struct{}
 	// short has room for a few searches at a time, which keep every processor busy;
 	// more would only take turns and all end late.
-	short chan struct{}
+	short shortPlaces
 	// dear has room for the dear searches: half of the processors, at least one.
 	dear *line
+}
+
+// shortPlaces are the places of searches that are short. Who waits is let in in the order of
+// arrival, but those of few rows, like one patient's, before broad ones: of broadTurn places
+// that are given one goes to a broad search at least.
+type shortPlaces struct {
+	mu      sync.Mutex
+	free    int
+	given   int
+	waiting [2][]chan struct{} // of few rows, broad
+}
+
+const broadTurn = 8
+
+// take waits for a place.
+func (p *shortPlaces) take(ctx context.Context, broad bool) error {
+	kind := 0
+	if broad {
+		kind = 1
+	}
+	p.mu.Lock()
+	if p.free > 0 {
+		p.free--
+		p.mu.Unlock()
+		return nil
+	}
+	mine := make(chan struct{})
+	p.waiting[kind] = append(p.waiting[kind], mine)
+	p.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	i := slices.Index(p.waiting[kind], mine)
+	if i >= 0 {
+		p.waiting[kind] = slices.Delete(p.waiting[kind], i, i+1)
+	}
+	p.mu.Unlock()
+	if i < 0 { // it was given meanwhile
+		p.leave()
+	}
+	return ctx.Err()
+}
+
+// leave gives the place to the next.
+func (p *shortPlaces) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kind := 0
+	if p.given++; len(p.waiting[0]) == 0 || p.given%broadTurn == 0 && len(p.waiting[1]) > 0 {
+		kind = 1
+	}
+	if len(p.waiting[kind]) == 0 {
+		p.free++
+		return
+	}
+	close(p.waiting[kind][0])
+	p.waiting[kind] = slices.Delete(p.waiting[kind], 0, 1)
+}
+
+// busy reports whether no place is free.
+func (p *shortPlaces) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.free == 0
 }
 
 // line lets some in at a time, in the order of arrival, and of those with one key one at a
@@ -151,31 +220,26 @@ func (l *line) let() {
 // room for another there.
 const shortFor = 20 * time.Millisecond
 
-func newAdmission(maxConns int) admission {
-	return admission{
+func newAdmission(maxConns int) *admission {
+	return &admission{
 		all:   make(chan struct{}, max(1, maxConns-3)),
-		short: make(chan struct{}, max(1, min(maxConns/2, 2*runtime.NumCPU()))),
+		short: shortPlaces{free: max(1, min(maxConns/2, 2*runtime.NumCPU()))},
 		dear:  &line{room: max(1, runtime.NumCPU()/2)},
 	}
 }
 
-// busy reports whether as many short searches run as may.
-func (t *admission) busy() bool { return len(t.short) == cap(t.short) }
-
 // take waits for a turn, and returns how to end it.
-func (t *admission) take(ctx context.Context) (end func(), err error) {
+func (t *admission) take(ctx context.Context, broad bool) (end func(), err error) {
+	if err := t.short.take(ctx, broad); err != nil {
+		return nil, err
+	}
 	select {
 	case t.all <- struct{}{}:
 	case <-ctx.Done():
+		t.short.leave()
 		return nil, ctx.Err()
 	}
-	select {
-	case t.short <- struct{}{}:
-	case <-ctx.Done():
-		<-t.all
-		return nil, ctx.Err()
-	}
-	leave := sync.OnceFunc(func() { <-t.short })
+	leave := sync.OnceFunc(t.short.leave)
 	timer := time.AfterFunc(shortFor, leave)
 	return func() {
 		timer.Stop()
@@ -191,7 +255,7 @@ func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
 	end := func() {}
 	if !l.dear {
 		var err error
-		if end, err = l.s.admission.take(ctx); err != nil {
+		if end, err = l.s.admission.take(ctx, l.broad); err != nil {
 			return nil, err
 		}
 	}

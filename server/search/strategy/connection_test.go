@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -155,5 +156,58 @@ func TestLineLetsInOneOfAKey(t *testing.T) {
 	l.leave(other)
 	if l.room != 2 || len(l.inside) > 0 {
 		t.Errorf("room for %d, %d inside", l.room, len(l.inside))
+	}
+}
+
+// Searches of few rows go before broad ones, of which one in broadTurn goes first all the same;
+// a place is neither lost nor made by who gives up.
+func TestShortPlaces(t *testing.T) {
+	p := &shortPlaces{free: 1}
+	if err := p.take(t.Context(), false); err != nil || !p.busy() {
+		t.Fatal("a place that is free is not given", err)
+	}
+	in := make(chan string)
+	wait := func(ctx context.Context, broad bool, name string) {
+		count := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.waiting[0]) + len(p.waiting[1])
+		}
+		before := count()
+		go func() {
+			if p.take(ctx, broad) != nil {
+				name += " gave up"
+			}
+			in <- name
+		}()
+		for count() == before {
+			runtime.Gosched()
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, name := range []string{"broad 1", "broad 2"} {
+		wait(t.Context(), true, name)
+	}
+	wait(ctx, false, "impatient")
+	want := []string{"impatient gave up"}
+	for i := range broadTurn {
+		name := fmt.Sprint("few ", i)
+		wait(t.Context(), false, name)
+		if want = append(want, name); i == broadTurn-2 {
+			want = append(want, "broad 1")
+		}
+	}
+	want = append(want, "broad 2")
+	cancel()
+	got := []string{<-in}
+	for range len(want) - 1 {
+		p.leave()
+		got = append(got, <-in)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("let in %v, want %v", got, want)
+	}
+	if p.leave(); p.busy() || p.free != 1 {
+		t.Errorf("%d places are free, want 1", p.free)
 	}
 }

@@ -108,6 +108,9 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		if !ok {
 			return nil, nil
 		}
+		if !x.private() {
+			x.connection.broad = true
+		}
 		st := x.plan.RowsChanged(a.RIDs, a.State, a.Types)
 		x.note("rows from memory", st)
 		var c changes
@@ -358,7 +361,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		}
 		worked := time.Now()
 		rest := func() {
-			if s.admission.busy() {
+			if s.admission.short.busy() {
 				wait(ctx, time.Since(worked))
 			}
 			worked = time.Now()

@@ -125,7 +125,7 @@ type Searcher struct {
 	memory memory
 	// memoryBytes bounds everything that is remembered.
 	memoryBytes atomic.Int64
-	admission   admission
+	admission   *admission
 	underWay    underWay // counts of types
 	remembered  *remembered.Memory
 	finder      finder
