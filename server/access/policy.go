@@ -89,6 +89,9 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 		}
 	}
 	if p.Condition != "" {
+		if typ, _, _ := strings.Cut(p.Condition, "?"); len(p.Matcher.ResourceTypes) > 0 && reg.Has(typ) && !slices.Contains(p.Matcher.ResourceTypes, typ) {
+			return nil, outcome.Invalid("the condition is about %s, which resourceTypes leaves out: the policy would never match", typ).At("condition")
+		}
 		// Any value stands in for a placeholder: what counts is the parameters. A
 		// reference takes some types of users and not others.
 		var failure error

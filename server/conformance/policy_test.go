@@ -71,6 +71,8 @@ func TestPolicies(t *testing.T) {
 			`{"name":"x","effect":"deny","condition":"Observation?subject:Patient.name=x"}`:              "itself",
 			`{"name":"x","effect":"deny","condition":"Patient?_has:Observation:subject:status=final"}`:   "itself",
 			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Observation"]},"priority":"high"}`: "priority",
+
+			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Patient"]},"condition":"Observation?status=final"}`: "never match",
 		} {
 			admin.post("/admin/policies", body).issue(400, "invalid", word)
 		}
