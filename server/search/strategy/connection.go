@@ -19,7 +19,7 @@ type connection struct {
 	end  func()
 	dear bool     // it has a place among the dear searches
 	key  totalKey // of that place
-	// broad is set where memory answers the search: that of few rows goes before it.
+	// broad is set where memory has found many matches: a search of few goes before it.
 	broad bool
 }
 

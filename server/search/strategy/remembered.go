@@ -109,7 +109,7 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 			return nil, nil
 		}
 		if !x.private() {
-			x.connection.broad = true
+			x.connection.broad = a.Total >= int64(x.plan.Limit)
 		}
 		st := x.plan.RowsChanged(a.RIDs, a.State, a.Types)
 		x.note("rows from memory", st)
