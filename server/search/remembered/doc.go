@@ -7,9 +7,11 @@
 //	             until an answer is settled
 //	snapshot.go  which transactions a state of the database has seen
 //	set.go       the surrogates of the resources for which some clauses hold
-//	terms.go     those of the resources that have one term, for each common term of a type
-//	column.go    the values of an ordered parameter, in chunks (chunk.go); places.go, where
-//	             the value of a resource is; window.go, what a comparison asks of it
+//	terms.go     those of the resources that have a term, for each common term of a type;
+//	             terms that come together have one set
+//	column.go    the values of an ordered parameter, each once in its chunk (chunk.go);
+//	             places.go, where the value of a resource is; window.go, what a comparison
+//	             asks of it
 //	list.go      an ordered list that is changed in place
 //
 // # How it stays right

@@ -24,9 +24,9 @@ type connection struct {
 }
 
 // admission bounds the searches that run, in two lines. A cheap one gets a place of
-// both kinds in the order of arrival. One that turns out dear, because it has to count
-// or to read many matches, gives these places back and waits in a line of its own, so
-// that no cheap search waits for a dear one.
+// both kinds in the order of arrival, those of few rows before broad ones. One that turns
+// out dear, because it has to count or to read many matches, gives these places back and
+// waits in a line of its own, so that no cheap search waits for a dear one.
 type admission struct {
 	// all has room for fewer searches than there are connections, so that reads and
 	// writes find one while long searches run.
