@@ -64,12 +64,16 @@ func confine(memory int64) error {
 }
 
 // niceness is what threads of a worker leave to those of requests: about nine tenths of a
-// processor that both want.
-const niceness = 10
+// processor that both want. slice is how long, in nanoseconds, such a thread may go on when
+// another wants its processor: the least that Linux knows. Before 6.12 all threads have one.
+const (
+	niceness = 10
+	slice    = 100_000
+)
 
-// yield has scripts come behind requests. Linux knows a niceness of each thread, and a new
+// yield has scripts come behind requests. Linux knows the niceness of each thread, and a new
 // thread has that of the thread that starts it: the second round is for those which have
-// begun during the first. setpriority(2).
+// begun during the first.
 func yield() error {
 	for range 2 {
 		threads, err := os.ReadDir("/proc/self/task")
@@ -81,16 +85,26 @@ func yield() error {
 			if err != nil {
 				return err
 			}
-			now, err := syscall.Getpriority(syscall.PRIO_PROCESS, id) // 20 less the niceness
-			if err == nil && 20-now < niceness {
-				err = syscall.Setpriority(syscall.PRIO_PROCESS, id, niceness)
-			}
-			if err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
+			if err := yieldThread(id); err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// yieldThread has a thread come behind those of requests, 0 the present one.
+// sched_setattr(2), setpriority(2).
+func yieldThread(id int) error {
+	now, err := syscall.Getpriority(syscall.PRIO_PROCESS, id) // 20 less the niceness
+	if err != nil {
+		return err
+	}
+	nice := max(niceness, 20-now)
+	if unix.SchedSetAttr(id, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: int32(nice), Runtime: slice}, 0) == nil {
+		return nil
+	}
+	return syscall.Setpriority(syscall.PRIO_PROCESS, id, nice)
 }
 
 // processorTime is the time that this process has had of processors. getrusage(2).
@@ -110,4 +124,8 @@ func processAttributes(isolate bool) *syscall.SysProcAttr {
 		a.Unshareflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
 	}
 	return a
+}
+
+func comeBehind() {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: niceness, Runtime: slice}, 0)
 }

@@ -13,6 +13,8 @@ const Supported = false
 
 func confine(int64) error { return errors.New("this platform cannot hold a script") }
 
+func yieldThread(int) error { return nil }
+
 func processorTime() time.Duration { return 0 }
 
 func processAttributes(bool) *syscall.SysProcAttr { return nil }

@@ -92,6 +92,7 @@ func (p *Pool) start() {
 		// the pool.
 		go func() {
 			runtime.LockOSThread()
+			_ = yieldThread(0) // what it starts inherits that
 			for f := range p.spawn {
 				f()
 			}
@@ -290,7 +291,7 @@ func (p *Pool) exec(isolate bool) (*process, error) {
 	w := &process{limits: p.limits(), stderr: new(bounded), dead: make(chan struct{})}
 	args := append(append([]string{}, p.Command[1:]...), strconv.FormatInt(w.limits.Memory, 10))
 	w.command = exec.Command(p.Command[0], args...)
-	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=" + os.Getenv("WP")}
+	w.command.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=2"} // one for the script, one for who looks at it
 	w.command.Dir = "/"
 	w.command.Stderr = w.stderr
 	w.command.SysProcAttr = processAttributes(isolate)
