@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"os"
@@ -70,6 +71,11 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 		values := url.Values{}
 		for range 1 + r.IntN(2) {
 			c := base.simpleObservation(r)
+			values.Add(c.name, c.value)
+			pool[i].all = append(pool[i].all, c)
+		}
+		if r.IntN(5) == 0 {
+			c := updatedWithin(r, length)
 			values.Add(c.name, c.value)
 			pool[i].all = append(pool[i].all, c)
 		}
@@ -204,6 +210,23 @@ func (q *concurrentQuery) holds(o *observation) bool {
 	return o != nil && !anyOf(q.all, func(c condition[observation]) bool { return !c.holds(o) })
 }
 
+// updatedWithin asks for the last update, at an instant of the time that begins now.
+func updatedWithin(r *rand.Rand, length time.Duration) condition[observation] {
+	at := time.Now().Add(time.Duration(r.Int64N(int64(length)))).UTC().Truncate(time.Millisecond)
+	op := pick(r, []string{"ge", "lt", "gt", "le"})
+	return condition[observation]{"_lastUpdated", op + at.Format("2006-01-02T15:04:05.000Z"), func(o *observation) bool {
+		switch op {
+		case "ge":
+			return !o.updated.Before(at)
+		case "lt":
+			return o.updated.Before(at)
+		case "gt":
+			return !o.updated.Before(at.Add(time.Millisecond))
+		}
+		return o.updated.Before(at.Add(time.Millisecond))
+	}}
+}
+
 type concurrentAnswer struct {
 	q             *concurrentQuery
 	count, offset int
@@ -251,6 +274,7 @@ func (l *writeLog) write(t testing.TB, s *store.Store, all []observation, deleti
 			}
 			continue
 		}
+		all[i].updated = w.Result.LastUpdated
 		l.versions[key] = &all[i]
 	}
 }
@@ -276,22 +300,48 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 		t.Fatal(err)
 	}
 	wrong, skipped := 0, 0
-	for _, a := range answers {
-		before, after := parseSnapshot(t, a.before), parseSnapshot(t, a.after)
-		state := make(map[int64]loggedChange) // the newest version of each resource
+	type window struct{ before, after snapshot }
+	seen := make([]window, len(answers))
+	order := make([]int, len(answers))
+	for i, a := range answers {
+		seen[i], order[i] = window{parseSnapshot(t, a.before), parseSnapshot(t, a.after)}, i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(seen[i].before.xmin(), seen[j].before.xmin()) })
+	settled := make(map[int64]loggedChange) // the newest version of each resource that all further answers see
+	lost := false                           // one of its writes had no answer
+	for _, i := range order {
+		a, before, after := answers[i], seen[i].before, seen[i].after
+		known := func(c loggedChange) bool {
+			_, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]
+			return ok
+		}
+		for len(log) > 0 && log[0].xid < before.xmin() {
+			c := log[0]
+			log = log[1:]
+			lost = lost || !known(c)
+			if c.version > settled[c.ref].version {
+				settled[c.ref] = c
+			}
+		}
+		state := maps.Clone(settled)
 		var between []uint64
-		unknown := false
+		var pending []loggedChange // of those
+		unknown := lost
 		for _, c := range log {
+			if c.xid >= after.xmax {
+				break
+			}
 			if before.sees(c.xid) {
 				if c.version > state[c.ref].version {
 					state[c.ref] = c
 				}
-			} else if after.sees(c.xid) && !slices.Contains(between, c.xid) {
-				between = append(between, c.xid)
+			} else if after.sees(c.xid) {
+				pending = append(pending, c)
+				if !slices.Contains(between, c.xid) {
+					between = append(between, c.xid)
+				}
 			}
-			if _, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]; !ok && after.sees(c.xid) {
-				unknown = true // a write whose answer was lost
-			}
+			unknown = unknown || !known(c) && after.sees(c.xid)
 		}
 		// The commits between came in an order that nobody knows: any of them may be
 		// in the snapshot.
@@ -302,15 +352,13 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 		ok := false
 		var first string
 		for subset := 0; subset < 1<<len(between) && !ok; subset++ {
-			now := make(map[int64]loggedChange)
-			for _, c := range log {
-				if i := slices.Index(between, c.xid); i >= 0 && subset>>i&1 == 1 && c.version > max(now[c.ref].version, state[c.ref].version) {
-					now[c.ref] = c
-				}
+			now := state
+			if subset > 0 {
+				now = maps.Clone(state)
 			}
-			for ref, c := range state {
-				if _, newer := now[ref]; !newer {
-					now[ref] = c
+			for _, c := range pending {
+				if subset>>slices.Index(between, c.xid)&1 == 1 && c.version > now[c.ref].version {
+					now[c.ref] = c
 				}
 			}
 			total, page := l.evaluate(a, now)
@@ -393,6 +441,14 @@ func parseSnapshot(t testing.TB, text string) (s snapshot) {
 		s.running = append(s.running, n)
 	}
 	return s
+}
+
+// xmin is the transaction before which all are seen.
+func (s *snapshot) xmin() uint64 {
+	if len(s.running) == 0 {
+		return s.xmax
+	}
+	return min(s.xmax, slices.Min(s.running))
 }
 
 func (s *snapshot) sees(xid uint64) bool { return xid < s.xmax && !slices.Contains(s.running, xid) }

@@ -52,6 +52,7 @@ type observation struct {
 	value      string // decimal, "" is none
 	unit       string // UCUM code
 	components []component
+	updated    time.Time // of the version that was written, where somebody asks
 }
 
 type component struct {

@@ -1,6 +1,10 @@
 package match
 
-import "time"
+import (
+	"time"
+
+	"kiln/server/fhir"
+)
 
 // Updated holds for a resource whose last update stands to [Low, High) as Op
 // says; microseconds.
@@ -67,6 +71,23 @@ func (m Updated) holds(r *Resource) Answer {
 		return of(at >= m.Low)
 	}
 	return of(at >= m.Low && at < m.High)
+}
+
+// UpdatedKey is the key of the last update where it is compared as the only date of a resource.
+// No row of the index has it: resource.last_updated is the value.
+var UpdatedKey = fhir.KeyOf(fhir.SearchSpecial, "Resource.meta.lastUpdated")
+
+var updatedKeys = []fhir.Key{UpdatedKey}
+
+// UpdatedEntry is a last update, in microseconds, as a date entry.
+func UpdatedEntry(at int64) fhir.DateEntry {
+	return fhir.DateEntry{Key: UpdatedKey, Low: at, High: at + 1}
+}
+
+func (m Updated) comparison() Comparison { return Comparison{DateTable, updatedKeys, true} }
+
+func (m Updated) bounds() []Dates {
+	return []Dates{{Keys: updatedKeys, Single: true, Op: m.Op, Low: m.Low, High: m.High}}
 }
 
 func (m Updated) describe() string { return "" }

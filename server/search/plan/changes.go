@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kiln/server/fhir"
 	"kiln/server/search/match"
 	"kiln/server/search/remembered"
 )
@@ -108,12 +109,21 @@ func (p *Plan) Members() match.Statement {
 // columnTables are the tables of the kinds of columns.
 var columnTables = [...]string{remembered.Dates: "index_date", remembered.Numbers: "index_number", remembered.Quantities: "index_quantity"}
 
+// updatedColumn names the column of the last updates.
+var updatedColumn = remembered.KeysOf([]fhir.Key{match.UpdatedKey})
+
 // Column is the statement that reads the entries of a column: rid, whether any of them is
 // a range of numbers, and low and high end of a date, or the number as text and its unit; by
 // unit, then by value and rid. It reads nothing but an index, in its order where the column has
 // one key.
 func Column(c remembered.ColumnKey) match.Statement {
 	w := newWriter(nil)
+	if c.Keys == updatedColumn {
+		w.Write("SELECT x.rid, false, x.at, x.at + 1, NULL::text, 0::bigint FROM (SELECT r.rid, (extract(epoch FROM r.last_updated) * 1000000)::bigint AS at FROM resource r WHERE r.typ = ")
+		w.Bind(c.Type)
+		w.Write("::smallint ORDER BY r.last_updated, r.rid) x")
+		return w.Statement()
+	}
 	switch c.Kind {
 	case remembered.Dates:
 		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")

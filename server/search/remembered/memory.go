@@ -119,6 +119,22 @@ type Comparison struct {
 	Match  match.Match
 }
 
+// Together makes one comparison of those with the one date of a resource: `_lastUpdated=ge…` and
+// `_lastUpdated=lt…` are one range of the column.
+func Together(list []Comparison) []Comparison {
+	out := list[:0:0]
+	for _, c := range list {
+		i := slices.IndexFunc(out, func(o Comparison) bool { return o.Column == c.Column && c.Column.Kind == Dates })
+		if i < 0 {
+			out = append(out, c)
+			continue
+		}
+		bounds := append(slices.Clone(match.DateBoundsOf(out[i].Match)), match.DateBoundsOf(c.Match)...)
+		out[i].Match = match.DateRange{Keys: c.Column.List(), Bounds: bounds}
+	}
+	return out
+}
+
 // Question is a search of one type.
 type Question struct {
 	Type    int16

@@ -35,7 +35,7 @@ func (x *searching) question() (*remembered.Question, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	q := &remembered.Question{Type: x.plan.OnlyType(), Clauses: x.plan.Clauses(), Columns: compared, HasRest: len(rest) > 0, Page: page,
+	q := &remembered.Question{Type: x.plan.OnlyType(), Clauses: x.plan.Clauses(), Columns: remembered.Together(compared), HasRest: len(rest) > 0, Page: page,
 		Terms: x.plan.Terms(len(compared))}
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err
