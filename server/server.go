@@ -177,6 +177,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		s.served.Add(1)
 		mux.ServeHTTP(w, r)
 	})
+	s.Store.ReadAhead()
 	s.background(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil

@@ -53,6 +53,9 @@ func (s *Store) SearchSettled() { s.searcher.Settled() }
 // Remembered tells what searches remember.
 func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }
 
+// ReadAheadFrom is ReadAhead of smaller types.
+func (s *Store) ReadAheadFrom(n int64) { s.searcher.ReadAhead(n) }
+
 // Acquire takes a connection as searches do.
 func (s *Store) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return searchable{s}.Acquire(ctx)

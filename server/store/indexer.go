@@ -9,6 +9,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/search"
 )
 
 // Search parameters change while servers run. Their version (table search_registry)
@@ -33,6 +34,8 @@ type Indexer interface {
 	Index(id string, r fhir.Resource) (*fhir.Index, error)
 	// Sort gives the sorters what r is sorted by.
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
+	// Current is the search parameters in force.
+	Current() *search.Registry
 }
 
 // IndexBy makes the Store ask i for index entries from now on; until then, and with nil,

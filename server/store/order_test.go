@@ -15,6 +15,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
 	"kiln/server/store"
@@ -40,6 +41,8 @@ func (compiled) Sort(r fhir.Resource, by []*fhir.Sorter) error {
 	index.Extract(&fhir.Index{Sorters: by}, r)
 	return nil
 }
+
+func (compiled) Current() *search.Registry { return registry }
 
 // least is the value that sorts a resource: of several the one that comes first.
 func least(values []string, descending bool) *string {

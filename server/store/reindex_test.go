@@ -16,6 +16,7 @@ import (
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/search"
 	"kiln/server/store"
 )
 
@@ -26,6 +27,8 @@ type indexer struct {
 	version atomic.Int64
 	before  func(id string) // runs before a resource is indexed; may be nil
 }
+
+func (x *indexer) Current() *search.Registry { return registry }
 
 func follow(s *store.Store) *indexer {
 	x := &indexer{store: s}

@@ -23,6 +23,10 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 // SetSearchMemory changes what Config.SearchMemory has said, at once.
 func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
 
+// ReadAhead has searches remember, while the database has nothing else to do, what broad ones of
+// large types need, before anybody asks. IndexBy goes before.
+func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
+
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {

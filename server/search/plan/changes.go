@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -234,6 +235,39 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 		return remembered.ColumnKey{Type: typ}, false
 	}
 	return remembered.ColumnKey{Type: typ, Kind: c.Table, Keys: remembered.KeysOf(c.Keys)}, true
+}
+
+// ColumnsOf are the columns that comparisons with parameters of a type are answered by, and that
+// of the last updates.
+func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
+	var out []remembered.ColumnKey
+	add := func(m match.Match) {
+		if key, ok := columnOf(typ, m); ok && !slices.Contains(out, key) {
+			out = append(out, key)
+		}
+	}
+	for _, p := range params {
+		switch p.Type {
+		case fhir.SearchDate:
+			add(match.Dates{Keys: p.Keys, Single: p.Single})
+		case fhir.SearchNumber:
+			add(match.Numbers{Keys: p.Keys, Single: p.Single})
+		case fhir.SearchQuantity:
+			add(match.Quantities{Numbers: match.Numbers{Keys: p.Keys, Single: p.Single}})
+		}
+	}
+	add(match.Updated{})
+	return out
+}
+
+// Extents is the statement that reads of each type the highest number that a resource of it has
+// got: type and number, which is a little more than how many there are.
+func Extents(types []int16) match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT t.typ, (x.rid & (1::bigint << 48) - 1) FROM unnest(")
+	w.Bind(types)
+	w.Write("::smallint[]) AS t(typ) CROSS JOIN LATERAL (SELECT r.rid FROM resource r WHERE r.rid >= t.typ::bigint << 48 AND r.rid < (t.typ::bigint + 1) << 48 ORDER BY r.rid DESC LIMIT 1) x")
+	return w.Statement()
 }
 
 // OnlyType is the number of the one type searched.

@@ -24,6 +24,7 @@ type Memory struct {
 	at         time.Time
 	asked      time.Time // when something was last asked for
 	generation int       // grows when everything is forgotten
+	unasked    bool      // because nobody had asked for it
 	types      map[int16]string
 	versions   map[int16]int // grows with every change of a type
 	sets       map[Key]*item
@@ -166,7 +167,7 @@ type Answer struct {
 func (m *Memory) Ask(q *Question) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked = m.now()
+	m.asked, m.unasked = m.now(), false
 	if m.state == nil {
 		return Answer{}, false
 	}
@@ -358,6 +359,14 @@ func (m *Memory) Forget() {
 	m.forget()
 }
 
+// Generation grows when everything is forgotten. unasked says that this was because nobody had
+// asked for anything for followedFor, and nobody has since.
+func (m *Memory) Generation() (n int, unasked bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.generation, m.unasked
+}
+
 // Following is the state that the memory is of, the types whose changes it needs, and how
 // many of them it may take to follow; false where there is nothing to follow at the moment.
 func (m *Memory) Following() (since string, types []int16, most int, ok bool) {
@@ -370,6 +379,7 @@ func (m *Memory) Following() (since string, types []int16, most int, ok bool) {
 	switch unasked := now.Sub(m.asked); {
 	case unasked > followedFor:
 		m.forget()
+		m.unasked = true
 		return "", nil, 0, false
 	case unasked > askedFor && now.Sub(m.at) < seldom:
 		return "", nil, 0, false
@@ -531,6 +541,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	}
 	if m.state == nil {
 		m.state, m.at = &read, m.now()
+		m.asked = m.at
 	} else {
 		if m.behind != nil && !read.includes(m.behind) {
 			return false, true

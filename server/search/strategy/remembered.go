@@ -206,6 +206,26 @@ type finder struct {
 	idle  *sync.Cond
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
+	ahead *ahead        // nil where nothing is read ahead
+}
+
+// push queues a finding; mu is held.
+func (w *finder) push(f finding) {
+	w.queue = append(w.queue, f)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// begin starts findAll, once; mu is held.
+func (w *finder) begin(s *Searcher) {
+	if w.stop != nil || w.ended {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop, w.wake = stop, make(chan struct{}, 1)
+	w.done.Go(func() { s.findAll(ctx) })
 }
 
 // news is closed when the next finding has been looked for.
@@ -248,16 +268,8 @@ func (s *Searcher) find(f finding) {
 	if w.ended || len(w.queue) >= maxFindings || w.now == key || slices.ContainsFunc(w.queue, func(f finding) bool { return f.key() == key }) {
 		return
 	}
-	w.queue = append(w.queue, f)
-	if w.stop == nil {
-		ctx, stop := context.WithCancel(context.Background())
-		w.stop, w.wake = stop, make(chan struct{}, 1)
-		w.done.Go(func() { s.findAll(ctx) })
-	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.begin(s)
+	w.push(f)
 }
 
 // findAll works until ctx ends.
@@ -296,6 +308,11 @@ func (s *Searcher) findAll(ctx context.Context) {
 		case <-w.wake:
 		case <-tick.C:
 			s.follow(ctx)
+			if f, ok := s.readAhead(ctx); ok {
+				w.mu.Lock()
+				w.push(f)
+				w.mu.Unlock()
+			}
 		}
 	}
 }

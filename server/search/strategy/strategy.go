@@ -90,6 +90,8 @@ type Resources interface {
 	Decode(body []byte) (fhir.Resource, error)
 	// Sort gives the sorters what r is sorted by.
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
+	// Current is the search parameters in force.
+	Current() *search.Registry
 }
 
 // errNoResources is of what is read from resources, and not from their index.

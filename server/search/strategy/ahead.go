@@ -1,0 +1,150 @@
+package strategy
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"kiln/server/search/plan"
+)
+
+// AheadFrom is how many resources a type has of which something is read ahead: of fewer the
+// first broad search is short without.
+const AheadFrom = 100_000
+
+// aheadEvery is how often a server looks for what could be read ahead. It reads when it has found
+// the database at rest at so many ticks of findAll in a row.
+const (
+	aheadEvery = 10 * time.Second
+	restTicks  = 4
+)
+
+// ahead is what a server reads before anybody has asked for it, while the database has nothing
+// else to do: what broad searches of the types with most resources need. It belongs to findAll.
+type ahead struct {
+	from   int64     // resources of a type
+	looked time.Time // for what there is to read
+	queue  []finding
+	rested int // ticks in a row
+	// tried is the generation of the memory in which something was last read: what was not kept,
+	// or gave way to others, is not read again before everything was forgotten.
+	tried map[any]int
+}
+
+// ReadAhead begins to read ahead, of the types with so many resources or more.
+func (s *Searcher) ReadAhead(from int64) {
+	s.finder.mu.Lock()
+	defer s.finder.mu.Unlock()
+	s.finder.ahead = &ahead{from: from, tried: make(map[any]int)}
+	s.finder.begin(s)
+}
+
+// readAhead is what is to be read ahead now, if anything. A failure is tried again.
+func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
+	s.finder.mu.Lock()
+	a := s.finder.ahead
+	s.finder.mu.Unlock()
+	if a == nil {
+		return f, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	generation, unasked := s.remembered.Generation()
+	if len(a.queue) == 0 {
+		if now := s.now(); now.Sub(a.looked) >= aheadEvery {
+			a.looked, a.rested = now, 0
+			if !unasked {
+				a.queue, _ = s.unread(ctx, a, generation)
+			}
+		}
+		return f, false
+	}
+	if s.remembered.Bytes() > s.remembered.Most() {
+		a.queue = nil
+		return f, false
+	}
+	if rests, err := s.databaseRests(ctx); err != nil || !rests {
+		a.rested = 0
+		return f, false
+	}
+	if a.rested++; a.rested < restTicks {
+		return f, false
+	}
+	f, a.queue = a.queue[0], a.queue[1:]
+	a.tried[f.key()] = generation
+	return f, true
+}
+
+// unread is what broad searches need and memory does not have, of the types with most resources
+// first: the common terms, then each column.
+func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
+	if s.store.Resources() == nil || s.remembered.Most() == 0 {
+		return nil, nil
+	}
+	registry := s.store.Resources().Current()
+	var numbers []int16
+	names := make(map[int16]string)
+	for _, typ := range registry.Types() {
+		if n, ok := s.store.KnownType(typ); ok && !slices.Contains(unlogged, typ) {
+			numbers, names[n] = append(numbers, n), typ
+		}
+	}
+	sizes, err := s.sizes(ctx, numbers)
+	if err != nil {
+		return nil, err
+	}
+	numbers = slices.DeleteFunc(numbers, func(n int16) bool { return sizes[n] < a.from })
+	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
+	var out []finding
+	add := func(f finding) {
+		if last, tried := a.tried[f.key()]; !s.remembered.Has(f.key()) && (!tried || last != generation) {
+			out = append(out, f)
+		}
+	}
+	for _, n := range numbers {
+		add(finding{typ: n, name: names[n], terms: true})
+		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
+			add(finding{typ: n, name: names[n], column: &c})
+		}
+	}
+	return out, nil
+}
+
+// sizes are about how many resources of each type there are.
+func (s *Searcher) sizes(ctx context.Context, types []int16) (map[int16]int64, error) {
+	conn, err := s.store.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	st := plan.Extents(types)
+	rows, err := conn.Query(ctx, st.SQL, st.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := make(map[int16]int64, len(types))
+	for rows.Next() {
+		var typ int16
+		var extent int64
+		if err := rows.Scan(&typ, &extent); err != nil {
+			return nil, err
+		}
+		out[typ] = extent
+	}
+	return out, rows.Err()
+}
+
+// databaseRests reports whether no server does anything on the database at this moment, and it
+// is no standby, where nothing is remembered.
+func (s *Searcher) databaseRests(ctx context.Context) (rests bool, err error) {
+	conn, err := s.store.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	err = conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity a
+		WHERE a.datname = current_database() AND a.state = 'active' AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid())`).Scan(&rests)
+	return rests, err
+}

@@ -1,0 +1,48 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// A server that has read ahead answers broad searches that nobody has asked before from memory,
+// also of what was written since.
+// Contract: Searches while others write, broad searches never asked before.
+func TestReadAhead(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	s.IndexBy(compiled{})
+	s.SetSearchLimit(20)
+	newCorpus(41, 40, 400).load(t, s)
+	s.ReadAheadFrom(300)
+	end := time.After(30 * time.Second)
+	// date, value-date, value-quantity and _lastUpdated have one value in an Observation each.
+	for s.Remembered().Columns < 4 {
+		select {
+		case <-end:
+			t.Fatalf("it remembers %+v", s.Remembered())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	ask := func(name, value string) int {
+		t.Helper()
+		c := searchCase{typ: "Observation", values: params(name, value)}
+		found, err := s.Search(context.Background(), c.parse(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *found.Total
+	}
+	for _, p := range [][2]string{{"date", "ge1990"}, {"_lastUpdated", "ge2000"}, {"status", "final"}, {"value-quantity", "gt0"}} {
+		before := s.Remembered().Hits
+		if total := ask(p[0], p[1]); total < 20 || s.Remembered().Hits != before+1 {
+			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Remembered().Hits-before)
+		}
+	}
+	before := ask("_lastUpdated", "ge2000")
+	newCorpus(42, 40, 500).load(t, s) // o400 and on are new
+	if after := ask("_lastUpdated", "ge2000"); after != before+100 {
+		t.Errorf("%d resources, 100 more, then %d", before, after)
+	}
+}
