@@ -34,7 +34,7 @@ func TestReadAhead(t *testing.T) {
 		}
 		return *found.Total
 	}
-	for _, p := range [][2]string{{"date", "ge1990"}, {"_lastUpdated", "ge2000"}, {"status", "final"}, {"value-quantity", "gt0"}} {
+	for _, p := range [][2]string{{"date", "ge1990"}, {"_lastUpdated", "ge2000"}, {"status", "final"}, {"status:not", "final"}, {"_sort", ""}, {"value-quantity", "gt0"}} {
 		before := s.Remembered().Hits
 		if total := ask(p[0], p[1]); total < 20 || s.Remembered().Hits != before+1 {
 			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Remembered().Hits-before)

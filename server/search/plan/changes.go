@@ -218,14 +218,19 @@ func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause,
 	return compared, rest, true
 }
 
-// Terms is what the clauses ask of terms, nil where they ask nothing, or what is neither of
-// terms nor one of so many comparisons.
+// Terms is what the clauses ask of terms beside so many comparisons, nil where they ask what is
+// neither, or nothing but comparisons.
 func (p *Plan) Terms(comparisons int) *remembered.Terms {
 	c := &p.where
-	if c.ByID || len(c.Preds) != comparisons || len(c.All)+len(c.Any) == 0 {
+	switch {
+	case c.ByID, len(c.Preds) != comparisons:
 		return nil
+	case len(c.All)+len(c.Any) > 0:
+		return &remembered.Terms{All: c.All, Any: c.Any, None: c.None}
+	case len(c.None) > 0, comparisons == 0:
+		return &remembered.Terms{All: []int64{remembered.Every}, None: c.None}
 	}
-	return &remembered.Terms{All: c.All, Any: c.Any, None: c.None}
+	return nil
 }
 
 // columnOf is the column that a match is a comparison of.

@@ -69,7 +69,7 @@ func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Re
 			out[c.RID] = nil
 			continue
 		}
-		x := &fhir.Index{Terms: c.Terms, Dates: []fhir.DateEntry{match.UpdatedEntry(c.Updated)}}
+		x := &fhir.Index{Terms: append([]int64{Every}, c.Terms...), Dates: []fhir.DateEntry{match.UpdatedEntry(c.Updated)}}
 		for _, e := range c.Dates {
 			x.Dates = append(x.Dates, fhir.DateEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
 		}

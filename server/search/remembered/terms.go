@@ -1,6 +1,7 @@
 package remembered
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -10,12 +11,16 @@ import (
 )
 
 // Terms are what a question asks of the terms of a resource: all of All, one of each list
-// of Any, none of None. There is at least one in All or Any.
+// of Any, none of None. There is at least one in All or Any, if only Every.
 type Terms struct {
 	All  []int64
 	Any  [][]int64
 	None []int64
 }
+
+// Every is a term that each resource has, before all others: what is left where none of some
+// terms is asked for, and everything.
+const Every = math.MinInt64
 
 // A TypeKey names the common terms of a resource type.
 type TypeKey int16
@@ -111,11 +116,11 @@ type termsOfRow struct {
 	has []int64
 }
 
-// NewTerms returns a builder for terms, with no resource yet: those of a list are expected
-// to come together.
+// NewTerms returns a builder for terms and Every, with no resource yet: those of a list are
+// expected to come together.
 func NewTerms(together [][]int64) *TermsBuilder {
 	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
-	for _, terms := range together {
+	for _, terms := range slices.Concat(together, [][]int64{{Every}}) {
 		s := &termsOfRow{termSet: termSet{terms, roaring.New()}}
 		for _, t := range terms {
 			b.of[t] = s
@@ -124,7 +129,7 @@ func NewTerms(together [][]int64) *TermsBuilder {
 	return b
 }
 
-// Add adds a resource with its terms, each once, to the sets of these; false for a surrogate
+// Add adds a resource with its terms, each once and Every among them, to the sets of these; false for a surrogate
 // that sets do not hold.
 func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 	n, ok := number(rid)

@@ -548,7 +548,7 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 		if len(v[0]) != 8 {
 			return errNotBinary
 		}
-		has = has[:0]
+		has = append(has[:0], remembered.Every)
 		if err := eachInt8(v[1], func(term int64) { has = append(has, term) }); err != nil {
 			return err
 		}
