@@ -308,7 +308,7 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 	}
 	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(seen[i].before.xmin(), seen[j].before.xmin()) })
 	settled := make(map[int64]loggedChange) // the newest version of each resource that all further answers see
-	lost := false                           // one of its writes had no answer
+	lost := make(map[int64]bool)            // the resources of which that is a write without an answer
 	for _, i := range order {
 		a, before, after := answers[i], seen[i].before, seen[i].after
 		known := func(c loggedChange) bool {
@@ -318,15 +318,17 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 		for len(log) > 0 && log[0].xid < before.xmin() {
 			c := log[0]
 			log = log[1:]
-			lost = lost || !known(c)
 			if c.version > settled[c.ref].version {
 				settled[c.ref] = c
+				if delete(lost, c.ref); !known(c) {
+					lost[c.ref] = true
+				}
 			}
 		}
 		state := maps.Clone(settled)
 		var between []uint64
 		var pending []loggedChange // of those
-		unknown := lost
+		unknown := len(lost) > 0
 		for _, c := range log {
 			if c.xid >= after.xmax {
 				break

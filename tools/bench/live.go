@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"time"
 )
 
 // liveWorkload is what a server in use gets: reads, writes and searches of every kind
@@ -25,13 +26,6 @@ var liveWorkload = Workload{
 		}
 		var mu sync.Mutex
 		var mine []string // ids of what the run has created
-		observation := func(r *rand.Rand, id string) []byte {
-			q := pick(r, s.Quantities)
-			codeSystem, code, _ := strings.Cut(q.Code, "|")
-			system, unit, _ := strings.Cut(q.Unit, "|")
-			return fmt.Appendf(nil, `{"resourceType":"Observation",%s"status":"final","code":{"coding":[{"system":%q,"code":%q}]},"subject":{"reference":"Patient/%s"},"effectiveDateTime":%q,"valueQuantity":{"value":%s,"unit":%q,"system":%q,"code":%q}}`,
-				id, codeSystem, code, pick(r, s.Patients), pick(r, s.Dates), q.Value, unit, system, unit)
-		}
 		return Task{Op: func(_ context.Context, w *Worker) error {
 			switch draw := w.Rand.IntN(200); {
 			case draw < 90:
@@ -46,10 +40,10 @@ var liveWorkload = Workload{
 				}
 				mu.Unlock()
 				if id != "" {
-					w.Do("update", Request{Method: "PUT", Path: "Observation/" + id, Body: observation(w.Rand, `"id":"`+id+`",`)})
+					w.Do("update", Request{Method: "PUT", Path: "Observation/" + id, Body: s.observation(w.Rand, `"id":"`+id+`",`)})
 					return nil
 				}
-				if w.Do("create", Request{Method: "POST", Path: "Observation", Body: observation(w.Rand, "")}) {
+				if w.Do("create", Request{Method: "POST", Path: "Observation", Body: s.observation(w.Rand, "")}) {
 					if id, ok := idFrom(w.X().Location, "Observation"); ok {
 						mu.Lock()
 						mine = append(mine, id)
@@ -63,6 +57,97 @@ var liveWorkload = Workload{
 			return nil
 		}}, nil
 	},
+}
+
+// observation is a new one like those of the data; id is a member or "".
+func (s *Samples) observation(r *rand.Rand, id string) []byte {
+	q := pick(r, s.Quantities)
+	codeSystem, code, _ := strings.Cut(q.Code, "|")
+	system, unit, _ := strings.Cut(q.Unit, "|")
+	return fmt.Appendf(nil, `{"resourceType":"Observation",%s"status":"final","code":{"coding":[{"system":%q,"code":%q}]},"subject":{"reference":"Patient/%s"},"effectiveDateTime":%q,"valueQuantity":{"value":%s,"unit":%q,"system":%q,"code":%q}}`,
+		id, codeSystem, code, pick(r, s.Patients), pick(r, s.Dates), q.Value, unit, system, unit)
+}
+
+// writeEvery is the pace of broadWorkload's writer.
+const writeEvery = 20 * time.Millisecond
+
+// broadWorkload is one client's broad searches, of which nearly none has been asked before,
+// while another client writes 50 times a second, half of it updates. It is for two clients.
+var broadWorkload = Workload{
+	Name:   "broad",
+	About:  "two clients: broad searches of each kind, nearly all never asked before, beside 50 writes a second",
+	Writes: true,
+	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
+		s, err := b.Samples(ctx)
+		if err != nil {
+			return Task{}, err
+		}
+		if err := s.enough(); err != nil {
+			return Task{}, err
+		}
+		var last string // id of what the writer created
+		next := time.Now()
+		return Task{Op: func(ctx context.Context, w *Worker) error {
+			if w.Number == 0 {
+				kind, path := s.broad(w.Rand)
+				w.Do(kind, Request{Method: "GET", Path: path})
+				return nil
+			}
+			next = next.Add(writeEvery)
+			if late := time.Until(next); late < 0 {
+				next = time.Now()
+			}
+			select {
+			case <-time.After(time.Until(next)):
+			case <-ctx.Done():
+				return nil
+			}
+			if last != "" {
+				w.Do("update", Request{Method: "PUT", Path: "Observation/" + last, Body: s.observation(w.Rand, `"id":"`+last+`",`)})
+				last = ""
+			} else if w.Do("create", Request{Method: "POST", Path: "Observation", Body: s.observation(w.Rand, "")}) {
+				last, _ = idFrom(w.X().Location, "Observation")
+			}
+			return nil
+		}}, nil
+	},
+}
+
+// broad draws a search that finds a large part of all observations, and its kind.
+func (s *Samples) broad(r *rand.Rand) (kind, path string) {
+	second := func(years int) string {
+		return time.Date(2020-years, 1, 1, 0, 0, r.IntN(years*365*86400), 0, time.UTC).Format(time.RFC3339)
+	}
+	switch r.IntN(7) {
+	case 0:
+		return "code", query("Observation", "code", pick(r, s.Codes))
+	case 1:
+		return "code, newest first", query("Observation", "code", pick(r, s.Codes)) + "&_sort=-date"
+	case 2:
+		return "date from", query("Observation", "date", "ge"+second(10))
+	case 3:
+		return "date from to", query("Observation", "date", "ge"+second(10)) + "&date=lt" + second(2)
+	case 4:
+		q := pick(r, s.Quantities)
+		return "quantity", query("Observation", "value-quantity", fmt.Sprintf("%s%s%04d||%s", pick(r, []string{"gt", "lt"}), decimalOf(q.Value), r.IntN(10000), code(q.Unit)))
+	case 5:
+		return "status and category", query("Observation", "date", "ge"+second(10)) + "&status=final&category=" + pick(r, []string{"laboratory", "vital-signs"})
+	default:
+		return "last updated", query("Observation", "_lastUpdated", "ge"+time.Now().Add(-time.Duration(r.Int64N(int64(2*time.Hour)))).UTC().Format("2006-01-02T15:04:05.000Z"))
+	}
+}
+
+// decimalOf is a decimal to which digits can be added.
+func decimalOf(value string) string {
+	if strings.Contains(value, ".") {
+		return value
+	}
+	return value + "."
+}
+
+func code(systemAndCode string) string {
+	_, code, _ := strings.Cut(systemAndCode, "|")
+	return code
 }
 
 // behindWorkload shows whether searches for one patient wait behind somebody's broad

@@ -57,6 +57,7 @@ var workloads = []Workload{
 	mixWorkload,
 	liveWorkload,
 	behindWorkload,
+	broadWorkload,
 	appWorkload,
 	appScriptWorkload,
 	appsWorkload,

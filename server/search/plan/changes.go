@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -282,23 +283,61 @@ func (p *Plan) OnlyType() int16 { return p.types[0] }
 // depends on it.
 func (p *Plan) Clauses() []match.Clause { return p.clauses }
 
-// RememberedPage is the page in the order of surrogates; ok is false for a cursor of
-// another type. A search for the total alone has an empty one.
+// RememberedPage is the page, in the order of surrogates or of a column; ok is false for a cursor
+// of another type. A search for the total alone has an empty one, and one in another order.
 func (p *Plan) RememberedPage() (page remembered.Page, ok bool, err error) {
-	if p.q.Count == 0 || len(p.q.Sort) > 0 {
+	order := p.rememberedOrder()
+	if p.q.Count == 0 || len(p.q.Sort) > 0 && order == nil {
 		return remembered.Page{}, true, nil
 	}
 	g, err := p.page()
 	if err != nil {
 		return page, false, err
 	}
-	page = remembered.Page{Backwards: g.reverse, Offset: g.offset, Limit: g.limit}
+	page = remembered.Page{Order: order, Backwards: g.reverse, Offset: g.offset, Limit: g.limit}
 	if g.cursor != nil {
 		n := g.cursor.RID & (1<<48 - 1)
 		if n>>32 != 0 || g.cursor.RID>>48 != int64(p.types[0]) {
 			return page, false, nil
 		}
-		page.Bounded, page.Beyond = true, uint32(n)
+		page.Bounded, page.Beyond.N = true, uint32(n)
+		if order != nil {
+			page.Beyond.Low, page.Beyond.Valued = lowOf(g.args[0])
+		}
 	}
 	return page, true, nil
+}
+
+// rememberedOrder is the order asked for where a column has it: of one date that a resource has
+// one of at most, or of the last update. nil for others.
+func (p *Plan) rememberedOrder() *remembered.Order {
+	if len(p.q.Sort) != 1 || len(p.types) != 1 {
+		return nil
+	}
+	k := &p.q.Sort[0]
+	var m match.Match
+	switch {
+	case k.Code == "_lastUpdated":
+		m = match.Updated{}
+	case k.Type == fhir.SearchDate && k.Single:
+		m = match.Dates{Keys: k.Keys, Single: true}
+	default:
+		return nil
+	}
+	column, ok := columnOf(p.types[0], m)
+	if !ok {
+		return nil
+	}
+	return &remembered.Order{Column: column, Descending: k.Descending}
+}
+
+// lowOf is the argument of a cursor's date; false for none.
+func lowOf(arg any) (low int64, ok bool) {
+	switch v := arg.(type) {
+	case int64:
+		return v, true
+	case time.Time:
+		return v.UnixMicro(), true
+	}
+	return 0, false
 }

@@ -612,7 +612,7 @@ func (o *outermost) compare(a, b uint32) int {
 }
 
 func (o *outermost) add(n uint32) {
-	if o.page.Bounded && o.compare(n, o.page.Beyond) <= 0 {
+	if o.page.Bounded && o.compare(n, o.page.Beyond.N) <= 0 {
 		return
 	}
 	if o.size > kept {

@@ -3,10 +3,12 @@ package remembered
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/apd/v3"
 
 	"kiln/server/fhir"
@@ -145,7 +147,6 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 		}
 		return low, low + 1 + r.Int64N(4)*1000
 	}
-	type dates struct{ low, high int64 }
 	now := make(map[uint32]dates)
 	var entries []Entry
 	for n := range uint32(resources / 2) {
@@ -211,10 +212,10 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 		if !slices.Equal(found, want) || parts[0].count() != len(want) {
 			t.Fatalf("%v %d..%d: %d found, count %d, want %d", asked.Op, low, high, len(found), parts[0].count(), len(want))
 		}
-		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0, Beyond: uint32(r.IntN(resources)) * every, Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
+		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0, Beyond: Place{N: uint32(r.IntN(resources)) * every}, Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
 		var page []uint32
 		for _, n := range want {
-			if !p.Bounded || p.Backwards && n < p.Beyond || !p.Backwards && n > p.Beyond {
+			if !p.Bounded || p.Backwards && n < p.Beyond.N || !p.Backwards && n > p.Beyond.N {
 				page = append(page, n)
 			}
 		}
@@ -235,6 +236,7 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 				t.Fatalf("%s, %v %d..%d, %+v: %v of %d, want %v of %d", way, asked.Op, low, high, p, got, total, page, len(want))
 			}
 		}
+		checkOrder(t, r, c, now, uint32(resources)*every)
 		entries := 0
 		for _, k := range parts[0].chunks {
 			entries += k.len()
@@ -242,6 +244,59 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 		if held := entries + parts[0].long.n; held != len(now) || held != parts[0].n {
 			t.Fatalf("%d entries, %d are told, want %d", held, parts[0].n, len(now))
 		}
+	}
+}
+
+// dates are those of a resource.
+type dates struct{ low, high int64 }
+
+// checkOrder takes a page of some resources in the order of a column, along the order and by the
+// place of each.
+func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end uint32) {
+	t.Helper()
+	members := roaring.New()
+	for range 1 << r.IntN(12) {
+		members.Add(uint32(r.IntN(int(end))))
+	}
+	place := func(n uint32) Place {
+		d, ok := now[n]
+		return Place{Valued: ok, Low: d.low, N: n}
+	}
+	p := Page{Order: &Order{Column: c.key, Descending: r.IntN(2) == 0}, Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0,
+		Beyond: place(uint32(r.IntN(int(end)))), Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
+	compare := func(x, y Place) int {
+		var out int
+		switch {
+		case x.Valued && y.Valued && p.Order.Descending:
+			out = cmp.Or(cmp.Compare(y.Low, x.Low), cmp.Compare(x.N, y.N))
+		case x.Valued && y.Valued:
+			out = cmp.Or(cmp.Compare(x.Low, y.Low), cmp.Compare(x.N, y.N))
+		case x.Valued:
+			out = -1
+		case y.Valued:
+			out = 1
+		default:
+			out = cmp.Compare(x.N, y.N)
+		}
+		if p.Backwards {
+			return -out
+		}
+		return out
+	}
+	var want []Place
+	for _, n := range members.ToArray() {
+		if at := place(n); !p.Bounded || compare(at, p.Beyond) > 0 {
+			want = append(want, at)
+		}
+	}
+	slices.SortFunc(want, compare)
+	want = want[min(p.Offset, len(want)):]
+	want = want[:min(p.Limit, len(want))]
+	if got := c.pageInOrder(members, &p); !slices.Equal(got, want) {
+		t.Fatalf("%+v %+v of %d: %v, want %v", p, *p.Order, members.GetCardinality(), got, want)
+	}
+	if got, ok := c.along(members, &p, math.MaxUint64); !ok || !slices.Equal(got, want) {
+		t.Fatalf("along the order, %+v %+v of %d: %v, want %v", p, *p.Order, members.GetCardinality(), got, want)
 	}
 }
 

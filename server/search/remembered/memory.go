@@ -36,6 +36,7 @@ type Memory struct {
 	steps      []step
 	behind     *state            // that the last step which is not in steps led to
 	brought    map[int64]version // what was brought in of late, by surrogate
+	dense      dense             // for intersection
 	wanted     map[any]want
 	refused    map[ColumnKey]time.Time // when a column could not be kept
 	hits       int64
@@ -105,11 +106,12 @@ func New(limit int64, now func() time.Time) *Memory {
 	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int)}
 }
 
-// Page is the part of the matches that a page has, in the order of surrogates.
+// Page is the part of the matches that a page has, in the order of surrogates or in Order.
 type Page struct {
+	Order     *Order
 	Backwards bool // the last before Beyond, that one first
 	Bounded   bool // Beyond is set
-	Beyond    uint32
+	Beyond    Place
 	Offset    int
 	Limit     int
 }
@@ -155,8 +157,10 @@ type Question struct {
 type Answer struct {
 	Total int64
 	RIDs  []int64
-	State string
-	Types []int16 // whose changes settle the answer
+	// Places are those of RIDs, where the page has an Order.
+	Places []Place
+	State  string
+	Types  []int16 // whose changes settle the answer
 
 	question   *Question
 	generation int
@@ -184,45 +188,76 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 
 func (m *Memory) answer(q *Question) (Answer, bool) {
 	a := Answer{State: m.state.text, Types: m.typeNumbers(), question: q, generation: m.generation, version: m.versions[q.Type]}
-	var ns []uint32
-	if s := m.use(m.sets[q.Whole]); s != nil {
-		a.Total, ns = int64(s.set.members.GetCardinality()), pageOf(s.set.members, q.Page)
-	} else if len(q.Columns) == 0 {
-		members := m.byTerms(q)
-		if members == nil {
+	members, ok := m.members(q)
+	switch {
+	case !ok:
+		return Answer{}, false
+	case q.Page.Order != nil && q.Page.Limit > 0:
+		order := m.use(m.columns[q.Page.Order.Column])
+		if order == nil {
 			return Answer{}, false
 		}
+		if members == nil {
+			members = m.matches(m.compared(q.Columns[0]))
+		}
+		a.Total = int64(members.GetCardinality())
+		a.Places = order.column.pageInOrder(members, &q.Page)
+		for _, at := range a.Places {
+			a.RIDs = append(a.RIDs, int64(q.Type)<<48|int64(at.N))
+		}
+		return a, true
+	}
+	var ns []uint32
+	if members != nil {
 		a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
 	} else {
-		parts := make([][]compared, len(q.Columns))
-		for i, c := range q.Columns {
-			column := m.use(m.columns[c.Column])
-			if column == nil {
-				return Answer{}, false
-			}
-			parts[i] = column.column.compare(c.Match)
-		}
-		var rest *roaring.Bitmap
-		if q.HasRest {
-			if s := m.use(m.sets[q.Rest]); s != nil {
-				rest = s.set.members
-			} else if rest = m.byTerms(q); rest == nil {
-				return Answer{}, false
-			}
-		}
-		if rest == nil && len(parts) == 1 {
-			var total int
-			total, ns = pageOfColumn(parts[0], q.Page)
-			a.Total = int64(total)
-		} else {
-			members := m.intersection(q, rest, parts)
-			a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
-		}
+		var total int
+		total, ns = pageOfColumn(m.compared(q.Columns[0]), q.Page)
+		a.Total = int64(total)
 	}
 	for _, n := range ns {
 		a.RIDs = append(a.RIDs, int64(q.Type)<<48|int64(n))
 	}
 	return a, true
+}
+
+// members is the resources that match; nil where they are those of one comparison alone, whose
+// column has the page without looking at each. It may be a set that is remembered and must not be
+// changed. ok is false where the memory cannot tell.
+func (m *Memory) members(q *Question) (members *roaring.Bitmap, ok bool) {
+	if s := m.use(m.sets[q.Whole]); s != nil {
+		return s.set.members, true
+	}
+	if len(q.Columns) == 0 {
+		members = m.byTerms(q)
+		return members, members != nil
+	}
+	for _, c := range q.Columns {
+		if m.use(m.columns[c.Column]) == nil {
+			return nil, false
+		}
+	}
+	var rest *roaring.Bitmap
+	if q.HasRest {
+		if s := m.use(m.sets[q.Rest]); s != nil {
+			rest = s.set.members
+		} else if rest = m.byTerms(q); rest == nil {
+			return nil, false
+		}
+	}
+	if rest == nil && len(q.Columns) == 1 {
+		return nil, true
+	}
+	parts := make([][]compared, len(q.Columns))
+	for i, c := range q.Columns {
+		parts[i] = m.compared(c)
+	}
+	return m.intersection(q, rest, parts), true
+}
+
+// compared is a comparison with a column that is remembered.
+func (m *Memory) compared(c Comparison) []compared {
+	return m.columns[c.Column].column.compare(c.Match)
 }
 
 // dearIntersection is the number of looks from which an intersection is kept.
@@ -238,36 +273,52 @@ func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compa
 		return n
 	}
 	slices.SortFunc(parts, func(a, b []compared) int { return cmp.Compare(reach(a), reach(b)) })
-	has := func(part []compared, n uint32) bool {
-		return slices.ContainsFunc(part, func(c compared) bool { return c.has(n) })
-	}
-	out := roaring.New()
 	begin := time.Now()
-	looks := reach(parts[0])
-	if rest != nil && rest.GetCardinality() < uint64(looks)/2 {
-		looks = int(rest.GetCardinality())
-		for it := rest.Iterator(); it.HasNext(); {
-			n := it.Next()
-			if !slices.ContainsFunc(parts, func(p []compared) bool { return !has(p, n) }) {
-				out.Add(n)
-			}
+	looks := 0
+	out := rest
+	for _, part := range parts {
+		n := reach(part)
+		if out != nil && out.GetCardinality() < uint64(n)/looksForEntry {
+			looks += int(out.GetCardinality())
+			out = among(out, part)
+			continue
 		}
-	} else {
-		var ns []uint32
-		for i := range parts[0] {
-			parts[0][i].each(func(n uint32) {
-				if (rest == nil || rest.Contains(n)) && !slices.ContainsFunc(parts[1:], func(p []compared) bool { return !has(p, n) }) {
-					ns = append(ns, n)
-				}
-			})
+		looks += n
+		of := m.matches(part)
+		if out != nil {
+			of.And(out)
 		}
-		slices.Sort(ns)
-		out.AddMany(ns)
+		out = of
 	}
 	if looks >= dearIntersection {
 		m.keepDear(q, out, time.Since(begin))
 	}
 	return out
+}
+
+// looksForEntry is how many entries of a column are read along its values in the time in which
+// the entry of one resource is looked up.
+const looksForEntry = 8
+
+// among is the resources of a set for which a comparison holds.
+func among(set *roaring.Bitmap, part []compared) *roaring.Bitmap {
+	out := roaring.New()
+	for it := set.Iterator(); it.HasNext(); {
+		n := it.Next()
+		if slices.ContainsFunc(part, func(c compared) bool { return c.has(n) }) {
+			out.Add(n)
+		}
+	}
+	return out
+}
+
+// matches is the resources for which a comparison holds.
+func (m *Memory) matches(part []compared) *roaring.Bitmap {
+	m.dense = m.dense[:0]
+	for i := range part {
+		part[i].each(m.dense.add)
+	}
+	return roaring.FromDense(m.dense, true)
 }
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.

@@ -196,7 +196,7 @@ func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
 		if p.Backwards {
 			last := len(o.pages)*size - 1
 			if p.Bounded {
-				last = min(last, int(p.Beyond)-1)
+				last = min(last, int(p.Beyond.N)-1)
 			}
 			for i := last / size; last >= 0; i, last = i-1, i*size-1 {
 				for n, place := range o.backwards(i, last) {
@@ -209,7 +209,7 @@ func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
 		}
 		first := 0
 		if p.Bounded {
-			first = int(p.Beyond) + 1
+			first = int(p.Beyond.N) + 1
 		}
 		for i := first / size; i < len(o.pages); i, first = i+1, (i+1)*size {
 			for n, place := range o.forwards(i, first) {

@@ -58,10 +58,10 @@ func pageOf(b *roaring.Bitmap, p Page) []uint32 {
 	if p.Backwards {
 		end := b.GetCardinality()
 		if p.Bounded {
-			if p.Beyond == 0 {
+			if p.Beyond.N == 0 {
 				return nil
 			}
-			end = b.Rank(p.Beyond - 1)
+			end = b.Rank(p.Beyond.N - 1)
 		}
 		it := b.ReverseIterator()
 		if p.Bounded && end < b.GetCardinality() {
@@ -79,7 +79,7 @@ func pageOf(b *roaring.Bitmap, p Page) []uint32 {
 	}
 	first := uint64(p.Offset)
 	if p.Bounded {
-		first += b.Rank(p.Beyond)
+		first += b.Rank(p.Beyond.N)
 	}
 	if first >= b.GetCardinality() {
 		return nil
@@ -115,4 +115,17 @@ func reversed(b *roaring.Bitmap, end uint64, p Page) []uint32 {
 	}
 	slices.Reverse(out)
 	return out
+}
+
+// dense are numbers as one bit each, of which a million in no order take some milliseconds:
+// sorting them takes a hundred.
+type dense []uint64
+
+func (d *dense) add(n uint32) {
+	word := int(n >> 6)
+	if was := len(*d); word >= was {
+		*d = slices.Grow(*d, word+1-was)[:word+1]
+		clear((*d)[was:])
+	}
+	(*d)[word] |= 1 << (n & 63)
 }

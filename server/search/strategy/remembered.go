@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -93,13 +94,13 @@ func (c *changes) since(state string, types []int16) remembered.Changes {
 // maxAsked is how often memory is asked for one search, while others write.
 const maxAsked = 4
 
-// byMemory answers a search without `_sort` from memory; nil where it cannot.
+// byMemory answers a search from memory; nil where it cannot.
 func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	q, err := x.question()
 	if q == nil || err != nil {
 		return nil, err
 	}
-	if len(x.q.Sort) > 0 && x.q.Count > 0 {
+	if len(x.q.Sort) > 0 && q.Page.Order == nil && x.q.Count > 0 {
 		return nil, nil
 	}
 	memory := x.s.remembered
@@ -128,11 +129,22 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		}
 		for i, rid := range a.RIDs {
 			p.rows[i] = at[rid]
+			if b.Places != nil {
+				p.rows[i].keys = []*string{sortKey(b.Places[i])}
+			}
 		}
 		p.total = b.Total
 		return p, nil
 	}
 	return nil, nil
+}
+
+// sortKey is the text of a place for a cursor, nil for no value.
+func sortKey(p remembered.Place) *string {
+	if !p.Valued {
+		return nil
+	}
+	return new(strconv.FormatInt(p.Low, 10))
 }
 
 // learn lets what would have answered the search be found in the background, when a second
@@ -144,6 +156,7 @@ func (x *searching) learn(dear bool) {
 		return
 	}
 	x.learned = true
+	x.learnOrder(dear)
 	terms := dear && q.Terms != nil && !memory.Has(remembered.TypeKey(q.Type))
 	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
@@ -163,6 +176,13 @@ func (x *searching) learn(dear bool) {
 		if !whole || terms {
 			x.find(finding{column: &c.Column, dear: dear})
 		}
+	}
+}
+
+// learnOrder is learn for the column that has the order alone.
+func (x *searching) learnOrder(dear bool) {
+	if q := x.asks; q != nil && q.Page.Order != nil {
+		x.find(finding{column: &q.Page.Order.Column, dear: dear})
 	}
 }
 

@@ -407,6 +407,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 	}
 	if many {
+		x.learnOrder(false)
 		p, err := x.common(ctx, known)
 		return p, true, err
 	}

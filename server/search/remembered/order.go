@@ -1,0 +1,225 @@
+package remembered
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// An Order is that of the values of a column of dates, by their low ends: those that are equal by
+// surrogate, resources without a value last.
+type Order struct {
+	Column     ColumnKey
+	Descending bool
+}
+
+// A Place is where a resource stands in an Order.
+type Place struct {
+	Valued bool // it has a value
+	Low    int64
+	N      uint32
+}
+
+// compare orders places as the page has them.
+func (p *Page) compare(a, b Place) int {
+	out := 0
+	switch {
+	case a.Valued != b.Valued:
+		if out = 1; a.Valued {
+			out = -1
+		}
+	case a.Low != b.Low:
+		if out = cmp.Compare(a.Low, b.Low); p.Order.Descending {
+			out = -out
+		}
+	default:
+		out = cmp.Compare(a.N, b.N)
+	}
+	if p.Backwards {
+		return -out
+	}
+	return out
+}
+
+// beyond reports whether a place is behind that which the page is beyond.
+func (p *Page) beyond(a Place) bool { return !p.Bounded || p.compare(a, p.Beyond) > 0 }
+
+// placeOf is where a resource stands.
+func (c *column) placeOf(n uint32) Place {
+	switch place := c.of.get(n); place {
+	case nowhere:
+		return Place{N: n}
+	case amongLong:
+		e, _ := c.part(0).long.find(cell{n: n})
+		return Place{true, e.low, n}
+	default:
+		k := c.of.chunk(place)
+		return Place{true, k.cell(k.find(n)).low, n}
+	}
+}
+
+// lookedUp is how many entries are passed along the order in the time in which the place of one
+// resource is looked up.
+const lookedUp = 8
+
+// pageInOrder is the part of members that a page in an order of this column has: along the order
+// where they are common there, else by the place of each.
+func (c *column) pageInOrder(members *roaring.Bitmap, p *Page) []Place {
+	size := uint64(p.Offset + p.Limit)
+	if size == 0 || members.IsEmpty() {
+		return nil
+	}
+	total := members.GetCardinality()
+	most := total * lookedUp
+	if size*uint64(c.n())/total < most {
+		if out, ok := c.along(members, p, most); ok {
+			return out
+		}
+	}
+	var out []Place
+	full := false // the first of out are the best of those before, in order
+	for it := members.Iterator(); it.HasNext(); {
+		at := c.placeOf(it.Next())
+		if !p.beyond(at) || full && p.compare(at, out[size-1]) > 0 {
+			continue
+		}
+		if out = append(out, at); uint64(len(out)) >= 2*size+kept { // the rest are on no page
+			slices.SortFunc(out, p.compare)
+			out, full = out[:size], true
+		}
+	}
+	slices.SortFunc(out, p.compare)
+	return p.cut(out)
+}
+
+// cut is what the page has of places from its bound on, which are in its order.
+func (p *Page) cut(all []Place) []Place {
+	all = all[min(p.Offset, len(all)):]
+	return all[:min(p.Limit, len(all))]
+}
+
+// n is the number of entries.
+func (c *column) n() int {
+	if p := c.parts[0]; p != nil {
+		return p.n
+	}
+	return 0
+}
+
+// along goes along the order until the page is full, past most entries at most; false where that
+// were too many.
+func (c *column) along(members *roaring.Bitmap, p *Page, most uint64) (out []Place, ok bool) {
+	size := p.Offset + p.Limit
+	valueless := func() {
+		var all []Place
+		take := func(n uint32) bool {
+			if at := (Place{N: n}); c.of.get(n) == nowhere && p.beyond(at) {
+				all = append(all, at)
+			}
+			return len(out)+len(all) < size
+		}
+		if p.Backwards {
+			for it := members.ReverseIterator(); it.HasNext() && take(it.Next()); {
+			}
+		} else {
+			for it := members.Iterator(); it.HasNext() && take(it.Next()); {
+			}
+		}
+		out = append(out, all...)
+	}
+	valued := p.Bounded && p.Beyond.Valued
+	if p.Backwards && !valued {
+		valueless()
+	}
+	if (p.Backwards || !p.Bounded || valued) && len(out) < size {
+		if out, ok = c.alongValues(members, p, out, most); !ok {
+			return nil, false
+		}
+	}
+	if !p.Backwards && len(out) < size {
+		valueless()
+	}
+	return p.cut(out), true
+}
+
+// alongValues is along for resources with a value: it appends what the page may have to out.
+func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most uint64) ([]Place, bool) {
+	part := c.parts[0]
+	if part == nil {
+		return out, true
+	}
+	size := p.Offset + p.Limit
+	var long []Place // the long entries, which are in no order of values
+	for e := range part.long.from(func(cell) bool { return false }) {
+		if at := (Place{true, e.low, e.n}); members.Contains(e.n) && p.beyond(at) {
+			long = append(long, at)
+		}
+	}
+	slices.SortFunc(long, p.compare)
+	var same []Place // of one value
+	flush := func() bool {
+		slices.SortFunc(same, p.compare)
+		for _, at := range same {
+			for len(long) > 0 && p.compare(long[0], at) < 0 {
+				out, long = append(out, long[0]), long[1:]
+			}
+			out = append(out, at)
+		}
+		same = same[:0]
+		return len(out) < size
+	}
+	passed := uint64(part.long.n / lookedUp)
+	for r := range part.runs(p) {
+		if len(same) > 0 && same[0].Low != r.low && !flush() {
+			return out, true
+		}
+		if passed += uint64(len(r.ns)); passed > most {
+			return nil, false
+		}
+		for _, n := range r.ns {
+			if at := (Place{true, r.low, n}); members.Contains(n) && p.beyond(at) {
+				same = append(same, at)
+			}
+		}
+	}
+	if flush() {
+		out = append(out, long...)
+	}
+	return out, true
+}
+
+// runs gives the short entries in the direction of a page, from its bound on.
+func (p *part) runs(page *Page) func(yield func(run) bool) {
+	up := page.Order.Descending == page.Backwards
+	return func(yield func(run) bool) {
+		if up {
+			from := int64(lowest)
+			if page.Bounded && page.Beyond.Valued {
+				from = page.Beyond.Low
+			}
+			for i, at := p.seek(func(e cell) bool { return e.low < from }); i < len(p.chunks); i, at = i+1, 0 {
+				k := p.chunks[i]
+				for j := k.runOf(at); j < len(k.starts); j++ {
+					if !yield(k.run(j)) {
+						return
+					}
+				}
+			}
+			return
+		}
+		last := len(p.chunks) - 1
+		if page.Bounded && page.Beyond.Valued {
+			i, _ := p.seek(func(e cell) bool { return e.low <= page.Beyond.Low })
+			last = min(i, last)
+		}
+		for i := last; i >= 0; i-- {
+			k := p.chunks[i]
+			for j := len(k.starts) - 1; j >= 0; j-- {
+				if !yield(k.run(j)) {
+					return
+				}
+			}
+		}
+	}
+}
