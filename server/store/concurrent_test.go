@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -299,22 +300,43 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrong, skipped := 0, 0
-	type window struct{ before, after snapshot }
-	seen := make([]window, len(answers))
-	order := make([]int, len(answers))
+	seen := make([]seenAnswer, len(answers))
 	for i, a := range answers {
-		seen[i], order[i] = window{parseSnapshot(t, a.before), parseSnapshot(t, a.after)}, i
+		seen[i] = seenAnswer{a, parseSnapshot(t, a.before), parseSnapshot(t, a.after)}
 	}
-	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(seen[i].before.xmin(), seen[j].before.xmin()) })
+	slices.SortFunc(seen, func(a, b seenAnswer) int { return cmp.Compare(a.before.xmin(), b.before.xmin()) })
+	var parts sync.WaitGroup
+	var wrong, skipped atomic.Int64
+	for part := range slices.Chunk(seen, len(seen)/runtime.NumCPU()+1) {
+		parts.Go(func() { l.judge(t, log, part, &wrong, &skipped) })
+	}
+	parts.Wait()
+	if n := wrong.Load(); n > 0 {
+		t.Errorf("%d of %d answers are of no snapshot", n, len(answers))
+	}
+	if n := skipped.Load(); n > int64(len(answers)/2) {
+		t.Errorf("%d of %d answers could not be judged", n, len(answers))
+	}
+	t.Logf("%d answers, %d not judged", len(answers), skipped.Load())
+}
+
+// seenAnswer is an answer and what the first and the last statement beside it have seen.
+type seenAnswer struct {
+	concurrentAnswer
+	before, after snapshot
+}
+
+// judge is check for a part of the answers, the oldest first.
+func (l *writeLog) judge(t *testing.T, log []loggedChange, answers []seenAnswer, wrong, skipped *atomic.Int64) {
 	settled := make(map[int64]loggedChange) // the newest version of each resource that all further answers see
 	lost := make(map[int64]bool)            // the resources of which that is a write without an answer
-	for _, i := range order {
-		a, before, after := answers[i], seen[i].before, seen[i].after
-		known := func(c loggedChange) bool {
-			_, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]
-			return ok
-		}
+	known := func(c loggedChange) bool {
+		_, ok := l.versions[store.VersionKey{Ref: c.ref, VersionID: c.version}]
+		return ok
+	}
+	matches := make(map[matchKey]held)
+	for _, a := range answers {
+		before, after := a.before, a.after
 		for len(log) > 0 && log[0].xid < before.xmin() {
 			c := log[0]
 			log = log[1:]
@@ -348,7 +370,7 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 		// The commits between came in an order that nobody knows: any of them may be
 		// in the snapshot.
 		if unknown || len(between) > 10 {
-			skipped++
+			skipped.Add(1)
 			continue
 		}
 		ok := false
@@ -363,29 +385,33 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 					now[c.ref] = c
 				}
 			}
-			total, page := l.evaluate(a, now)
+			total, page := l.evaluate(&a.concurrentAnswer, now, matches)
 			if ok = total == a.total && (a.count == 0 || slices.Equal(page, a.ids)); subset == 0 {
 				first = fmt.Sprint(total, " ", page)
 			}
 		}
 		if !ok {
-			wrong++
-			if wrong < 5 {
+			if wrong.Add(1) < 5 {
 				t.Errorf("%s _count %d _offset %d: total %d, page %v; before it was %s, and no commit of %v makes the difference", a.q.values.Encode(), a.count, a.offset, a.total, a.ids, first, between)
 			}
 		}
 	}
-	if wrong > 0 {
-		t.Errorf("%d of %d answers are of no snapshot", wrong, len(answers))
-	}
-	if skipped > len(answers)/2 {
-		t.Errorf("%d of %d answers could not be judged", skipped, len(answers))
-	}
-	t.Logf("%d answers, %d not judged", len(answers), skipped)
+}
+
+// held is whether a version matches, and its date.
+type held struct {
+	holds bool
+	date  int64
+	dated bool
+}
+
+type matchKey struct {
+	q *concurrentQuery
+	store.VersionKey
 }
 
 // evaluate answers a search in one state.
-func (l *writeLog) evaluate(a concurrentAnswer, state map[int64]loggedChange) (total int, page []string) {
+func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, matches map[matchKey]held) (total int, page []string) {
 	type found struct {
 		rid  int64
 		date int64
@@ -394,13 +420,18 @@ func (l *writeLog) evaluate(a concurrentAnswer, state map[int64]loggedChange) (t
 	}
 	var all []found
 	for ref, c := range state {
-		o := l.versions[store.VersionKey{Ref: ref, VersionID: c.version}]
-		if !a.q.holds(o) {
-			continue
+		key := store.VersionKey{Ref: ref, VersionID: c.version}
+		o := l.versions[key]
+		m, ok := matches[matchKey{a.q, key}]
+		if !ok {
+			if m.holds = a.q.holds(o); m.holds {
+				m.date, _, m.dated = o.date()
+			}
+			matches[matchKey{a.q, key}] = m
 		}
-		f := found{rid: c.rid, id: o.id}
-		f.date, _, f.ok = o.date()
-		all = append(all, f)
+		if m.holds {
+			all = append(all, found{rid: c.rid, id: o.id, date: m.date, ok: m.dated})
+		}
 	}
 	slices.SortFunc(all, func(x, y found) int {
 		if a.q.sorted {
