@@ -13,10 +13,12 @@ import (
 // first broad search is short without.
 const AheadFrom = 100_000
 
-// aheadEvery is how often a server looks for what could be read ahead. It reads when it has found
-// the database at rest at so many ticks of findAll in a row.
+// aheadEvery is how often a server looks for what could be read ahead, busyFor how long it leaves a
+// database alone that it has found at work. It reads when it has found it at rest at so many ticks
+// of findAll in a row.
 const (
 	aheadEvery = 10 * time.Second
+	busyFor    = 2 * time.Second
 	restTicks  = 4
 )
 
@@ -24,7 +26,7 @@ const (
 // else to do: what broad searches of the types with most resources need. It belongs to findAll.
 type ahead struct {
 	from   int64     // resources of a type
-	looked time.Time // for what there is to read
+	next   time.Time // not before
 	queue  []finding
 	rested int // ticks in a row
 	// tried is the generation of the memory in which something was last read: what was not kept,
@@ -50,13 +52,18 @@ func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	now := s.now()
+	if now.Before(a.next) {
+		return f, false
+	}
 	generation, unasked := s.remembered.Generation()
 	if len(a.queue) == 0 {
-		if now := s.now(); now.Sub(a.looked) >= aheadEvery {
-			a.looked, a.rested = now, 0
-			if !unasked {
-				a.queue, _ = s.unread(ctx, a, generation)
-			}
+		a.next, a.rested = now.Add(aheadEvery), 0
+		if unasked {
+			return f, false
+		}
+		if a.queue, _ = s.unread(ctx, a, generation); len(a.queue) > 0 {
+			a.next = now
 		}
 		return f, false
 	}
@@ -65,7 +72,7 @@ func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
 		return f, false
 	}
 	if rests, err := s.databaseRests(ctx); err != nil || !rests {
-		a.rested = 0
+		a.rested, a.next = 0, now.Add(busyFor)
 		return f, false
 	}
 	if a.rested++; a.rested < restTicks {
