@@ -192,7 +192,7 @@ func TestSortOrders(t *testing.T) {
 	var ws []*store.Write
 	for _, text := range []string{
 		`{"resourceType":"Patient","id":"a","active":true,"identifier":[{"system":"s2","value":"1"}],"telecom":[{"system":"phone","value":"555"}],"meta":{"source":"urn:b"}}`,
-		`{"resourceType":"Patient","id":"b","active":false,"identifier":[{"system":"s1","value":"1"},{"value":"0"}],"telecom":[{"system":"email","value":"a@b"}],"meta":{"source":"urn:a"}}`,
+		`{"resourceType":"Patient","id":"b","active":false,"identifier":[{"system":"s1","value":"1"},{"value":"0"}],"telecom":[{"system":"email","value":"a@b"}],"name":[{"family":"Ash"}],"meta":{"source":"urn:a"}}`,
 		`{"resourceType":"Patient","id":"c","identifier":[{"system":"s1","value":"1"}],"telecom":[{"system":"fax","value":"111"}]}`,
 		`{"resourceType":"Condition","id":"a","subject":{"reference":"Patient/b"},"code":{"text":"Zebra bite"}}`,
 		`{"resourceType":"Condition","id":"b","subject":{"reference":"Patient/a/_history/1"},"code":{"coding":[{"code":"Y"},{"code":"b"}],"text":"aaa"}}`,
@@ -215,6 +215,7 @@ func TestSortOrders(t *testing.T) {
 		{"codes without case, a text where there is no code, none last", "Condition", "code,_id", "b c a d"},
 		{"references by type and id, then elsewhere, an identifier among them", "Condition", "subject", "b a c d"},
 		{"a narrowed reference", "Condition", "patient,-_id", "b a c d"},
+		{"a later key that is missing comes last too, where the first is missing", "Patient", "-birthdate,-family", "b a c"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sc := searchCase{typ: tt.typ, values: params("_sort", tt.sort)}

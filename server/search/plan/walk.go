@@ -138,7 +138,11 @@ func (p *Plan) walkResources(w *writer, g *page, missing bool) {
 	if !and.Any {
 		w.Write("true")
 	}
-	w.walkOrder(&sub, order, "r.rid")
+	if missing { // a later key may be missing too
+		w.order(&sub, order, "r.rid")
+	} else {
+		w.walkOrder(&sub, order, "r.rid")
+	}
 	w.limit(g)
 }
 
