@@ -179,13 +179,14 @@ SET progress = g.progress + 1
 WHERE EXISTS (SELECT FROM finished f);
 
 -- TrimReindexJobs forgets jobs that had nothing to do, and those that ended long
--- ago, save the last of each type, which knows what could not be indexed.
+-- ago, save the last of each type, which knows what could not be indexed. A job that
+-- was cancelled before it was planned has a total of 0, and much to do.
 -- Of a job that has not ended nothing more is asked: NULL < before is not false, and
 -- the jobs that wait would each be compared with all others.
 -- name: TrimReindexJobs :exec
 DELETE FROM reindex_job j
 WHERE j.finished IS NOT NULL AND (
-    j.total = 0
+    j.total = 0 AND NOT j.cancelled
     OR j.finished < @before::timestamptz AND EXISTS (
         SELECT FROM reindex_job l
         WHERE l.resource_type = j.resource_type AND l.id > j.id AND l.finished IS NOT NULL
