@@ -71,17 +71,22 @@ WITH own AS (
 SELECT o.version
 FROM own o;
 
+-- RaiseProgress lets every server read anew what searches may use; writes go on.
+-- name: RaiseProgress :exec
+UPDATE search_registry g
+SET progress = g.progress + 1;
+
 -- name: BumpDefinitions :exec
 UPDATE search_registry g
 SET definitions = g.definitions + 1;
 
 -- name: AddReindexJob :exec
-INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)
-SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @parameters_version, @created;
+INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created, reason)
+SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @parameters_version, @created, @reason;
 
 -- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason
 FROM reindex_job j
 ORDER BY j.id;
 

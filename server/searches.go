@@ -100,13 +100,7 @@ func (r reindexJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 	out := make([]admin.Job, len(list))
 	for i, j := range list {
 		a := admin.Job{ID: j.ID, Type: "reindex", State: admin.JobRunning, ResourceType: j.ResourceType, Created: j.Created, Started: moment(j.Planned), Finished: moment(j.Finished),
-			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: "asked for by POST /$reindex"}
-		switch {
-		case len(j.Parameters) > 0:
-			a.Reason = "search parameters have changed"
-		case len(j.Keys) > 0:
-			a.Reason = "another build of the server has made the index"
-		}
+			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: j.Why()}
 		switch {
 		case j.Cancelled:
 			a.State = admin.JobCancelled

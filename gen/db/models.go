@@ -400,6 +400,7 @@ type ReindexJob struct {
 	Failure      string
 	FailedKeys   []int64
 	Cancelled    bool
+	Reason       string
 }
 
 type Resource struct {
@@ -490,6 +491,14 @@ type Setting struct {
 	Clients    []string
 	Changed    time.Time
 	ChangedBy  string
+}
+
+type SortIndex struct {
+	ResourceType string
+	Code         string
+	Key          int64
+	Created      time.Time
+	Removed      pgtype.Timestamptz
 }
 
 type TerminologyAnswer struct {

@@ -26,8 +26,8 @@ func (q *Queries) AddIndexChange(ctx context.Context) error {
 }
 
 const AddReindexJob = `-- name: AddReindexJob :exec
-INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created)
-SELECT $1, $2, $3::text[], $4::bigint[], $5, $6, $7
+INSERT INTO reindex_job (id, resource_type, parameters, keys, ranges, registry, created, reason)
+SELECT $1, $2, $3::text[], $4::bigint[], $5, $6, $7, $8
 `
 
 type AddReindexJobParams struct {
@@ -38,6 +38,7 @@ type AddReindexJobParams struct {
 	Ranges            bool
 	ParametersVersion int64
 	Created           time.Time
+	Reason            string
 }
 
 func (q *Queries) AddReindexJob(ctx context.Context, arg AddReindexJobParams) error {
@@ -49,6 +50,7 @@ func (q *Queries) AddReindexJob(ctx context.Context, arg AddReindexJobParams) er
 		arg.Ranges,
 		arg.ParametersVersion,
 		arg.Created,
+		arg.Reason,
 	)
 	return err
 }
@@ -522,9 +524,20 @@ func (q *Queries) RaiseParametersVersion(ctx context.Context) (int64, error) {
 	return version, err
 }
 
+const RaiseProgress = `-- name: RaiseProgress :exec
+UPDATE search_registry g
+SET progress = g.progress + 1
+`
+
+// RaiseProgress lets every server read anew what searches may use; writes go on.
+func (q *Queries) RaiseProgress(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, RaiseProgress)
+	return err
+}
+
 const ReindexJobs = `-- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason
 FROM reindex_job j
 ORDER BY j.id
 `
@@ -546,6 +559,7 @@ type ReindexJobsRow struct {
 	Failure           string
 	FailedKeys        []int64
 	Cancelled         bool
+	Reason            string
 }
 
 func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
@@ -574,6 +588,7 @@ func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
 			&i.Failure,
 			&i.FailedKeys,
 			&i.Cancelled,
+			&i.Reason,
 		); err != nil {
 			return nil, err
 		}

@@ -180,7 +180,7 @@ type QuantityEntry struct {
 type StringEntry struct {
 	Key  Key
 	Text string
-	Word bool // part of another entry, under WordKey: not needed for :contains
+	Word bool // not needed for :contains: part of another entry, under WordKey, or an order
 }
 
 // Parameter is a search parameter as one resource type sees it.

@@ -55,14 +55,7 @@ func jobParts(j store.ReindexJob, now time.Time) []parameters.Parameter {
 	}
 	add(parameters.Code("state", state))
 	add(parameters.DateTime("created", j.Created.Format(time.RFC3339Nano)))
-	reason := "asked for by POST /$reindex"
-	switch {
-	case len(j.Parameters) > 0:
-		reason = "search parameters have changed"
-	case len(j.Keys) > 0:
-		reason = "another build of the server has made the index"
-	}
-	add(parameters.String("reason", reason))
+	add(parameters.String("reason", j.Why()))
 	if j.Planned.IsZero() {
 		return p
 	}

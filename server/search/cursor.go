@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"strings"
 )
 
 // Cursor is a place in the order of a search: between two matches. The page lies
@@ -40,6 +41,11 @@ func parseCursor(s string) (*Cursor, error) {
 	}
 	if c.RID < 0 || c.RID == 0 && !c.Before || c.Size < 0 || len(c.Keys) > 8 {
 		return nil, errors.New("cursor out of bounds")
+	}
+	for _, k := range c.Keys {
+		if k != nil && strings.Contains(*k, "\x00") { // no text of PostgreSQL has it
+			return nil, errors.New("cursor with a NUL")
+		}
 	}
 	return c, nil
 }

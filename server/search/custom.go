@@ -756,7 +756,8 @@ type custom struct {
 	version     int64
 	extractors  map[string][]*extractor // by resource type
 	value       Indexer
-	notices     map[string]string // by resource type, what a search by all its references warns of
+	notices     map[string]string      // by resource type, what a search by all its references warns of
+	sortIndexes map[string][]SortIndex // by resource type
 	unavailable error
 }
 

@@ -24,10 +24,16 @@ type Fingerprints struct {
 func (r *Registry) Fingerprints() Fingerprints {
 	f := Fingerprints{Types: make(map[string]int64, len(r.names))}
 	all := fmt.Appendf(nil, "extraction %d\n", fhir.Extraction)
+	all = append(all, "sort indexes\n"...) // a build that knows none of them would leave no entries
 	for _, typ := range r.names {
 		n := hashLines(r.indexed(typ))
 		f.Types[typ] = n
 		all = fmt.Appendf(all, "%s %d\n", typ, n)
+		for _, p := range r.sorted[typ] {
+			if targets := narrowedTo(p); targets != nil { // the key of its SortIndex
+				all = fmt.Appendf(all, "%s %s\n", p.Code, targets)
+			}
+		}
 	}
 	f.All = max(hashOf(all), 1)
 	return f

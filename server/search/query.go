@@ -47,11 +47,12 @@ type Query struct {
 // SortKey is one key of `_sort`.
 type SortKey struct {
 	Code       string
-	Type       fhir.SearchType // any but composite and special; token for `_id`
+	Type       fhir.SearchType // any but composite and special; token for `_id`; string where a SortIndex has the values
 	Keys       []fhir.Key      // of every type searched
 	Targets    []string        // of a reference: only those to these types count; nil is every one
 	Single     bool
 	Descending bool
+	Indexable  bool // a SortIndex of each type searched would have the values
 }
 
 // InMemory reports whether the values of the key must be read from resources.

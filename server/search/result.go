@@ -127,7 +127,9 @@ func (p *parser) sort(q *Query, value string) error {
 				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order; parameters of every other type do, and _id and _lastUpdated", outcome.Clip(code), param.Type)
 			}
 			s.Type, s.Keys, s.Single = param.Type, param.Keys, param.Single && len(param.Keys) == 1
-			s.Targets = narrowedTo(param)
+			if s.Targets = narrowedTo(param); isText(s.Type) {
+				p.reg.byIndex(&s, q.Types)
+			}
 		}
 		if slices.ContainsFunc(q.Sort, func(o SortKey) bool { return o.Code == code }) {
 			return badValue("_sort", value, code+" is named twice")

@@ -11,7 +11,7 @@
 //
 // Files: stored.go reads the stored resources, write.go follows their writes,
 // notice.go says what a search warns of, reindex.go does the jobs, takeover.go is
-// about the index of another build.
+// about the index of another build, sortindex.go about orders that the index keeps.
 //
 // # At once, everywhere
 //
@@ -80,6 +80,25 @@
 // back in the same way, and the first goes on by itself. So an upgrade of several
 // servers is started on one of them, and the others are replaced; two builds do not
 // serve side by side.
+//
+// # Orders by name
+//
+// Of a token, reference or uri the index has hashes, and `_sort` by one reads every
+// match. A row of sort_index says that an administrator wants the order of a parameter
+// of a type indexed: Index then leaves, under a key of its own, the texts that `_sort`
+// compares (fhir.Sorter, search.SortIndex), and a search is sorted as by a string.
+//
+//	added    --> one transaction: row, version + 1, a job of its key; writes that do not
+//	             know it fail by the version, searches sort in memory
+//	job done --> every server reads anew (progress), searches use it
+//	removed  --> marked: searches sort in memory within MaxAge; writes go on with it
+//	             while a search of before may be under way (SearchTime); then the row
+//	             goes with version + 1, and a job takes the entries away
+//
+// The row has the key of its entries. Where a SearchParameter that is written, or a
+// build, says something else by the same code, the key in force is another one: searches
+// sort in memory, and Run leaves a job. Whether searches may use it is thus one
+// question: is the row's key the one in force, and does no job warn of it (notice.go)?
 //
 // # Profiles and value sets
 //

@@ -21,17 +21,41 @@ func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	x.BaseURLs, x.Narrowed = s.BaseURLs, reg.Narrowed()
 	s.Extract(x, r)
 	err := reg.Extract(x, r)
+	if orders := reg.SortIndexes(x.ResourceType); orders != nil {
+		if err := s.addOrders(x, reg, r, orders); err != nil {
+			return nil, err
+		}
+	}
 	x.Finish()
 	return x, err
+}
+
+// addOrders leaves what r is sorted by, for the orders that the index keeps.
+func (s *Service) addOrders(x *fhir.Index, reg *search.Registry, r fhir.Resource, orders []search.SortIndex) error {
+	sorters := make([]*fhir.Sorter, 0, 2*len(orders))
+	for i := range orders {
+		ascending, descending := orders[i].Sorters()
+		sorters = append(sorters, ascending, descending)
+	}
+	if err := s.sortBy(reg, r, sorters); err != nil {
+		return err
+	}
+	for i := range orders {
+		x.Ordered(orders[i].Key, sorters[2*i], sorters[2*i+1])
+	}
+	return nil
 }
 
 // Sort gives the sorters what r is sorted by. What an expression of a search
 // parameter cannot be evaluated on has no value for it.
 func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error {
+	return s.sortBy(s.Current(), r, by)
+}
+
+func (s *Service) sortBy(reg *search.Registry, r fhir.Resource, by []*fhir.Sorter) error {
 	x := s.emptyIndex()
 	x.BaseURLs, x.Sorters = s.BaseURLs, by
 	s.Extract(x, r)
-	reg := s.Current()
 	err := reg.Err()
 	var failed *search.ExtractError
 	if err == nil {

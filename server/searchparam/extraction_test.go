@@ -13,6 +13,7 @@ import (
 	"kiln/gen/index"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/search"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -20,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden file")
 // What HL7's examples leave in the index may not change while the fingerprints stay
 // the same: servers would search databases of the build before and miss what it has
 // indexed otherwise. The golden file has the fingerprint of all types and a hash of
-// the entries.
+// the entries, with those of the orders that may be indexed.
 func TestExtractionHasANumber(t *testing.T) {
 	const golden = "testdata/extraction.txt"
 	all, err := examples.All()
@@ -28,7 +29,15 @@ func TestExtractionHasANumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := sha256.New()
-	x := fhir.Index{Narrowed: newService().Base.Narrowed()}
+	base := newService().Base
+	x := fhir.Index{Narrowed: base.Narrowed()}
+	var orders []search.SortIndex // of all parameters that can have one
+	for _, typ := range base.Types() {
+		for _, p := range base.Parameters(typ) {
+			orders = append(orders, search.SortIndex{ResourceType: typ, Code: p.Code})
+		}
+	}
+	sorted := base.WithSortIndexes(orders, func(*search.SortIndex) bool { return true })
 	n := 0
 	for _, body := range all {
 		r, err := fhir.Decode(r4.Model, body)
@@ -40,6 +49,20 @@ func TestExtractionHasANumber(t *testing.T) {
 		x.Finish()
 		n += len(x.Terms)
 		fmt.Fprintln(h, r.Header().ID.Text, x.Terms, x.Targets, x.Dates, x.Numbers, x.Quantities, x.Strings, x.Texts)
+		orders := sorted.SortIndexes(x.ResourceType)
+		by := make([]*fhir.Sorter, 0, 2*len(orders))
+		for i := range orders {
+			ascending, descending := orders[i].Sorters()
+			by = append(by, ascending, descending)
+		}
+		x.Reset()
+		x.Sorters = by
+		index.Extract(&x, r)
+		x.Reset()
+		for i := range orders {
+			x.Ordered(orders[i].Key, by[2*i], by[2*i+1])
+		}
+		fmt.Fprintln(h, x.Strings)
 	}
 	if n < 10_000 {
 		t.Fatalf("the examples leave only %d terms", n)

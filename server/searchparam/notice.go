@@ -21,7 +21,18 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 		}
 		warn = func(typ, code string, keys []fhir.Key) string { return notice(typ, code, keys, of[typ]) }
 	}
-	return s.Base.Extended(at.Version, at.customs(), s.Value, warn)
+	in := s.Base.Extended(at.Version, at.customs(), s.Value, warn)
+	if len(at.sorts) == 0 {
+		return in
+	}
+	list := make([]search.SortIndex, len(at.sorts))
+	for i, x := range at.sorts {
+		list[i] = search.SortIndex{ResourceType: x.ResourceType, Code: x.Code}
+	}
+	return in.WithSortIndexes(list, func(x *search.SortIndex) bool {
+		row, _ := at.sortIndex(x.ResourceType, x.Code)
+		return !row.Removed && row.Key == x.Key && (warn == nil || warn(x.ResourceType, x.Code, []fhir.Key{x.Key}) == "")
+	})
 }
 
 // notice is what a search warns of that uses the entries of a resource type under

@@ -22,12 +22,22 @@ const (
 	failing = 2 * time.Second
 )
 
+// removal is how often Run looks for orders whose entries may go.
+const removal = time.Second
+
 // Run works on the jobs until ctx ends; those of another build it leaves to the
 // servers of that build.
 func (s *Service) Run(ctx context.Context) {
+	var followed time.Time
 	for ctx.Err() == nil {
-		var worked, waits bool
+		var worked, waits, removing bool
 		err := s.Refresh(ctx) // what searches warn of changes with every job that ends
+		if err == nil {
+			due := since(followed) >= removal
+			if removing, err = s.followSortIndexes(ctx, due); due {
+				followed = time.Now()
+			}
+		}
 		if err == nil {
 			worked, waits, err = s.Store.Reindex(ctx)
 		}
@@ -41,6 +51,8 @@ func (s *Service) Run(ctx context.Context) {
 			continue
 		case waits:
 			rest = waiting
+		case removing:
+			rest = removal
 		}
 		t := time.NewTimer(rest)
 		select {

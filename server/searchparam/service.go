@@ -37,6 +37,8 @@ type Service struct {
 	Forget func()
 	// MaxAge must be the same on all servers of a database; 0 means the constant.
 	MaxAge time.Duration
+	// SearchTime is how long a search may be under way; nil means ten minutes.
+	SearchTime func() time.Duration
 
 	current      atomic.Pointer[snapshot]
 	refresh      sync.Mutex  // one reader of the database at a time
@@ -53,7 +55,8 @@ type snapshot struct {
 	registry   *search.Registry
 	asked      time.Time
 	stored     map[int64]*stored // by surrogate
-	otherBuild error             // the index is of another build; registry answers nothing then
+	sorts      []store.SortIndex
+	otherBuild error // the index is of another build; registry answers nothing then
 }
 
 // Compiled is a Service of the compiled parameters alone, for a program without a
@@ -173,6 +176,10 @@ func (s *Service) Refresh(ctx context.Context) error {
 		asked = time.Now()
 		var list []store.StoredParameter
 		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versions()); err != nil {
+			return err
+		}
+		// Read after the version: what is newer than it makes writes fail once more, no worse.
+		if next.sorts, err = s.Store.SortIndexes(ctx); err != nil {
 			return err
 		}
 		next.stored = s.read(at, list)

@@ -44,6 +44,9 @@ func (s *Service) rebuild(ctx context.Context, t *store.Tx, types []string, vers
 		return nil, err
 	}
 	at.stored = s.read(at, list)
+	if at.sorts, err = t.SortIndexes(ctx); err != nil {
+		return nil, err
+	}
 	in := s.build(at, nil)
 	jobs := make([]store.ReindexJob, len(types))
 	for i, typ := range types {
@@ -57,6 +60,9 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 	var keys []fhir.Key
 	for _, p := range in.Parameters(typ) {
 		keys = append(keys, p.EveryKey()...)
+	}
+	for _, x := range in.SortIndexes(typ) {
+		keys = append(keys, x.Key)
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)

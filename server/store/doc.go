@@ -81,7 +81,9 @@
 // search_registry has one row: the version of the search parameters, which every write
 // of index rows is checked by, and the fingerprint of the build that the index belongs
 // to; index_fingerprint has the build's fingerprint of each resource type. reindex_job and reindex_chunk are work on
-// the index of what is stored (reindex.go, fingerprint.go).
+// the index of what is stored (reindex.go, fingerprint.go). sort_index names the orders of
+// tokens, references and uris that index_string has entries of, because an administrator
+// wants it (sortindex.go).
 //
 // Surrogates, keys and values are 64-bit numbers: fhir.ValueReference is ref,
 // fhir.Key.Term a term. SQL by hand reads the view resource_json, some 3,000

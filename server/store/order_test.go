@@ -238,6 +238,9 @@ func TestSortOfTooMany(t *testing.T) {
 		!strings.Contains(e.Issues[0].Diagnostics, "status") || !strings.Contains(e.Issues[0].Diagnostics, strconv.Itoa(plan.MaxOrder+1)) {
 		t.Errorf("got %v, want too-costly that names status and the number of matches", err)
 	}
+	if command := "kiln admin indexes sort Observation status"; !strings.Contains(e.Issues[0].Diagnostics, command) {
+		t.Errorf("%s does not name %s", e.Issues[0].Diagnostics, command)
+	}
 	if got := e.HTTPStatus(); got != 400 {
 		t.Errorf("status %d, want 400", got)
 	}

@@ -31,7 +31,9 @@ type ReindexJob struct {
 	Keys       []fhir.Key
 	// Ranges compares dates, numbers, quantities and strings too, and not only
 	// terms.
-	Ranges            bool
+	Ranges bool
+	// Reason says why there is a job where Parameters and Keys do not; "" where they do.
+	Reason            string
 	ParametersVersion int64 // version of the search parameters that the index is brought up to
 	Created           time.Time
 	Planned           time.Time // when work began; zero before
@@ -41,6 +43,19 @@ type ReindexJob struct {
 	Failure                      string     // what was wrong with one that failed
 	FailedKeys                   []fhir.Key // of parameters that could not be evaluated on some
 	Cancelled                    bool       // by an administrator, before it was done
+}
+
+// Why says in words what the job is for.
+func (j *ReindexJob) Why() string {
+	switch {
+	case j.Reason != "":
+		return j.Reason
+	case len(j.Parameters) > 0:
+		return "search parameters have changed"
+	case len(j.Keys) > 0:
+		return "another build of the server has made the index"
+	}
+	return "asked for by POST /$reindex"
 }
 
 // chunkSize is the number of resources that are worked on in one transaction:
@@ -67,7 +82,7 @@ func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
 	}
 	return translate(db.New(conn).AddReindexJob(ctx, db.AddReindexJobParams{
 		ID: j.ID, ResourceType: j.ResourceType, Parameters: append([]string{}, j.Parameters...), Keys: keys,
-		Ranges: j.Ranges, ParametersVersion: j.ParametersVersion, Created: j.Created,
+		Ranges: j.Ranges, ParametersVersion: j.ParametersVersion, Created: j.Created, Reason: j.Reason,
 	}))
 }
 
@@ -82,7 +97,7 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	for i, r := range rows {
 		j := ReindexJob{
 			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, ParametersVersion: r.ParametersVersion,
-			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure, Cancelled: r.Cancelled,
+			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure, Cancelled: r.Cancelled, Reason: r.Reason,
 		}
 		for _, k := range r.Keys {
 			j.Keys = append(j.Keys, fhir.Key(k))

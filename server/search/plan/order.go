@@ -30,16 +30,29 @@ func (p *Plan) InMemory() bool {
 	return slices.ContainsFunc(p.q.Sort, func(k search.SortKey) bool { return k.InMemory() })
 }
 
-// TooManyToSort refuses to sort total matches.
+// maxCommands is how many commands a refusal names.
+const maxCommands = 4
+
+// TooManyToSort refuses to sort total matches, and names the indexes that would.
 func (p *Plan) TooManyToSort(total int64) *outcome.Error {
-	var names []string
+	var names, commands []string
 	for _, k := range p.q.Sort {
-		if k.InMemory() {
-			names = append(names, k.Code)
+		if !k.InMemory() {
+			continue
+		}
+		names = append(names, k.Code)
+		for _, typ := range p.q.Types {
+			if k.Indexable {
+				commands = append(commands, "kiln admin indexes sort "+typ+" "+k.Code)
+			}
 		}
 	}
-	return outcome.New(outcome.CodeTooCostly, "parameter _sort: %s can sort at most %d matches, and the search has %d: add parameters that narrow it, such as a date or patient, or sort by a string, date, number or quantity",
-		strings.Join(names, ", "), p.MaxOrder(), total)
+	or := ", or sort by a string, date, number or quantity"
+	if n := len(commands); n > 0 && n <= maxCommands {
+		or += "; an administrator can have the order indexed: " + strings.Join(commands, "; ")
+	}
+	return outcome.New(outcome.CodeTooCostly, "parameter _sort: %s can sort at most %d matches, and the search has %d: add parameters that narrow it, such as a date or patient%s",
+		strings.Join(names, ", "), p.MaxOrder(), total, or)
 }
 
 // Sorters are the sort keys that are read from resources, in the order of `_sort`.
