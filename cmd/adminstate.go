@@ -151,7 +151,7 @@ func adminSearches() *cobra.Command {
 
 // adminIndexes is `kiln admin indexes`.
 func adminIndexes() *cobra.Command {
-	c := &cobra.Command{Use: "indexes", Short: "Show and apply indexes that searches would gain by"}
+	c := &cobra.Command{Use: "indexes", Short: "Show and apply indexes that searches would gain by, and those for _sort"}
 	var typ string
 	suggestions := ask("suggestions", "List the indexes that were proved to help", cobra.NoArgs, func([]string) (string, string, any, error) {
 		path := "/admin/indexes/suggestions"
@@ -164,6 +164,18 @@ func adminIndexes() *cobra.Command {
 	c.AddCommand(suggestions, ask("apply ID", "Build a suggested index, while others read and write", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 		return http.MethodPost, "/admin/indexes/suggestions/" + url.PathEscape(a[0]) + "/apply", nil, nil
 	}))
+	sort := func(a []string) string {
+		return "/admin/indexes/sort/" + url.PathEscape(a[0]) + "/" + url.PathEscape(a[1])
+	}
+	c.AddCommand(
+		get("list", "List the indexes for _sort that were asked for, and how far they are", "/admin/indexes/sort"),
+		ask("sort TYPE PARAMETER", "Index the order of a token, reference or uri, for _sort of any number of matches", cobra.ExactArgs(2), func(a []string) (string, string, any, error) {
+			return http.MethodPut, sort(a), nil, nil
+		}),
+		ask("unsort TYPE PARAMETER", "Take such an index back; searches sort in memory again", cobra.ExactArgs(2), func(a []string) (string, string, any, error) {
+			return http.MethodDelete, sort(a), nil, nil
+		}),
+	)
 	return c
 }
 

@@ -336,7 +336,7 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
-		Searches: s.searches(), Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}},
+		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
 			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)

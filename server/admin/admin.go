@@ -33,6 +33,7 @@ type Part struct {
 	Database        func(ctx context.Context) (store.DatabaseStatistics, error)
 	Instances       func(ctx context.Context) ([]store.Instance, error)
 	Searches        Searches
+	SortIndexes     SortIndexes
 	Jobs            []JobSource
 	// Changed is called after each change that an administrator has made; may be nil.
 	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
@@ -50,6 +51,7 @@ func (p *Part) Mount(m *web.Mux) {
 	p.mountConfig(m)
 	p.mountState(m)
 	p.mountSearches(m)
+	p.mountSortIndexes(m)
 	p.mountJobs(m)
 	if p.Pprof != nil {
 		m.Handle(web.Admin, "/debug/pprof", p.profile(http.RedirectHandler("/debug/pprof/", http.StatusMovedPermanently).ServeHTTP))

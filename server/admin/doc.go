@@ -7,10 +7,11 @@
 //	/admin/servers, cache, db             state.go     the servers of this database and what they hold
 //	/admin/jobs                           jobs.go      work in the background
 //	/admin/searches, indexes              searches.go  shapes of searches, and indexes that would help
+//	/admin/indexes/sort                   sortindexes.go  orders that the index keeps by an administrator's wish
 //	/admin/policies, /admin/access        policy.go    access policies and their decisions
 //
 // Part is built with what the paths show, each behind a small interface (Settings,
-// JobSource, Searches), and mounts itself on a web.Mux; package web asks for the token.
+// JobSource, Searches, SortIndexes), and mounts itself on a web.Mux; package web asks for the token.
 // Administration of OAuth is oauth's, of notifications notify's, of Apps app's.
 //
 // Contract: docs/contract.md, Admin endpoints; Operations.

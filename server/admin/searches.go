@@ -43,8 +43,13 @@ func (p *Part) applySuggestion(w http.ResponseWriter, r *http.Request) {
 		answer(w, r, nil, err)
 		return
 	}
+	accepted(w, r, job)
+}
+
+// accepted answers 202 with a job, and where it is told of.
+func accepted(w http.ResponseWriter, r *http.Request, job Job) {
 	x := web.Of(w)
-	w.Header().Set("Location", x.Prefix+"/admin/jobs/"+id)
+	w.Header().Set("Location", x.Prefix+"/admin/jobs/"+job.ID)
 	w.Header().Set("Cache-Control", "no-store")
 	x.SendJSON(r, http.StatusAccepted, job)
 }

@@ -86,7 +86,7 @@ func TestRateLimitOfStrangers(t *testing.T) {
 func TestAdministrationIsJSON(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	for _, path := range []string{"/admin/cache/stats", "/admin/config", "/admin/features", "/admin/db/stats", "/admin/indexes/suggestions", "/admin/searches", "/admin/jobs", "/admin/servers"} {
+	for _, path := range []string{"/admin/cache/stats", "/admin/config", "/admin/features", "/admin/db/stats", "/admin/indexes/suggestions", "/admin/indexes/sort", "/admin/searches", "/admin/jobs", "/admin/servers"} {
 		if got := s.get(s.root(path)).want(200).header.Get("Content-Type"); !strings.HasPrefix(got, "application/json") {
 			t.Errorf("%s: Content-Type %q", path, got)
 		}

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,4 +139,90 @@ func TestJobs(t *testing.T) {
 		ended.want(200).equal("state", "cancelled")
 	}
 	b.do("DELETE", b.root("/admin/jobs/"+id), "").issue(409, "conflict")
+}
+
+// Operations: GET /admin/indexes/sort, PUT and DELETE /admin/indexes/sort/{type}/{parameter}.
+// Contract, Operations: `GET /admin/indexes/sort`, `PUT …/{type}/{parameter}`, `DELETE`.
+func TestSortIndex(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	a, b := startOn(t, url), startOn(t, url)
+	var entries []string
+	for i := range 60 {
+		entries = append(entries, entry("POST", "Observation", "", fmt.Sprintf(`{"resourceType":"Observation","status":"final","code":{"coding":[{"system":"http://s","code":"c%02d"}]},"subject":{"reference":"Patient/p%d"}}`, i*7%60, i%3)))
+	}
+	a.post("/", bundle("transaction", entries...)).want(200)
+	if n := a.get(a.root("/admin/indexes/sort")).want(200).len("indexes"); n != 0 {
+		t.Errorf("%d indexes before any was asked for", n)
+	}
+	for _, c := range []struct {
+		path string
+		said []string
+	}{
+		{"Observations/code", []string{"Observations", "Observation"}}, {"Observation/kode", []string{"kode", "code"}}, {"Observation/date", []string{"date", "needs no index"}},
+		{"Observation/_id", []string{"_id", "needs no index"}}, {"Observation/code-value-quantity", []string{"composite", "no order"}},
+	} {
+		a.do("PUT", a.root("/admin/indexes/sort/"+c.path), "").issue(400, "invalid", c.said...)
+	}
+	a.do("DELETE", a.root("/admin/indexes/sort/Observation/code"), "").issue(404, "not-found", "Observation", "code")
+
+	codes := func(s *service, query string) (codes []string) {
+		for next := query; next != ""; {
+			page := s.get(next).want(200)
+			for i := range page.len("entry") {
+				codes = append(codes, page.str(fmt.Sprintf("entry.%d.resource.code.coding.0.code", i)))
+			}
+			next = page.link("next")
+		}
+		return codes
+	}
+	queries := []string{"/Observation?_sort=code&_count=7", "/Observation?_sort=-code,_id&_count=11", "/?_type=Observation&_sort=code&_count=50", "/Observation?subject=Patient/p1&_sort=-code&_count=6"}
+	before := make([][]string, len(queries))
+	for i, q := range queries {
+		before[i] = codes(a, q)
+	}
+	added := a.do("PUT", a.root("/admin/indexes/sort/Observation/code"), "").want(202).equal("type", "reindex").equal("resource_type", "Observation")
+	if reason := added.str("reason"); !strings.Contains(reason, "order of Observation by code") {
+		t.Errorf("the reason of the job is %q", reason)
+	}
+	if at := added.header.Get("Location"); !strings.HasSuffix(at, "/admin/jobs/"+added.str("id")) {
+		t.Errorf("Location %q", at)
+	}
+	deadline := time.Now().Add(patience)
+	for b.get(b.root("/admin/indexes/sort")).want(200).equal("indexes.0.resource_type", "Observation").equal("indexes.0.parameter", "code").str("indexes.0.state") != "ready" {
+		if time.Now().After(deadline) {
+			t.Fatalf("the index is not ready: %s", b.get(b.root("/admin/indexes/sort")).body)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.get(b.root("/admin/jobs/"+added.str("id"))).want(200).equal("state", "done").equal("done", "60")
+	a.do("PUT", a.root("/admin/indexes/sort/Observation/code"), "").want(200).equal("state", "ready")
+	for _, s := range []*service{a, b} {
+		for i, q := range queries {
+			if got := codes(s, q); !slices.Equal(got, before[i]) {
+				t.Errorf("%s has the order %v, in memory %v", q, got, before[i])
+			}
+		}
+	}
+	s := a.post("/Observation/_search", "_sort=code&_count=3", "Content-Type", "application/x-www-form-urlencoded").want(200)
+	s.equal("entry.0.resource.code.coding.0.code", "c00").equal("entry.2.resource.code.coding.0.code", "c02")
+
+	b.do("DELETE", b.root("/admin/indexes/sort/Observation/code"), "").want(202).equal("state", "removing")
+	a.get(a.root("/admin/indexes/sort")).want(200).equal("indexes.0.state", "removing")
+	for i, q := range queries {
+		if got := codes(a, q); !slices.Equal(got, before[i]) {
+			t.Errorf("%s without the index has the order %v, before %v", q, got, before[i])
+		}
+	}
+	// Wanted again before its entries are gone, it is there at once.
+	a.do("PUT", a.root("/admin/indexes/sort/Observation/code"), "").want(200).equal("state", "ready")
+
+	// Of a type that has no resources there is nothing to wait for.
+	a.do("PUT", a.root("/admin/indexes/sort/Account/identifier"), "")
+	for !strings.Contains(string(b.get(b.root("/admin/indexes/sort")).want(200).body), `"Account"`) || b.get(b.root("/admin/indexes/sort")).str("indexes.0.state") != "ready" {
+		if time.Now().After(deadline) {
+			t.Fatalf("the index of nothing is not ready: %s", b.get(b.root("/admin/indexes/sort")).body)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
