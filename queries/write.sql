@@ -72,6 +72,10 @@ WITH dates AS (
 )
 DELETE FROM index_string x WHERE x.rid = ANY (@rids::bigint[]);
 
+-- name: DeleteStrings :exec
+DELETE FROM index_string x
+WHERE x.rid = ANY (@rids::bigint[]);
+
 -- name: InsertDates :exec
 INSERT INTO index_date (key, low, high, rid)
 SELECT unnest(@keys::bigint[]), unnest(@lows::bigint[]), unnest(@highs::bigint[]), unnest(@rids::bigint[]);

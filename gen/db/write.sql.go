@@ -41,6 +41,16 @@ func (q *Queries) DeleteResources(ctx context.Context, refs []int64) error {
 	return err
 }
 
+const DeleteStrings = `-- name: DeleteStrings :exec
+DELETE FROM index_string x
+WHERE x.rid = ANY ($1::bigint[])
+`
+
+func (q *Queries) DeleteStrings(ctx context.Context, rids []int64) error {
+	_, err := q.db.Exec(ctx, DeleteStrings, rids)
+	return err
+}
+
 const InsertChanges = `-- name: InsertChanges :exec
 INSERT INTO change (shard, rids, refs, versions, methods)
 SELECT (($1::bigint[])[1] & 255)::smallint, $2::bigint[], $1::bigint[], $3::integer[],

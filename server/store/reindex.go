@@ -215,7 +215,8 @@ type stale struct {
 	version  int32
 	index    *fhir.Index
 	terms    bool // they differ
-	ranges   bool // rows differ
+	ranges   bool // rows differ, of other tables than index_string
+	strings  bool // rows of index_string differ
 }
 
 func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
@@ -240,7 +241,7 @@ func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
 				return err
 			}
 		}
-		all = slices.DeleteFunc(all, func(x *stale) bool { return !x.terms && !x.ranges })
+		all = slices.DeleteFunc(all, func(x *stale) bool { return !x.terms && !x.ranges && !x.strings })
 		if err := s.repair(ctx, t, all); err != nil {
 			return err
 		}
@@ -342,7 +343,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 	defer g.release()
 	g.reset()
 	p := db.UpdateTermsParams{Terms: []int64{}, Targets: []int64{}} // not NULL when all are empty
-	var unindexed []int64
+	var unindexed, unindexedStrings []int64
 	for _, r := range current {
 		x := byRef[r.Ref]
 		if x.version != r.Version {
@@ -350,12 +351,18 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 		}
 		g.checkIndex(x.index)
 		ranges := r.Ranges
-		if x.ranges {
+		if x.ranges || x.strings {
 			ranges = hashRanges(x.index).at(int(r.Version))
+		}
+		switch {
+		case x.ranges:
 			unindexed = append(unindexed, x.rid)
 			g.addIndex(x.rid, x.index)
+		case x.strings: // the only ones that an order or a string is about
+			unindexedStrings = append(unindexedStrings, x.rid)
+			g.addIndex(x.rid, &fhir.Index{Strings: x.index.Strings})
 		}
-		if x.terms || x.ranges {
+		if x.terms || x.ranges || x.strings {
 			p.Refs = append(p.Refs, x.ref)
 			p.Ranges = append(p.Ranges, ranges)
 			p.Terms, p.TermsLows, p.TermsHighs = appendSlice(p.Terms, p.TermsLows, p.TermsHighs, x.index.Terms)
@@ -374,6 +381,11 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 	if len(unindexed) > 0 {
 		if err := q.DeleteIndex(ctx, unindexed); err != nil {
 			return fmt.Errorf("delete index rows: %w", err)
+		}
+	}
+	if len(unindexedStrings) > 0 {
+		if err := q.DeleteStrings(ctx, unindexedStrings); err != nil {
+			return fmt.Errorf("delete strings: %w", err)
 		}
 	}
 	if err := q.AddIndexChange(ctx); err != nil {
@@ -405,10 +417,14 @@ func compareRanges(ctx context.Context, q *db.Queries, all []*stale) error {
 		rids[i] = x.rid
 	}
 	stored := make(map[rangeRow]int)
-	count := make(map[int64]int)
+	type rowsOf struct {
+		rid     int64
+		strings bool
+	}
+	count := make(map[rowsOf]int)
 	add := func(r rangeRow) {
 		stored[r]++
-		count[r.rid]++
+		count[rowsOf{r.rid, r.kind == 's'}]++
 	}
 	dates, err := q.IndexedDates(ctx, rids)
 	if err != nil {
@@ -446,14 +462,18 @@ func compareRanges(ctx context.Context, q *db.Queries, all []*stale) error {
 		add(rangeRow{kind: 't', rid: r.Rid, unit: r.Hash})
 	}
 	for _, x := range all {
-		n := 0
 		for _, r := range rangeRows(x.rid, x.index) {
-			n++
+			differs := &x.ranges
+			if r.kind == 's' {
+				differs = &x.strings
+			}
+			count[rowsOf{r.rid, r.kind == 's'}]--
 			if stored[r]--; stored[r] < 0 {
-				x.ranges = true
+				*differs = true
 			}
 		}
-		x.ranges = x.ranges || n != count[x.rid]
+		x.ranges = x.ranges || count[rowsOf{x.rid, false}] != 0
+		x.strings = x.strings || count[rowsOf{x.rid, true}] != 0
 	}
 	return nil
 }
