@@ -136,7 +136,7 @@ type IndexString struct {
 	Key  int64
 	Rid  int64
 	Text string
-	Word bool
+	Word *bool
 }
 
 type IndexSuggestion struct {

@@ -16,9 +16,17 @@ CREATE TABLE sort_index (
     PRIMARY KEY (resource_type, code)
 );
 
+-- Of such an entry word is null: no trigrams of it. Many resources have the same code,
+-- and come by rid in both directions.
+ALTER TABLE index_string ALTER COLUMN word DROP NOT NULL;
+CREATE INDEX index_string_descending ON index_string (key, left(text, 128) DESC, rid) WHERE word IS NULL;
+
 -- Why there is a job, where neither parameters nor keys say it.
 ALTER TABLE reindex_job ADD COLUMN reason text NOT NULL DEFAULT '';
 
 -- +goose Down
 ALTER TABLE reindex_job DROP COLUMN reason;
+DROP INDEX index_string_descending;
+DELETE FROM index_string WHERE word IS NULL;
+ALTER TABLE index_string ALTER COLUMN word SET NOT NULL;
 DROP TABLE sort_index;

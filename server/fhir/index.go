@@ -178,9 +178,10 @@ type QuantityEntry struct {
 
 // StringEntry is a string as JoinText has it.
 type StringEntry struct {
-	Key  Key
-	Text string
-	Word bool // not needed for :contains: part of another entry, under WordKey, or an order
+	Key   Key
+	Text  string
+	Word  bool // part of another entry, under WordKey: not needed for :contains
+	Order bool // what a resource is sorted by, as it is: Index.Ordered
 }
 
 // Parameter is a search parameter as one resource type sees it.

@@ -109,9 +109,9 @@ func (x *Index) Ordered(k Key, ascending, descending *Sorter) {
 		return
 	}
 	x.present(k)
-	x.addString(StringEntry{Key: k, Text: first, Word: true})
+	x.addString(StringEntry{Key: k, Text: first, Order: true})
 	if last, ok := descending.Value(); ok && last != first {
-		x.addString(StringEntry{Key: k, Text: last, Word: true})
+		x.addString(StringEntry{Key: k, Text: last, Order: true})
 	}
 }
 

@@ -52,7 +52,8 @@ type SortKey struct {
 	Targets    []string        // of a reference: only those to these types count; nil is every one
 	Single     bool
 	Descending bool
-	Indexable  bool // a SortIndex of each type searched would have the values
+	Indexed    bool // SortIndexes have the values
+	Indexable  bool // a SortIndex of each type searched would have them
 }
 
 // InMemory reports whether the values of the key must be read from resources.

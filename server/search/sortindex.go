@@ -106,6 +106,6 @@ func (r *Registry) byIndex(k *SortKey, types []string) {
 		}
 	}
 	if len(keys) == len(types) {
-		k.Type, k.Keys, k.Targets, k.Single, k.Indexable = fhir.SearchString, keys, nil, false, false
+		k.Type, k.Keys, k.Targets, k.Single, k.Indexed, k.Indexable = fhir.SearchString, keys, nil, false, true, false
 	}
 }

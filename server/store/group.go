@@ -410,7 +410,11 @@ func (g *group) addIndex(rid int64, x *fhir.Index) {
 		c[0].int64(int64(s.Key))
 		c[1].int64(rid)
 		c[2].text(s.Text)
-		c[3].bool(s.Word)
+		if s.Order {
+			c[3].null()
+		} else {
+			c[3].bool(s.Word)
+		}
 	}
 	if x.Narrative != "" {
 		c := g.narrative.cols

@@ -445,7 +445,7 @@ func sortEntries(t testing.TB, at string) (n int) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM index_string WHERE word").Scan(&n); err != nil {
+	if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM index_string WHERE word IS NULL").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

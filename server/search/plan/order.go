@@ -30,6 +30,11 @@ func (p *Plan) InMemory() bool {
 	return slices.ContainsFunc(p.q.Sort, func(k search.SortKey) bool { return k.InMemory() })
 }
 
+// Tied reports whether there are further sort keys behind one that an index has by an
+// administrator's wish. Many resources have the same code: a walk along them sorts all
+// of these by the further keys for each page.
+func (p *Plan) Tied() bool { return len(p.q.Sort) > 1 && p.q.Sort[0].Indexed }
+
 // maxCommands is how many commands a refusal names.
 const maxCommands = 4
 

@@ -46,6 +46,10 @@ func (c *sortColumn) of(x string) string {
 	return x + ".low"
 }
 
+// descends reports whether index_string_descending has the order, forwards or backwards:
+// values descend, and those that are equal come by rid.
+func (c *sortColumn) descends() bool { return c.key.Indexed && c.key.Descending }
+
 // value writes the sort value of resource r: of several entries the first in the
 // direction asked for. The neutral operation keeps the planner from looking for a
 // minimum along the whole index.

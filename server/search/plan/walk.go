@@ -25,18 +25,38 @@ func (p *Plan) Walkable() bool {
 }
 
 // Phases is how many Walk statements make a page: matches that have a value for
-// the first sort key, then those that have none.
+// the first sort key, then those that have none. Along a SortIndex a page that goes on
+// behind a match begins with those that have the same value: of a status these may be
+// millions, and the index is entered among them.
 func (p *Plan) Phases() int {
-	if len(p.q.Sort) == 0 || len(p.q.Sort[0].Keys) == 0 {
+	switch {
+	case len(p.q.Sort) == 0 || len(p.q.Sort[0].Keys) == 0:
 		return 1
+	case p.amongEqual():
+		return 3
 	}
 	return 2
 }
 
+// amongEqual reports whether the cursor stands at a value of a SortIndex.
+func (p *Plan) amongEqual() bool {
+	c := p.q.Cursor
+	return len(p.q.Sort) == 1 && p.q.Sort[0].Indexed && c != nil && c.RID != 0 && len(c.Keys) == 1 && c.Keys[0] != nil
+}
+
+// stretch is the part of an order that one statement goes along.
+type stretch int
+
+const (
+	wholeOrder   stretch = iota
+	equalValues          // those that have the value of the cursor
+	furtherOrder         // those beyond it
+)
+
 // Walk is the statement that goes along the order from the cursor and tests each
 // resource until the page is full. have is the number of rows that the phases
 // before gave, skipped how many matches they passed over for an offset; ok is
-// false when this phase has nothing to do for this page. Backwards, phase 0 is
+// false when this phase has nothing to do for this page. Backwards, phase 0 of two is
 // the matches without a value.
 func (p *Plan) Walk(phase, have, skipped int) (st match.Statement, ok bool, err error) {
 	g, err := p.page()
@@ -53,15 +73,21 @@ func (p *Plan) Walk(phase, have, skipped int) (st match.Statement, ok bool, err 
 	w := newWriter(p.env)
 	missing := p.Phases() == 2 && (phase == 1) != g.reverse
 	inMissing := g.cursor != nil && p.Phases() == 2 && g.args[0] == nil
+	along := wholeOrder
+	if p.Phases() == 3 {
+		if along, missing = equalValues+stretch(phase), phase == 2; missing && g.reverse {
+			return st, false, nil // the cursor is before them
+		}
+	}
 	switch {
-	case p.Phases() == 2 && !missing:
+	case p.Phases() >= 2 && !missing:
 		if inMissing && !g.reverse {
 			return st, false, nil // the cursor is past every value
 		}
 		if inMissing {
 			g.cursor = nil
 		}
-		p.walkIndex(w, &g)
+		p.walkIndex(w, &g, along)
 	case missing:
 		if g.cursor != nil && !inMissing {
 			if g.reverse {
@@ -166,9 +192,13 @@ func (w *writer) walkOrder(g *page, cols []string, rid string) {
 }
 
 // walkIndex goes along the ordered table of the first sort key.
-func (p *Plan) walkIndex(w *writer, g *page) {
+func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	first := &g.cols[0]
 	merged := len(first.key.Keys) > 1
+	byRID := "r.rid"
+	if first.key.Indexed && len(g.cols) == 1 {
+		byRID = "o.rid" // as the index goes on
+	}
 	col := first.of("o")
 	if merged {
 		col = "o.k"
@@ -210,7 +240,21 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 	if skip >= 0 {
 		w.indexBounds("o", p.where.Preds[skip].Any[0])
 	}
-	if g.cursor != nil {
+	if first.descends() && !merged {
+		w.Write(" AND o.word IS NULL")
+	}
+	switch {
+	case along == equalValues:
+		w.Write(" AND ", col, " = ")
+		w.Bind(g.args[0])
+		w.Write("::", first.cast, " AND o.rid", map[bool]string{false: " > ", true: " < "}[g.reverse])
+		w.Bind(g.cursor.RID)
+		w.Write("::bigint")
+	case along == furtherOrder:
+		w.Write(" AND ", col, map[bool]string{false: " > ", true: " < "}[first.key.Descending != g.reverse])
+		w.Bind(g.args[0])
+		w.Write("::", first.cast)
+	case g.cursor != nil:
 		w.Write(" AND ")
 		w.bound(g, col)
 		w.Write(" AND ")
@@ -229,7 +273,11 @@ func (p *Plan) walkIndex(w *writer, g *page) {
 		}
 		w.Write(" AND (", first.of("e"), ", e.ctid)", sign, "(", col, ", o.ctid) OFFSET 0)")
 	}
-	w.walkOrder(g, cols, "r.rid")
+	if along == equalValues {
+		w.order(g, nil, byRID)
+	} else {
+		w.walkOrder(g, cols, byRID)
+	}
 	w.limit(g)
 }
 
@@ -241,9 +289,15 @@ func (w *writer) merged(g *page) {
 	if first.key.Descending != g.reverse {
 		order += " DESC"
 	}
+	if first.key.Indexed {
+		order += map[bool]string{false: ", 2", true: ", 2 DESC"}[g.reverse]
+	}
 	for i := range first.key.Keys {
 		w.Write(between, "(SELECT ", first.of("x"), " AS k, x.rid, x.ctid FROM ", first.table, " x WHERE ")
 		w.Keys("x", first.key.Keys[i:i+1])
+		if first.descends() {
+			w.Write(" AND x.word IS NULL")
+		}
 		w.Write(order, ")")
 		between = " UNION ALL "
 	}

@@ -89,11 +89,19 @@ func (m *orders) keep(k totalKey, o *keptOrder) {
 }
 
 // byOrder answers a search that is sorted by a token, a reference or a uri: all
-// matches are read and sorted here, and the page is fetched.
+// matches are read and sorted here, and the page is fetched. It returns nil for one that
+// an index has the order of, where sorting here is of no use or matches are too many.
 func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
+	indexed := !x.plan.InMemory()
+	if indexed && (x.private() || !x.remembers()) {
+		return nil, nil
+	}
 	total, err := x.total(ctx, x.byTotal())
 	if err != nil {
 		return nil, err
+	}
+	if indexed && (total <= int64(x.plan.Limit) || total > int64(x.plan.MaxOrder())) {
+		return nil, nil
 	}
 	if total > int64(x.plan.MaxOrder()) {
 		return nil, x.plan.TooManyToSort(total)

@@ -286,9 +286,10 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 			}
 		}
 	}
-	if x.plan.InMemory() && q.Count > 0 {
-		p, err := x.byOrder(ctx)
-		return x.resultOf(ctx, p, true, err)
+	if (x.plan.InMemory() || x.plan.Tied()) && q.Count > 0 {
+		if p, err := x.byOrder(ctx); p != nil || err != nil {
+			return x.resultOf(ctx, p, true, err)
+		}
 	}
 	p, exact, err := x.run(ctx)
 	return x.resultOf(ctx, p, exact, err)
