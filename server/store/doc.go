@@ -62,7 +62,8 @@
 //	index_number    the same without a unit
 //	index_string    key                  rid              text, word
 //	                2614462118170421996  281474976710657  billerica                               address-city, and so address
-//	                (as fhir.JoinText has it; word: a part of a name from a further word on, under fhir.WordKey)
+//	                (as fhir.JoinText has it; word: a part of a name from a further word on, under fhir.WordKey;
+//	                null: what the resource is sorted by, fhir.Index.Ordered)
 //
 //	quantity_unit   id                    system                     code  unit
 //	                -7501980108178894089  http://unitsofmeasure.org  cm    cm
