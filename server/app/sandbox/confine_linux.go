@@ -125,7 +125,3 @@ func processAttributes(isolate bool) *syscall.SysProcAttr {
 	}
 	return a
 }
-
-func comeBehind() {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: niceness, Runtime: slice}, 0)
-}
