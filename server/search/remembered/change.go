@@ -223,7 +223,7 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		n, ok := number(rid)
 		all := m.items()[t]
 		for _, i := range all {
-			if !ok || !i.apply(n, r) {
+			if !ok || !i.apply(n, r) || i.worthless() {
 				m.drop(i)
 			}
 		}

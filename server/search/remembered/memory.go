@@ -54,6 +54,8 @@ type item struct {
 	cost   time.Duration // of finding it
 	uses   float64
 	used   time.Time
+	// upkeep is about how long following changes has taken since it was last used, of a set.
+	upkeep time.Duration
 }
 
 func (i *item) bytes() int64 {
@@ -71,12 +73,19 @@ func (i *item) bytes() int64 {
 func (i *item) apply(n uint32, r *match.Resource) bool {
 	switch {
 	case i.set != nil:
+		i.upkeep += setUpkeep
 		return i.set.apply(n, r)
 	case i.column != nil:
 		return i.column.apply(n, r)
 	}
 	return true
 }
+
+// setUpkeep is about how long a set takes to follow one change.
+const setUpkeep = 500 * time.Nanosecond
+
+// worthless reports whether following has taken longer than finding it anew would.
+func (i *item) worthless() bool { return i.upkeep > i.cost }
 
 // keyed is an item and its key; one of terms has a key for each.
 type keyed struct {
@@ -260,8 +269,9 @@ func (m *Memory) compared(c Comparison) []compared {
 	return m.columns[c.Column].column.compare(c.Match)
 }
 
-// dearIntersection is the number of looks from which an intersection is kept.
-const dearIntersection = 2000
+// dearIntersection is the number of looks from which an intersection is kept: below it to follow
+// some hundred changes takes as long as to find it anew.
+const dearIntersection = 20_000
 
 // intersection is the resources of rest, nil for every one, for which all comparisons
 // hold. One that was asked for before and is dear is kept as a set.
@@ -682,7 +692,7 @@ func (m *Memory) use(i *item) *item {
 	if i != nil {
 		now := m.now()
 		i.uses = i.uses/(1+now.Sub(i.used).Minutes()) + 1
-		i.used = now
+		i.used, i.upkeep = now, 0
 	}
 	return i
 }
