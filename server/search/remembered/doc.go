@@ -12,6 +12,7 @@
 //	column.go    the values of an ordered parameter, each once in its chunk (chunk.go);
 //	             places.go, where the value of a resource is; window.go, what a comparison
 //	             asks of it
+//	order.go     a page in the order of a column
 //	list.go      an ordered list that is changed in place
 //
 // # How it stays right

@@ -8,13 +8,15 @@
 //	total.go       the number of matches: from memory where it still holds, else counted
 //	memory.go      the drivers that found too much; bounds of what is kept of totals and orders
 //	remembered.go  what package remembered is asked, and how it is filled
+//	ahead.go       what it is filled with before anybody asks
 //	order.go       matches in an order that no index has; estimate.go, _total=estimate
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
 //
 // # The steps of a search
 //
-//  1. Memory (package remembered): the matches of the same clauses before, and of
-//     comparisons the values of the parameter, which answer every comparison of it.
+//  1. Memory (package remembered): the matches of the same clauses before, those of
+//     common terms, and of comparisons the values of the parameter, which answer every
+//     comparison of it and have its order.
 //  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
 //     Plan.Limit rows; the first that stays below answers the search: total, order
 //     and page are exact in one round trip. Drivers that overflowed are remembered.
@@ -29,7 +31,8 @@
 // What searches miss for the second time within a minute, dear ones for the first, is found in
 // the background, on a connection of its own; package remembered follows the change log from
 // there on. Of dear searches for terms these are all common terms of the type, in one reading: what
-// is asked of terms is then an intersection of their sets. Totals of searches that
+// is asked of terms is then an intersection of their sets. While the database has nothing
+// else to do, the same is read of large types before anybody asks. Totals of searches that
 // depend on other resources or on full text, and orders, have the snapshot with them
 // that they were made in. They hold while the search parameters are unchanged and the
 // change log has no change, outside of that snapshot, of a type that the query depends
