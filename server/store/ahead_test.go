@@ -25,9 +25,9 @@ func TestReadAhead(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	ask := func(name, value string) int {
+	ask := func(pairs ...string) int {
 		t.Helper()
-		c := searchCase{typ: "Observation", values: params(name, value)}
+		c := searchCase{typ: "Observation", values: params(pairs...)}
 		found, err := s.Search(context.Background(), c.parse(t))
 		if err != nil {
 			t.Fatal(err)
@@ -38,6 +38,16 @@ func TestReadAhead(t *testing.T) {
 		before := s.Remembered().Hits
 		if total := ask(p[0], p[1]); total < 20 || s.Remembered().Hits != before+1 {
 			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Remembered().Hits-before)
+		}
+	}
+	// Which resources have a term that is not common is found when it was asked for, for all
+	// searches that name it.
+	ask("status:not", "unknown")
+	s.SearchSettled()
+	for _, p := range [][]string{{"status:not", "unknown"}, {"status:not", "unknown", "date", "ge1990"}, {"status:not", "unknown", "code", "8302-2", "_sort", "-date"}} {
+		before := s.Remembered().Hits
+		if ask(p...); s.Remembered().Hits != before+1 {
+			t.Errorf("%v: not from memory", p)
 		}
 	}
 	before := ask("_lastUpdated", "ge2000")

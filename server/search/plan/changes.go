@@ -243,6 +243,16 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 	return remembered.ColumnKey{Type: typ, Kind: c.Table, Keys: remembered.KeysOf(c.Keys)}, true
 }
 
+// WithTerm is the statement that reads the rid of every resource of a type that has a term.
+func WithTerm(typ int16, term int64) match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT r.rid FROM resource r WHERE ")
+	w.Typed("r", []int16{typ})
+	w.Write(" AND r.terms && ")
+	w.Terms([]int64{term})
+	return w.Statement()
+}
+
 // ColumnsOf are the columns that comparisons with parameters of a type are answered by, and that
 // of the last updates.
 func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {

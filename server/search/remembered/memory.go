@@ -54,8 +54,10 @@ type item struct {
 	cost   time.Duration // of finding it
 	uses   float64
 	used   time.Time
-	// upkeep is about how long following changes has taken since it was last used, of a set.
+	// upkeep is about how long following changes has taken since it was last used, of what is
+	// not followed for all: a set, and that of a term which is not common.
 	upkeep time.Duration
+	some   bool // it is of such a term
 }
 
 func (i *item) bytes() int64 {
@@ -77,12 +79,17 @@ func (i *item) apply(n uint32, r *match.Resource) bool {
 		return i.set.apply(n, r)
 	case i.column != nil:
 		return i.column.apply(n, r)
+	case i.some:
+		i.upkeep += termUpkeep
 	}
 	return true
 }
 
 // setUpkeep is about how long a set takes to follow one change.
 const setUpkeep = 500 * time.Nanosecond
+
+// termUpkeep is setUpkeep of the set of a term.
+const termUpkeep = 25 * time.Nanosecond
 
 // worthless reports whether following has taken longer than finding it anew would.
 func (i *item) worthless() bool { return i.upkeep > i.cost }
@@ -504,7 +511,7 @@ func (f *Found) Make(now time.Time) bool {
 		for _, t := range f.Terms.sets() {
 			i := made(0)
 			t.members = compacted(t.members)
-			i.term = t
+			i.term, i.some = t, f.Terms.some
 			f.addTerms(i)
 			all += i.bytes()
 		}
@@ -617,7 +624,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		m.sets, m.columns, m.terms = make(map[Key]*item), make(map[ColumnKey]*item), make(map[termKey]*item)
 		m.termsOf = make(map[TypeKey]bool)
 	}
-	if f.Terms != nil {
+	if f.Terms != nil && !f.Terms.some {
 		m.termsOf[TypeKey(f.Type)] = true
 	}
 	for _, i := range f.items {

@@ -107,6 +107,7 @@ func (s *termSet) bytes() int64 {
 type TermsBuilder struct {
 	of   map[int64]*termsOfRow
 	rows int
+	some bool // and not those that are common
 }
 
 // termsOfRow is a set and those of its terms that the resource has which is being added.
@@ -119,8 +120,19 @@ type termsOfRow struct {
 // NewTerms returns a builder for terms and Every, with no resource yet: those of a list are
 // expected to come together.
 func NewTerms(together [][]int64) *TermsBuilder {
+	return newTerms(slices.Concat(together, [][]int64{{Every}}))
+}
+
+// NewSomeTerms returns a builder for terms that are not common, with no resource yet.
+func NewSomeTerms(terms []int64) *TermsBuilder {
+	b := newTerms(slices.Collect(slices.Chunk(terms, 1)))
+	b.some = true
+	return b
+}
+
+func newTerms(together [][]int64) *TermsBuilder {
 	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
-	for _, terms := range slices.Concat(together, [][]int64{{Every}}) {
+	for _, terms := range together {
 		s := &termsOfRow{termSet: termSet{terms, roaring.New()}}
 		for _, t := range terms {
 			b.of[t] = s
@@ -204,6 +216,28 @@ func (m *Memory) byTerms(q *Question) *roaring.Bitmap {
 	}
 	if len(q.Columns) == 0 {
 		m.keepDear(q, out, time.Since(begin))
+	}
+	return out
+}
+
+// maxUnknown bounds the terms that Unknown tells.
+const maxUnknown = 16
+
+// Unknown are the terms that a question names and that are not remembered; none where they are
+// more than can be found one by one.
+func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []int64
+	for _, terms := range append([][]int64{t.All, t.None}, t.Any...) {
+		for _, term := range terms {
+			if m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
+				out = append(out, term)
+			}
+		}
+	}
+	if len(out) > maxUnknown {
+		return nil
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -158,6 +159,10 @@ func (x *searching) learn(dear bool) {
 	x.learned = true
 	x.learnOrder(dear)
 	terms := dear && q.Terms != nil && !memory.Has(remembered.TypeKey(q.Type))
+	var unknown []int64 // beside those that are common
+	if dear && q.Terms != nil && !terms {
+		unknown = memory.Unknown(q.Type, q.Terms)
+	}
 	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
 		whole = whole || memory.Refused(c.Column) // then the matches themselves
@@ -167,6 +172,8 @@ func (x *searching) learn(dear bool) {
 		return
 	case terms:
 		x.find(finding{terms: true, dear: true})
+	case len(unknown) > 0:
+		x.find(finding{some: unknown, dear: true})
 	case whole:
 		x.find(finding{set: q.Whole, clauses: q.Clauses})
 	case q.HasRest:
@@ -199,8 +206,15 @@ type finding struct {
 	set     remembered.Key
 	clauses []match.Clause
 	column  *remembered.ColumnKey
-	terms   bool // the common terms of the type
-	dear    bool // what misses it is
+	terms   bool    // the common terms of the type
+	some    []int64 // terms that are not
+	dear    bool    // what misses it is
+}
+
+// someKey is the key of terms that are not common.
+type someKey struct {
+	typ   int16
+	terms string
 }
 
 // key is what memory knows it by.
@@ -210,6 +224,8 @@ func (f finding) key() any {
 		return *f.column
 	case f.terms:
 		return remembered.TypeKey(f.typ)
+	case f.some != nil:
+		return someKey{f.typ, fmt.Sprint(f.some)}
 	}
 	return f.set
 }
@@ -408,6 +424,8 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 			return s.readColumn(ctx, tx, *f.column, &out, rest)
 		case f.terms:
 			return s.readTerms(ctx, tx, f.typ, &out, rest)
+		case f.some != nil:
+			return s.readSomeTerms(ctx, tx, f, &out)
 		}
 		return s.readSet(ctx, tx, f, &out, rest)
 	})
@@ -582,6 +600,34 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 	}
 	out.Terms = terms
 	return all.Err()
+}
+
+// readSomeTerms reads which resources of a type have each of some terms; it is left without a
+// state where there are too many.
+func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found) error {
+	terms := remembered.NewSomeTerms(f.some)
+	most := int(s.remembered.Most() / setMemberBytes)
+	for i := range f.some {
+		term := f.some[i : i+1]
+		st := plan.WithTerm(f.typ, term[0])
+		rows, err := tx.Query(ctx, st.SQL, st.Args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			v := rows.RawValues()[0]
+			if most--; most < 0 || len(v) != 8 || !terms.Add(rawInt8(v), term) {
+				rows.Close()
+				out.State = ""
+				return nil
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	out.Terms = terms
+	return nil
 }
 
 // commonTerms reads which terms are common in a type. Those of a list come together, as far as
