@@ -73,6 +73,7 @@ type part struct {
 	widest int64 // of the short ones
 	chunks []*chunk
 	sizes  []int32    // of the chunks: summing them up reads no chunk
+	marks  []mark     // nil until they are needed
 	long   list[cell] // by resource
 }
 
@@ -296,6 +297,7 @@ func (c *column) insert(p *part, e cell) {
 		return
 	}
 	p.widen(c, e)
+	p.remark(e.low, e.n, true)
 	if len(p.chunks) == 0 {
 		p.chunks, p.sizes = []*chunk{c.newChunk(p, []cell{e})}, []int32{1}
 		return
@@ -335,6 +337,7 @@ func (c *column) remove(n uint32) {
 		in := c.of.chunk(place)
 		p := in.part
 		at := in.find(n)
+		p.remark(in.cell(at).low, n, false)
 		last := in.last()
 		i := sort.Search(len(p.chunks), func(i int) bool { return c.order(p.chunks[i].last(), last) >= 0 })
 		p.n--
@@ -396,7 +399,11 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 }
 
 func (c *column) bytes() int64 {
-	return 1024 + c.size + c.of.size + int64(len(c.tails.values))*tailBytes
+	n := 1024 + c.size + c.of.size + int64(len(c.tails.values))*tailBytes
+	for _, p := range c.parts {
+		n += p.marksBytes()
+	}
+	return n
 }
 
 // compared is a part of a column and what a comparison asks of it.
@@ -430,11 +437,14 @@ func (c *compared) tested(low int64, tail uint32) bool {
 }
 
 // between gives the short entries with a low end in [from, to).
-func (c *compared) between(from, to int64) iter.Seq[run] {
+func (p *part) between(from, to int64) iter.Seq[run] {
 	return func(yield func(run) bool) {
-		i, at := c.seek(func(e cell) bool { return e.low < from })
-		for ; i < len(c.chunks); i, at = i+1, 0 {
-			k := c.chunks[i]
+		if from >= to {
+			return
+		}
+		i, at := p.seek(func(e cell) bool { return e.low < from })
+		for ; i < len(p.chunks); i, at = i+1, 0 {
+			k := p.chunks[i]
 			for j := k.runOf(at); j < len(k.starts); j++ {
 				if r := k.run(j); r.low >= to || !yield(r) {
 					return

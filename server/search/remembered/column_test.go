@@ -15,6 +15,8 @@ import (
 	"kiln/server/search/match"
 )
 
+func init() { marksFrom = 100 }
+
 // columnOf is the column of entries, nil where one has no room.
 func columnOf(key ColumnKey, entries ...Entry) *column {
 	b := NewColumn(key, nil)
@@ -205,6 +207,11 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 			if got := parts[0].has(n); got != held {
 				t.Fatalf("%v %d..%d: has %v is %v, want %v", asked.Op, low, high, d, got, held)
 			}
+		}
+		var d, a, b dense
+		parts[0].collect(&d, &a, &b)
+		if got := roaring.FromDense(d, false).ToArray(); !slices.Equal(got, want) {
+			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))
 		}
 		var found []uint32
 		parts[0].each(func(n uint32) { found = append(found, n) })

@@ -36,7 +36,7 @@ type Memory struct {
 	steps      []step
 	behind     *state            // that the last step which is not in steps led to
 	brought    map[int64]version // what was brought in of late, by surrogate
-	dense      dense             // for intersection
+	dense      [3]dense          // for intersections
 	wanted     map[any]want
 	refused    map[ColumnKey]time.Time // when a column could not be kept
 	hits       int64
@@ -331,11 +331,14 @@ func among(set *roaring.Bitmap, part []compared) *roaring.Bitmap {
 
 // matches is the resources for which a comparison holds.
 func (m *Memory) matches(part []compared) *roaring.Bitmap {
-	m.dense = m.dense[:0]
+	d := &m.dense[0]
+	*d = (*d)[:0]
 	for i := range part {
-		part[i].each(m.dense.add)
+		before := part[i].column.bytes()
+		part[i].collect(d, &m.dense[1], &m.dense[2])
+		m.bytes += part[i].column.bytes() - before // of its marks
 	}
-	return roaring.FromDense(m.dense, true)
+	return roaring.FromDense(*d, true)
 }
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.

@@ -123,9 +123,20 @@ type dense []uint64
 
 func (d *dense) add(n uint32) {
 	word := int(n >> 6)
-	if was := len(*d); word >= was {
-		*d = slices.Grow(*d, word+1-was)[:word+1]
+	d.grow(word + 1)
+	(*d)[word] |= 1 << (n & 63)
+}
+
+func (d *dense) remove(n uint32) {
+	if word := int(n >> 6); word < len(*d) {
+		(*d)[word] &^= 1 << (n & 63)
+	}
+}
+
+// grow makes room for so many words.
+func (d *dense) grow(words int) {
+	if was := len(*d); words > was {
+		*d = slices.Grow(*d, words-was)[:words]
 		clear((*d)[was:])
 	}
-	(*d)[word] |= 1 << (n & 63)
 }
