@@ -129,7 +129,7 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 	if m.versions[a.question.Type] == a.version {
 		return a, true
 	}
-	b, ok := m.answer(a.question)
+	b, ok := m.again(&a)
 	if !ok || !slices.Equal(a.RIDs, b.RIDs) {
 		return Answer{}, false
 	}
@@ -206,6 +206,7 @@ func (m *Memory) bring(c *Changes) bool {
 	if len(changed) > 0 {
 		m.apply(changed)
 		m.steps = append(m.steps, step{&now, changed})
+		m.stepped++
 		m.trimSteps()
 	}
 	m.state, m.at = &now, m.now()

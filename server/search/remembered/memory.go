@@ -34,6 +34,7 @@ type Memory struct {
 	listed     map[int16][]keyed // all items by type; nil when some have come or gone
 	bytes      int64             // of all, when last added up
 	steps      []step
+	stepped    int               // how many there were, with those that are gone
 	behind     *state            // that the last step which is not in steps led to
 	brought    map[int64]version // what was brought in of late, by surrogate
 	dense      [3]dense          // for intersections
@@ -181,6 +182,8 @@ type Answer struct {
 	question   *Question
 	generation int
 	version    int
+	stepped    int             // Memory.stepped
+	members    *roaring.Bitmap // nil where they are remembered
 }
 
 // Ask answers a question in the state of the memory; false where it cannot.
@@ -203,30 +206,57 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 }
 
 func (m *Memory) answer(q *Question) (Answer, bool) {
-	a := Answer{State: m.state.text, Types: m.typeNumbers(), question: q, generation: m.generation, version: m.versions[q.Type]}
-	members, ok := m.members(q)
-	switch {
-	case !ok:
+	members, own, ok := m.members(q)
+	if !ok {
 		return Answer{}, false
-	case q.Page.Order != nil && q.Page.Limit > 0:
+	}
+	return m.answerOf(q, members, own)
+}
+
+// again is the answer to the question of a, whose generation this is. What has changed since is
+// brought into its members, where it has any of its own.
+func (m *Memory) again(a *Answer) (Answer, bool) {
+	gone := m.stepped - len(m.steps)
+	if a.members == nil || a.stepped < gone {
+		return m.answer(a.question)
+	}
+	s := set{clauses: a.question.Clauses, members: a.members}
+	for _, step := range m.steps[a.stepped-gone:] {
+		for rid, r := range step.changed {
+			n, ok := number(rid)
+			if int16(rid>>48) == a.question.Type && (!ok || !s.apply(n, r)) {
+				return m.answer(a.question)
+			}
+		}
+	}
+	return m.answerOf(a.question, a.members, true)
+}
+
+// answerOf is the answer whose resources are members, of which the question has those of its one
+// comparison where they are nil. Own ones are of no set that is remembered.
+func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, own bool) (Answer, bool) {
+	a := Answer{State: m.state.text, Types: m.typeNumbers(), question: q, generation: m.generation, version: m.versions[q.Type], stepped: m.stepped}
+	ordered := q.Page.Order != nil && q.Page.Limit > 0
+	if ordered && members == nil {
+		members, own = m.matches(m.compared(q.Columns[0])), true
+	}
+	if own {
+		a.members = members
+	}
+	var ns []uint32
+	switch {
+	case ordered:
 		order := m.use(m.columns[q.Page.Order.Column])
 		if order == nil {
 			return Answer{}, false
 		}
-		if members == nil {
-			members = m.matches(m.compared(q.Columns[0]))
-		}
-		a.Total = int64(members.GetCardinality())
-		a.Places = order.column.pageInOrder(members, &q.Page)
+		a.Total, a.Places = int64(members.GetCardinality()), order.column.pageInOrder(members, &q.Page)
 		for _, at := range a.Places {
-			a.RIDs = append(a.RIDs, int64(q.Type)<<48|int64(at.N))
+			ns = append(ns, at.N)
 		}
-		return a, true
-	}
-	var ns []uint32
-	if members != nil {
+	case members != nil:
 		a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
-	} else {
+	default:
 		var total int
 		total, ns = pageOfColumn(m.compared(q.Columns[0]), q.Page)
 		a.Total = int64(total)
@@ -239,36 +269,36 @@ func (m *Memory) answer(q *Question) (Answer, bool) {
 
 // members is the resources that match; nil where they are those of one comparison alone, whose
 // column has the page without looking at each. It may be a set that is remembered and must not be
-// changed. ok is false where the memory cannot tell.
-func (m *Memory) members(q *Question) (members *roaring.Bitmap, ok bool) {
+// changed, but where own is true. ok is false where the memory cannot tell.
+func (m *Memory) members(q *Question) (members *roaring.Bitmap, own, ok bool) {
 	if s := m.use(m.sets[q.Whole]); s != nil {
-		return s.set.members, true
+		return s.set.members, false, true
 	}
 	if len(q.Columns) == 0 {
-		members = m.byTerms(q)
-		return members, members != nil
+		members, own = m.byTerms(q)
+		return members, own, members != nil
 	}
 	for _, c := range q.Columns {
 		if m.use(m.columns[c.Column]) == nil {
-			return nil, false
+			return nil, false, false
 		}
 	}
 	var rest *roaring.Bitmap
 	if q.HasRest {
 		if s := m.use(m.sets[q.Rest]); s != nil {
 			rest = s.set.members
-		} else if rest = m.byTerms(q); rest == nil {
-			return nil, false
+		} else if rest, _ = m.byTerms(q); rest == nil {
+			return nil, false, false
 		}
 	}
 	if rest == nil && len(q.Columns) == 1 {
-		return nil, true
+		return nil, false, true
 	}
 	parts := make([][]compared, len(q.Columns))
 	for i, c := range q.Columns {
 		parts[i] = m.compared(c)
 	}
-	return m.intersection(q, rest, parts), true
+	return m.intersection(q, rest, parts), true, true
 }
 
 // compared is a comparison with a column that is remembered.

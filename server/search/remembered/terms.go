@@ -185,29 +185,29 @@ func (b *TermsBuilder) sets() (all []*termSet) {
 }
 
 // byTerms is the resources for which the terms of the question hold; nil where they are
-// not remembered. It may be a set that is remembered and must not be changed.
-func (m *Memory) byTerms(q *Question) *roaring.Bitmap {
+// not remembered. It may be a set that is remembered and must not be changed, but where own is true.
+func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
 	t := q.Terms
 	if t == nil {
-		return nil
+		return nil, false
 	}
 	all, ok := m.membersOf(q.Type, t.All)
 	if !ok {
-		return nil
+		return nil, false
 	}
 	for _, any := range t.Any {
 		sets, ok := m.membersOf(q.Type, any)
 		if !ok {
-			return nil
+			return nil, false
 		}
 		all = append(all, roaring.FastOr(sets...))
 	}
 	none, ok := m.membersOf(q.Type, t.None)
 	if !ok {
-		return nil
+		return nil, false
 	}
 	if len(all) == 1 && len(none) == 0 {
-		return all[0]
+		return all[0], false
 	}
 	begin := time.Now()
 	out := roaring.FastAnd(all...)
@@ -217,7 +217,7 @@ func (m *Memory) byTerms(q *Question) *roaring.Bitmap {
 	if len(q.Columns) == 0 {
 		m.keepDear(q, out, time.Since(begin))
 	}
-	return out
+	return out, true
 }
 
 // maxUnknown bounds the terms that Unknown tells.
