@@ -243,18 +243,19 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 	return remembered.ColumnKey{Type: typ, Kind: c.Table, Keys: remembered.KeysOf(c.Keys)}, true
 }
 
-// WithTerm is the statement that reads the rid of every resource of a type that has a term.
-func WithTerm(typ int16, term int64) match.Statement {
+// WithTerm is the statement that reads the rids of the resources of a type that have a term, at
+// most so many.
+func WithTerm(typ int16, term int64, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid FROM resource r WHERE ")
 	w.Typed("r", []int16{typ})
 	w.Write(" AND r.terms && ")
 	w.Terms([]int64{term})
+	w.Write(" LIMIT ", strconv.Itoa(most))
 	return w.Statement()
 }
 
-// ColumnsOf are the columns that comparisons with parameters of a type are answered by, and that
-// of the last updates.
+// ColumnsOf are the columns that comparisons with parameters of a type are answered by.
 func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 	var out []remembered.ColumnKey
 	add := func(m match.Match) {
@@ -272,7 +273,6 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 			add(match.Quantities{Numbers: match.Numbers{Keys: p.Keys, Single: p.Single}})
 		}
 	}
-	add(match.Updated{})
 	return out
 }
 

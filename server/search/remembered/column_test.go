@@ -209,6 +209,9 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 			}
 		}
 		var d, a, b dense
+		if parts[0].newMarksBytes() > 0 {
+			parts[0].setMarks()
+		}
 		parts[0].collect(&d, &a, &b)
 		if got := roaring.FromDense(d, false).ToArray(); !slices.Equal(got, want) {
 			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))

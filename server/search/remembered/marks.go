@@ -14,13 +14,10 @@ type mark struct {
 var marksFrom = 100_000
 
 // partMarks is how many marks a part has, the last of which is behind all entries.
-const partMarks = 16
+const partMarks = 8
 
-// setMarks makes the marks of a part that has none, evenly among its entries.
+// setMarks makes the marks of a part, evenly among its entries.
 func (p *part) setMarks() {
-	if p.marks != nil {
-		return
-	}
 	every := (p.n - p.long.n + partMarks - 1) / partMarks
 	var all dense
 	n := 0
@@ -34,6 +31,14 @@ func (p *part) setMarks() {
 		n += k.len()
 	}
 	p.marks = append(p.marks, mark{highest, all})
+}
+
+// newMarksBytes is about what marks would take that a part does not have, and should.
+func (p *part) newMarksBytes() int64 {
+	if p.marks != nil || p.n < marksFrom {
+		return 0
+	}
+	return partMarks * int64(p.n) / 8
 }
 
 // remark brings an entry that has come or gone into the marks.
@@ -86,11 +91,10 @@ func (p *part) marksBytes() (n int64) {
 // collect adds the resources for which the comparison holds to d; a and b are for it to use.
 func (c *compared) collect(d, a, b *dense) {
 	sure, end := max(c.sure, c.from), min(c.sureEnd, c.to)
-	if c.not || sure >= end || c.below(end)-c.below(sure) < marksFrom {
+	if c.marks == nil || c.not || sure >= end || c.below(end)-c.below(sure) < marksFrom {
 		c.each(d.add)
 		return
 	}
-	c.setMarks()
 	c.belowInto(a, end)
 	c.belowInto(b, sure)
 	d.grow(len(*a))

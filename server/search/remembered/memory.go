@@ -30,17 +30,18 @@ type Memory struct {
 	sets       map[Key]*item
 	columns    map[ColumnKey]*item
 	terms      map[termKey]*item
-	termsOf    map[TypeKey]bool  // the types whose common terms have been looked for
-	listed     map[int16][]keyed // all items by type; nil when some have come or gone
-	bytes      int64             // of all, when last added up
-	steps      []step
-	stepped    int               // how many there were, with those that are gone
-	behind     *state            // that the last step which is not in steps led to
-	brought    map[int64]version // what was brought in of late, by surrogate
-	dense      [3]dense          // for intersections
-	wanted     map[any]want
-	refused    map[ColumnKey]time.Time // when a column could not be kept
-	hits       int64
+	// common are the terms of the types whose common terms have been looked for.
+	common  map[TypeKey]map[int64]bool
+	listed  map[int16][]keyed // all items by type; nil when some have come or gone
+	bytes   int64             // of all, when last added up
+	steps   []step
+	stepped int               // how many there were, with those that are gone
+	behind  *state            // that the last step which is not in steps led to
+	brought map[int64]version // what was brought in of late, by surrogate
+	dense   [3]dense          // for intersections
+	wanted  map[any]want
+	refused map[ColumnKey]time.Time // when a column could not be kept
+	hits    int64
 }
 
 // Key names the clauses of a set.
@@ -364,9 +365,11 @@ func (m *Memory) matches(part []compared) *roaring.Bitmap {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
-		before := part[i].column.bytes()
+		if n := part[i].newMarksBytes(); n > 0 && m.bytes+n <= m.most() {
+			part[i].setMarks()
+			m.bytes += n
+		}
 		part[i].collect(d, &m.dense[1], &m.dense[2])
-		m.bytes += part[i].column.bytes() - before // of its marks
 	}
 	return roaring.FromDense(*d, true)
 }
@@ -449,7 +452,7 @@ func (m *Memory) freed(i *item) {
 
 func (m *Memory) forget() {
 	m.state, m.steps, m.behind = nil, nil, nil
-	m.sets, m.columns, m.terms, m.termsOf, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
+	m.sets, m.columns, m.terms, m.common, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
 }
 
@@ -516,6 +519,7 @@ type Found struct {
 	Cost  time.Duration
 	Type  int16
 	Name  string // of the type
+	Ahead bool   // nobody has asked for it: it takes no room from anything
 
 	// A set:
 	Set     Key
@@ -655,10 +659,23 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	}
 	if m.sets == nil {
 		m.sets, m.columns, m.terms = make(map[Key]*item), make(map[ColumnKey]*item), make(map[termKey]*item)
-		m.termsOf = make(map[TypeKey]bool)
+		m.common = make(map[TypeKey]map[int64]bool)
+	}
+	if f.Ahead {
+		var all int64
+		for _, i := range f.items {
+			all += i.bytes()
+		}
+		if m.bytes+all > m.limit/aheadPart {
+			return false, false
+		}
 	}
 	if f.Terms != nil && !f.Terms.some {
-		m.termsOf[TypeKey(f.Type)] = true
+		of := make(map[int64]bool, len(f.terms))
+		for t := range f.terms {
+			of[t] = true
+		}
+		m.common[TypeKey(f.Type)] = of
 	}
 	for _, i := range f.items {
 		if !m.makeRoom(i.bytes(), i.score(m.now())) {
@@ -667,6 +684,16 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		m.keep(i)
 	}
 	return true, false
+}
+
+// aheadPart is the part of the memory that what was found ahead may fill.
+const aheadPart = 2
+
+// Ahead is the number of bytes up to which something is read ahead.
+func (m *Memory) Ahead() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit / aheadPart
 }
 
 // Most is the number of bytes that one thing in the memory may take.
@@ -809,7 +836,7 @@ func (m *Memory) Has(key any) bool {
 	case ColumnKey:
 		return m.columns[k] != nil
 	case TypeKey:
-		return m.termsOf[k]
+		return m.common[k] != nil
 	}
 	return false
 }

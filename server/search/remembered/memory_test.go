@@ -14,7 +14,7 @@ func TestSetLimit(t *testing.T) {
 	now := time.Unix(0, 0)
 	m := New(1<<20, func() time.Time { return now })
 	m.state, m.at = &state{}, now
-	m.sets, m.columns, m.terms, m.termsOf = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]bool{}
+	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	for i := range 16 {
 		s := &item{set: &set{members: roaring.BitmapOf(uint32(i))}, cost: time.Duration(i) * time.Second, uses: 1, used: now}
 		m.keep(keyed{s, Key{byte(i)}})

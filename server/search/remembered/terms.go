@@ -223,15 +223,15 @@ func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
 // maxUnknown bounds the terms that Unknown tells.
 const maxUnknown = 16
 
-// Unknown are the terms that a question names and that are not remembered; none where they are
-// more than can be found one by one.
+// Unknown are the terms that a question names, are not remembered and not common; none where they
+// are more than can be found one by one.
 func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []int64
 	for _, terms := range append([][]int64{t.All, t.None}, t.Any...) {
 		for _, term := range terms {
-			if m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
+			if term != Every && m.terms[termKey{typ, term}] == nil && !m.common[TypeKey(typ)][term] && !slices.Contains(out, term) {
 				out = append(out, term)
 			}
 		}
@@ -240,6 +240,15 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 		return nil
 	}
 	return out
+}
+
+// Common notes that many resources of a type have a term: it is none of Unknown.
+func (m *Memory) Common(typ int16, term int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if of := m.common[TypeKey(typ)]; of != nil && len(of) < maxWanted {
+		of[term] = true
+	}
 }
 
 // membersOf is the sets of terms; false where one is not remembered.

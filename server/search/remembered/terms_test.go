@@ -44,7 +44,7 @@ func TestTermsFollowChanges(t *testing.T) {
 	clock := func() time.Time { return time.Unix(0, 0) }
 	m := New(1<<20, clock)
 	m.state, m.at = &state{}, clock()
-	m.sets, m.columns, m.terms, m.termsOf = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]bool{}
+	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	f := &Found{Terms: b}
 	f.Make(clock())
 	check := func() {
@@ -93,5 +93,20 @@ func TestTermsFollowChanges(t *testing.T) {
 	}
 	if len(m.terms) > 0 {
 		t.Errorf("%d terms are left", len(m.terms))
+	}
+}
+
+// What is common is not unknown because it has given way to something else, and every resource
+// has Every: neither is to be found one by one.
+func TestUnknownTerms(t *testing.T) {
+	t.Parallel()
+	m := New(1<<20, time.Now)
+	m.common = map[TypeKey]map[int64]bool{3: {7: true}}
+	q := &Terms{All: []int64{Every, 7}, Any: [][]int64{{8, 7}, {8}}, None: []int64{9}}
+	if got := m.Unknown(3, q); !slices.Equal(got, []int64{9, 8}) {
+		t.Errorf("unknown are %v", got)
+	}
+	if m.Common(3, 8); !slices.Equal(m.Unknown(3, q), []int64{9}) {
+		t.Errorf("unknown are %v", m.Unknown(3, q))
 	}
 }

@@ -67,7 +67,7 @@ func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
 		}
 		return f, false
 	}
-	if s.remembered.Bytes() > s.remembered.Most() {
+	if s.remembered.Bytes() > s.remembered.Ahead() {
 		a.queue = nil
 		return f, false
 	}
@@ -106,6 +106,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	var out []finding
 	add := func(f finding) {
 		if last, tried := a.tried[f.key()]; !s.remembered.Has(f.key()) && (!tried || last != generation) {
+			f.ahead = true
 			out = append(out, f)
 		}
 	}

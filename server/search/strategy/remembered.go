@@ -208,7 +208,8 @@ type finding struct {
 	column  *remembered.ColumnKey
 	terms   bool    // the common terms of the type
 	some    []int64 // terms that are not
-	dear    bool    // what misses it is
+	ahead   bool
+	dear    bool // what misses it is
 }
 
 // someKey is the key of terms that are not common.
@@ -406,7 +407,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		return err
 	}
 	defer conn.Release()
-	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses}
+	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead}
 	begin := time.Now()
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
@@ -602,31 +603,39 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 	return all.Err()
 }
 
-// readSomeTerms reads which resources of a type have each of some terms; it is left without a
-// state where there are too many.
+// rareTerm is how many resources have a term at most that is read by itself.
+const rareTerm = 20_000
+
+// readSomeTerms reads which resources of a type have each of some terms; those that too many have
+// are left out.
 func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found) error {
-	terms := remembered.NewSomeTerms(f.some)
-	most := int(s.remembered.Most() / setMemberBytes)
-	for i := range f.some {
-		term := f.some[i : i+1]
-		st := plan.WithTerm(f.typ, term[0])
+	var terms []int64
+	var of [][]int64
+	for _, term := range f.some {
+		st := plan.WithTerm(f.typ, term, rareTerm+1)
 		rows, err := tx.Query(ctx, st.SQL, st.Args...)
 		if err != nil {
 			return err
 		}
-		for rows.Next() {
-			v := rows.RawValues()[0]
-			if most--; most < 0 || len(v) != 8 || !terms.Add(rawInt8(v), term) {
-				rows.Close()
+		rids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		switch {
+		case err != nil:
+			return err
+		case len(rids) > rareTerm:
+			s.remembered.Common(f.typ, term)
+		default:
+			terms, of = append(terms, term), append(of, rids)
+		}
+	}
+	out.Terms = remembered.NewSomeTerms(terms)
+	for i, rids := range of {
+		for _, rid := range rids {
+			if !out.Terms.Add(rid, terms[i:i+1]) {
 				out.State = ""
 				return nil
 			}
 		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
 	}
-	out.Terms = terms
 	return nil
 }
 
