@@ -546,7 +546,7 @@ func (f *Found) Make(now time.Time) bool {
 		var all int64
 		f.terms = make(map[int64]*item)
 		for _, t := range f.Terms.sets() {
-			i := made(0)
+			i := made(1)
 			t.members = compacted(t.members)
 			i.term, i.some = t, f.Terms.some
 			f.addTerms(i)
@@ -666,7 +666,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		for _, i := range f.items {
 			all += i.bytes()
 		}
-		if m.bytes+all > m.limit/aheadPart {
+		if m.bytes+all > m.most() {
 			return false, false
 		}
 	}
@@ -686,17 +686,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	return true, false
 }
 
-// aheadPart is the part of the memory that what was found ahead may fill.
-const aheadPart = 2
-
-// Ahead is the number of bytes up to which something is read ahead.
-func (m *Memory) Ahead() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.limit / aheadPart
-}
-
-// Most is the number of bytes that one thing in the memory may take.
+// Most is the number of bytes that one thing in the memory may take, and all that is found ahead.
 func (m *Memory) Most() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -242,6 +242,17 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	return out
 }
 
+// Lacks reports whether a question names a common term that has given way to something else.
+func (m *Memory) Lacks(typ int16, t *Terms) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(append([][]int64{t.All, t.None}, t.Any...), func(terms []int64) bool {
+		return slices.ContainsFunc(terms, func(term int64) bool {
+			return m.common[TypeKey(typ)][term] && m.terms[termKey{typ, term}] == nil
+		})
+	})
+}
+
 // Common notes that many resources of a type have a term: it is none of Unknown.
 func (m *Memory) Common(typ int16, term int64) {
 	m.mu.Lock()

@@ -67,7 +67,7 @@ func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
 		}
 		return f, false
 	}
-	if s.remembered.Bytes() > s.remembered.Ahead() {
+	if s.remembered.Bytes() > s.remembered.Most() {
 		a.queue = nil
 		return f, false
 	}

@@ -158,7 +158,7 @@ func (x *searching) learn(dear bool) {
 	}
 	x.learned = true
 	x.learnOrder(dear)
-	terms := dear && q.Terms != nil && !memory.Has(remembered.TypeKey(q.Type))
+	terms := dear && q.Terms != nil && (!memory.Has(remembered.TypeKey(q.Type)) || memory.Lacks(q.Type, q.Terms))
 	var unknown []int64 // beside those that are common
 	if dear && q.Terms != nil && !terms {
 		unknown = memory.Unknown(q.Type, q.Terms)
@@ -296,7 +296,7 @@ const tellFrom = 4 << 20
 // find queues a finding that is wanted and not there.
 func (s *Searcher) find(f finding) {
 	key := f.key()
-	if s.remembered.Has(key) || !s.remembered.Wants(key, f.dear) {
+	if s.remembered.Has(key) && !f.terms || !s.remembered.Wants(key, f.dear) {
 		return
 	}
 	w := &s.finder
@@ -332,7 +332,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		}
 		w.mu.Unlock()
 		if some {
-			if !s.remembered.Has(f.key()) {
+			if f.terms && !f.ahead || !s.remembered.Has(f.key()) {
 				// What cannot be found now is wanted again.
 				_ = s.found(ctx, f)
 			}
@@ -455,7 +455,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 			return err
 		}
 		if kept, again := s.remembered.Add(&out, c.since(since, types)); kept || !again {
-			if !kept && f.column != nil {
+			if !kept && f.column != nil && !f.ahead {
 				s.remembered.Refuse(*f.column)
 			}
 			return nil
