@@ -42,7 +42,7 @@ func (s *Searcher) ReadAhead(from int64) {
 	s.finder.begin(s)
 }
 
-// readAhead is what is to be read ahead now, if anything. A failure is tried again.
+// readAhead is what is to be read ahead now, if anything. What fails is left to those who ask.
 func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
 	s.finder.mu.Lock()
 	a := s.finder.ahead

@@ -186,9 +186,10 @@ func (x *searching) learn(dear bool) {
 	}
 }
 
-// learnOrder is learn for the column that has the order alone.
+// learnOrder is learn for the column that has the order alone. That of last updates has an index
+// of the resources themselves.
 func (x *searching) learnOrder(dear bool) {
-	if q := x.asks; q != nil && q.Page.Order != nil {
+	if q := x.asks; q != nil && q.Page.Order != nil && x.q.Sort[0].Code != "_lastUpdated" {
 		x.find(finding{column: &q.Page.Order.Column, dear: dear})
 	}
 }
