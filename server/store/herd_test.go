@@ -59,7 +59,7 @@ func TestHerdComputesOnce(t *testing.T) {
 	} {
 		for _, together := range []bool{false, true} { // all have found that they are dear before the first is let in
 			s := openAt(t, url)
-			s.SetSearchLimit(50) // more matches than that are counted
+			s.SetSearchLimit(50)      // more matches than that are counted
 			if tt.want["sort"] == 0 { // what is found in the background answers those who wait
 				s.SetSearchMemory(-1)
 			}
