@@ -1,11 +1,9 @@
 package sandbox
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -21,9 +19,6 @@ const nobody = 65534
 // confine gives up what a script might want: privileges, files, memory beyond the
 // process's present size and twice memory, in bytes.
 func confine(memory int64) error {
-	if err := yield(); err != nil {
-		return err
-	}
 	if os.Getuid() == 0 {
 		if err := syscall.Setgroups(nil); err != nil {
 			return err
@@ -71,40 +66,18 @@ const (
 	slice    = 100_000
 )
 
-// yield has scripts come behind requests. Linux knows the niceness of each thread, and a new
-// thread has that of the thread that starts it: the second round is for those which have
-// begun during the first.
-func yield() error {
-	for range 2 {
-		threads, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return err
-		}
-		for _, t := range threads {
-			id, err := strconv.Atoi(t.Name())
-			if err != nil {
-				return err
-			}
-			if err := yieldThread(id); err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// yieldThread has a thread come behind those of requests, 0 the present one.
+// comeBehind has the present thread, and what it starts, come behind the threads of requests.
 // sched_setattr(2), setpriority(2).
-func yieldThread(id int) error {
-	now, err := syscall.Getpriority(syscall.PRIO_PROCESS, id) // 20 less the niceness
+func comeBehind() error {
+	now, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0) // 20 less the niceness
 	if err != nil {
 		return err
 	}
 	nice := max(niceness, 20-now)
-	if unix.SchedSetAttr(id, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: int32(nice), Runtime: slice}, 0) == nil {
+	if unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: int32(nice), Runtime: slice}, 0) == nil {
 		return nil
 	}
-	return syscall.Setpriority(syscall.PRIO_PROCESS, id, nice)
+	return syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)
 }
 
 // processorTime is the time that this process has had of processors. getrusage(2).

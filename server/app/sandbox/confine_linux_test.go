@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A script takes no processor from requests: every thread of a worker is nice, those that it
@@ -33,6 +35,12 @@ func TestScriptsComeBehindRequests(t *testing.T) {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if id, err := strconv.Atoi(thread.Name()); err == nil {
+			// Before Linux 6.12 no slice is told.
+			if a, err := unix.SchedGetAttr(id, 0); err == nil && a.Runtime != 0 && a.Runtime != slice {
+				t.Errorf("thread %s goes on for %d ns, want %d", thread.Name(), a.Runtime, slice)
+			}
 		}
 		// proc_pid_stat(5): behind the name in parentheses nice is the 17th field.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))

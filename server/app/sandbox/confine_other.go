@@ -13,7 +13,7 @@ const Supported = false
 
 func confine(int64) error { return errors.New("this platform cannot hold a script") }
 
-func yieldThread(int) error { return nil }
+func comeBehind() error { return nil }
 
 func processorTime() time.Duration { return 0 }
 

@@ -92,7 +92,9 @@ func (p *Pool) start() {
 		// the pool.
 		go func() {
 			runtime.LockOSThread()
-			_ = yieldThread(0) // what it starts inherits that
+			if err := comeBehind(); err != nil {
+				p.Logger.Warn("scripts take processors from requests", slog.Any("error", err))
+			}
 			for f := range p.spawn {
 				f()
 			}

@@ -320,7 +320,7 @@ func (p *Plan) RememberedPage() (page remembered.Page, ok bool, err error) {
 
 // rememberedOrder is the order asked for where a column has it: of one date that a resource has
 // one of at most, or of the last update. nil for others.
-func (p *Plan) rememberedOrder() *remembered.Order {
+func (p *Plan) rememberedOrder() *remembered.ColumnOrder {
 	if len(p.q.Sort) != 1 || len(p.types) != 1 {
 		return nil
 	}
@@ -338,7 +338,7 @@ func (p *Plan) rememberedOrder() *remembered.Order {
 	if !ok {
 		return nil
 	}
-	return &remembered.Order{Column: column, Descending: k.Descending}
+	return &remembered.ColumnOrder{Column: column, Descending: k.Descending}
 }
 
 // lowOf is the argument of a cursor's date; false for none.

@@ -90,6 +90,14 @@ func (w *writer) order(g *page, cols []string, rid string) {
 	}
 }
 
+// further is the operator of what comes later in an order.
+func further(descending bool) string {
+	if descending {
+		return " < "
+	}
+	return " > "
+}
+
 // keyset writes the condition that a row lies on the page's side of the cursor.
 func (w *writer) keyset(g *page, cols []string, rid string) {
 	for i, col := range cols {
@@ -97,10 +105,7 @@ func (w *writer) keyset(g *page, cols []string, rid string) {
 		if g.args[i] != nil {
 			v = w.Param(g.args[i]) + "::" + g.cols[i].cast
 		}
-		beyond := col + " > " + v
-		if g.cols[i].key.Descending != g.reverse {
-			beyond = col + " < " + v
-		}
+		beyond := col + further(g.cols[i].key.Descending != g.reverse) + v
 		switch {
 		case v == "" && g.reverse: // everything with a value lies before
 			w.Write("(", col, " IS NOT NULL OR ", col, " IS NULL AND ")
@@ -112,12 +117,7 @@ func (w *writer) keyset(g *page, cols []string, rid string) {
 			w.Write("(", beyond, " OR ", col, " IS NULL OR ", col, " = ", v, " AND ")
 		}
 	}
-	w.Write(rid)
-	if g.reverse {
-		w.Write(" < ")
-	} else {
-		w.Write(" > ")
-	}
+	w.Write(rid, further(g.reverse))
 	w.Bind(g.cursor.RID)
 	w.Write("::bigint")
 	for range cols {

@@ -247,11 +247,11 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	case along == equalValues:
 		w.Write(" AND ", col, " = ")
 		w.Bind(g.args[0])
-		w.Write("::", first.cast, " AND o.rid", map[bool]string{false: " > ", true: " < "}[g.reverse])
+		w.Write("::", first.cast, " AND o.rid", further(g.reverse))
 		w.Bind(g.cursor.RID)
 		w.Write("::bigint")
 	case along == furtherOrder:
-		w.Write(" AND ", col, map[bool]string{false: " > ", true: " < "}[first.key.Descending != g.reverse])
+		w.Write(" AND ", col, further(first.key.Descending != g.reverse))
 		w.Bind(g.args[0])
 		w.Write("::", first.cast)
 	case g.cursor != nil:
@@ -267,11 +267,7 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 		}
 		w.Write(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = ", rid, " AND ")
 		w.TestKeys("e", first.key.Keys)
-		sign := " < "
-		if first.key.Descending {
-			sign = " > "
-		}
-		w.Write(" AND (", first.of("e"), ", e.ctid)", sign, "(", col, ", o.ctid) OFFSET 0)")
+		w.Write(" AND (", first.of("e"), ", e.ctid)", further(!first.key.Descending), "(", col, ", o.ctid) OFFSET 0)")
 	}
 	if along == equalValues {
 		w.order(g, nil, byRID)
@@ -290,7 +286,9 @@ func (w *writer) merged(g *page) {
 		order += " DESC"
 	}
 	if first.key.Indexed {
-		order += map[bool]string{false: ", 2", true: ", 2 DESC"}[g.reverse]
+		if order += ", 2"; g.reverse {
+			order += " DESC"
+		}
 	}
 	for i := range first.key.Keys {
 		w.Write(between, "(SELECT ", first.of("x"), " AS k, x.rid, x.ctid FROM ", first.table, " x WHERE ")

@@ -455,7 +455,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 }
 
 // longs gives the long entries.
-func (c *compared) longs() iter.Seq[cell] { return c.long.from(func(cell) bool { return false }) }
+func (p *part) longs() iter.Seq[cell] { return p.long.from(func(cell) bool { return false }) }
 
 // count is the number of entries for which the comparison holds.
 func (c *compared) count() int {

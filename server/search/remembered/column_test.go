@@ -272,7 +272,7 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 		d, ok := now[n]
 		return Place{Valued: ok, Low: d.low, N: n}
 	}
-	p := Page{Order: &Order{Column: c.key, Descending: r.IntN(2) == 0}, Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0,
+	p := Page{Order: &ColumnOrder{Column: c.key, Descending: r.IntN(2) == 0}, Backwards: r.IntN(2) == 0, Bounded: r.IntN(2) == 0,
 		Beyond: place(uint32(r.IntN(int(end)))), Offset: r.IntN(3) * 10, Limit: 1 + r.IntN(20)}
 	compare := func(x, y Place) int {
 		var out int

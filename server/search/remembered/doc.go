@@ -12,7 +12,7 @@
 //	column.go    the values of an ordered parameter, each once in its chunk (chunk.go);
 //	             places.go, where the value of a resource is; window.go, what a comparison
 //	             asks of it
-//	order.go     a page in the order of a column
+//	columnorder.go  a page in the order of a column
 //	marks.go     the resources below some values of a column, for ranges among millions
 //	list.go      an ordered list that is changed in place
 //

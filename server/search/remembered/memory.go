@@ -124,9 +124,10 @@ func New(limit int64, now func() time.Time) *Memory {
 	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int)}
 }
 
-// Page is the part of the matches that a page has, in the order of surrogates or in Order.
+// Page is the part of the matches that a page has, in Order or, where that is nil, in the order of
+// surrogates.
 type Page struct {
-	Order     *Order
+	Order     *ColumnOrder
 	Backwards bool // the last before Beyond, that one first
 	Bounded   bool // Beyond is set
 	Beyond    Place

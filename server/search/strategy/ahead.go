@@ -38,18 +38,30 @@ type ahead struct {
 func (s *Searcher) ReadAhead(from int64) {
 	s.finder.mu.Lock()
 	defer s.finder.mu.Unlock()
-	s.finder.ahead = &ahead{from: from, tried: make(map[any]int)}
+	s.finder.ahead, s.finder.early = &ahead{from: from, tried: make(map[any]int)}, true
 	s.finder.begin(s)
 }
 
-// readAhead is what is to be read ahead now, if anything. What fails is left to those who ask.
-func (s *Searcher) readAhead(ctx context.Context) (f finding, ok bool) {
-	s.finder.mu.Lock()
-	a := s.finder.ahead
-	s.finder.mu.Unlock()
+// readAhead queues what is to be read ahead now, if anything.
+func (s *Searcher) readAhead(ctx context.Context) {
+	w := &s.finder
+	w.mu.Lock()
+	a := w.ahead
+	w.mu.Unlock()
 	if a == nil {
-		return f, false
+		return
 	}
+	f, ok := s.nextAhead(ctx, a)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ok {
+		w.push(f)
+	}
+	w.early = len(a.queue) > 0
+}
+
+// nextAhead is what is to be read ahead now. What fails is left to those who ask.
+func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	now := s.now()

@@ -158,7 +158,9 @@ func (x *searching) learn(dear bool) {
 	}
 	x.learned = true
 	x.learnOrder(dear)
-	terms := dear && q.Terms != nil && (!memory.Has(remembered.TypeKey(q.Type)) || memory.Lacks(q.Type, q.Terms))
+	known := memory.Has(remembered.TypeKey(q.Type))
+	lacks := known && q.Terms != nil && memory.Lacks(q.Type, q.Terms)
+	terms := dear && q.Terms != nil && (!known || lacks)
 	var unknown []int64 // beside those that are common
 	if dear && q.Terms != nil && !terms {
 		unknown = memory.Unknown(q.Type, q.Terms)
@@ -171,7 +173,7 @@ func (x *searching) learn(dear bool) {
 	case memory.Has(q.Whole):
 		return
 	case terms:
-		x.find(finding{terms: true, dear: true})
+		x.find(finding{terms: true, again: lacks, dear: true})
 	case len(unknown) > 0:
 		x.find(finding{some: unknown, dear: true})
 	case whole:
@@ -208,9 +210,10 @@ type finding struct {
 	clauses []match.Clause
 	column  *remembered.ColumnKey
 	terms   bool    // the common terms of the type
-	some    []int64 // terms that are not
-	ahead   bool
-	dear    bool // what misses it is
+	again   bool    // some of them have given way
+	some    []int64 // terms that are not common
+	ahead   bool    // nobody has asked for it
+	dear    bool    // what misses it is
 }
 
 // someKey is the key of terms that are not common.
@@ -245,6 +248,7 @@ type finder struct {
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 	ahead *ahead        // nil where nothing is read ahead
+	early bool          // something is still to be read ahead, or may be
 }
 
 // push queues a finding; mu is held.
@@ -297,7 +301,7 @@ const tellFrom = 4 << 20
 // find queues a finding that is wanted and not there.
 func (s *Searcher) find(f finding) {
 	key := f.key()
-	if s.remembered.Has(key) && !f.terms || !s.remembered.Wants(key, f.dear) {
+	if s.remembered.Has(key) && !f.again || !s.remembered.Wants(key, f.dear) {
 		return
 	}
 	w := &s.finder
@@ -333,7 +337,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		}
 		w.mu.Unlock()
 		if some {
-			if f.terms && !f.ahead || !s.remembered.Has(f.key()) {
+			if f.again || !s.remembered.Has(f.key()) {
 				// What cannot be found now is wanted again.
 				_ = s.found(ctx, f)
 			}
@@ -346,11 +350,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		case <-w.wake:
 		case <-tick.C:
 			s.follow(ctx)
-			if f, ok := s.readAhead(ctx); ok {
-				w.mu.Lock()
-				w.push(f)
-				w.mu.Unlock()
-			}
+			s.readAhead(ctx)
 		}
 	}
 }
@@ -368,12 +368,12 @@ func (s *Searcher) Close() {
 	}
 }
 
-// Settled waits until everything that was wanted has been looked for.
+// Settled waits until everything that was wanted, or is to be read ahead, has been looked for.
 func (s *Searcher) Settled() {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.now != nil || len(w.queue) > 0 {
+	for w.now != nil || len(w.queue) > 0 || w.early {
 		w.idle.Wait()
 	}
 }

@@ -2,19 +2,20 @@ package remembered
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// An Order is that of the values of a column of dates, by their low ends: those that are equal by
-// surrogate, resources without a value last.
-type Order struct {
+// A ColumnOrder is that of the values of a column of dates, by their low ends: those that are equal
+// by surrogate, resources without a value last.
+type ColumnOrder struct {
 	Column     ColumnKey
 	Descending bool
 }
 
-// A Place is where a resource stands in an Order.
+// A Place is where a resource stands in a ColumnOrder.
 type Place struct {
 	Valued bool // it has a value
 	Low    int64
@@ -59,10 +60,6 @@ func (c *column) placeOf(n uint32) Place {
 	}
 }
 
-// lookedUp is how many entries are passed along the order in the time in which the place of one
-// resource is looked up.
-const lookedUp = 8
-
 // pageInOrder is the part of members that a page in an order of this column has: along the order
 // where they are common there, else by the place of each.
 func (c *column) pageInOrder(members *roaring.Bitmap, p *Page) []Place {
@@ -71,7 +68,7 @@ func (c *column) pageInOrder(members *roaring.Bitmap, p *Page) []Place {
 		return nil
 	}
 	total := members.GetCardinality()
-	most := total * lookedUp
+	most := total * looksForEntry
 	if size*uint64(c.n())/total < most {
 		if out, ok := c.along(members, p, most); ok {
 			return out
@@ -151,7 +148,7 @@ func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most
 	}
 	size := p.Offset + p.Limit
 	var long []Place // the long entries, which are in no order of values
-	for e := range part.long.from(func(cell) bool { return false }) {
+	for e := range part.longs() {
 		if at := (Place{true, e.low, e.n}); members.Contains(e.n) && p.beyond(at) {
 			long = append(long, at)
 		}
@@ -169,7 +166,7 @@ func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most
 		same = same[:0]
 		return len(out) < size
 	}
-	passed := uint64(part.long.n / lookedUp)
+	passed := uint64(part.long.n / looksForEntry)
 	for r := range part.runs(p) {
 		if len(same) > 0 && same[0].Low != r.low && !flush() {
 			return out, true
@@ -190,26 +187,18 @@ func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most
 }
 
 // runs gives the short entries in the direction of a page, from its bound on.
-func (p *part) runs(page *Page) func(yield func(run) bool) {
-	up := page.Order.Descending == page.Backwards
-	return func(yield func(run) bool) {
-		if up {
-			from := int64(lowest)
-			if page.Bounded && page.Beyond.Valued {
-				from = page.Beyond.Low
-			}
-			for i, at := p.seek(func(e cell) bool { return e.low < from }); i < len(p.chunks); i, at = i+1, 0 {
-				k := p.chunks[i]
-				for j := k.runOf(at); j < len(k.starts); j++ {
-					if !yield(k.run(j)) {
-						return
-					}
-				}
-			}
-			return
+func (p *part) runs(page *Page) iter.Seq[run] {
+	bound := page.Bounded && page.Beyond.Valued
+	if page.Order.Descending == page.Backwards {
+		from := int64(lowest)
+		if bound {
+			from = page.Beyond.Low
 		}
+		return p.between(from, highest)
+	}
+	return func(yield func(run) bool) {
 		last := len(p.chunks) - 1
-		if page.Bounded && page.Beyond.Valued {
+		if bound {
 			i, _ := p.seek(func(e cell) bool { return e.low <= page.Beyond.Low })
 			last = min(i, last)
 		}
