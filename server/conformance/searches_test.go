@@ -188,13 +188,13 @@ func TestSortIndex(t *testing.T) {
 	if at := added.header.Get("Location"); !strings.HasSuffix(at, "/admin/jobs/"+added.str("id")) {
 		t.Errorf("Location %q", at)
 	}
-	deadline := time.Now().Add(patience)
-	for b.get(b.root("/admin/indexes/sort")).want(200).equal("indexes.0.resource_type", "Observation").equal("indexes.0.parameter", "code").str("indexes.0.state") != "ready" {
-		if time.Now().After(deadline) {
-			t.Fatalf("the index is not ready: %s", b.get(b.root("/admin/indexes/sort")).body)
-		}
-		time.Sleep(20 * time.Millisecond)
+	await := func(what string, done func() bool) {
+		t.Helper()
+		storetest.Await(t, url, what, done, "sort_index", "reindex_job", "search_registry")
 	}
+	await("the index is not ready", func() bool {
+		return b.get(b.root("/admin/indexes/sort")).want(200).equal("indexes.0.resource_type", "Observation").equal("indexes.0.parameter", "code").str("indexes.0.state") == "ready"
+	})
 	b.get(b.root("/admin/jobs/"+added.str("id"))).want(200).equal("state", "done").equal("done", "60")
 	a.do("PUT", a.root("/admin/indexes/sort/Observation/code"), "").want(200).equal("state", "ready")
 	for _, s := range []*service{a, b} {
@@ -219,10 +219,8 @@ func TestSortIndex(t *testing.T) {
 
 	// Of a type that has no resources there is nothing to wait for.
 	a.do("PUT", a.root("/admin/indexes/sort/Account/identifier"), "")
-	for !strings.Contains(string(b.get(b.root("/admin/indexes/sort")).want(200).body), `"Account"`) || b.get(b.root("/admin/indexes/sort")).str("indexes.0.state") != "ready" {
-		if time.Now().After(deadline) {
-			t.Fatalf("the index of nothing is not ready: %s", b.get(b.root("/admin/indexes/sort")).body)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await("the index of nothing is not ready", func() bool {
+		list := b.get(b.root("/admin/indexes/sort")).want(200)
+		return strings.Contains(string(list.body), `"Account"`) && list.str("indexes.0.state") == "ready"
+	})
 }

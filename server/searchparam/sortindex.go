@@ -76,6 +76,9 @@ func (s *Service) sortIndexState(ctx context.Context, at *snapshot, row store.So
 	case !ok:
 		out.State = SortIndexUnused
 		return out, nil
+	case x.Ready:
+		out.State = SortIndexReady
+		return out, nil
 	case row.Key != x.Key: // a job is about to be left
 		out.State = SortIndexBuilding
 		return out, nil
@@ -91,7 +94,8 @@ func (s *Service) sortIndexState(ctx context.Context, at *snapshot, row store.So
 			return out, nil
 		}
 	}
-	if out.State = SortIndexReady; notice(row.ResourceType, row.Code, []fhir.Key{x.Key}, jobs) != "" {
+	// Where no job is missing, at is of before the last one had ended.
+	if out.State = SortIndexBuilding; notice(row.ResourceType, row.Code, []fhir.Key{x.Key}, jobs) != "" {
 		out.State = SortIndexIncomplete
 	}
 	return out, nil
@@ -111,12 +115,14 @@ func (s *Service) AddSortIndex(ctx context.Context, typ, code string) (SortIndex
 		return SortIndex{}, err
 	}
 	var out SortIndex
+	var row store.SortIndex
 	err := s.Store.InTx(ctx, func(t *store.Tx) error {
 		before, list, err := s.lockSortIndexes(ctx, t)
 		if err != nil {
 			return err
 		}
-		row, found := findSortIndex(list, typ, code)
+		var found bool
+		row, found = findSortIndex(list, typ, code)
 		version := before.Version
 		if !found {
 			in := before.registry.WithSortIndexes([]search.SortIndex{{ResourceType: typ, Code: code}}, func(*search.SortIndex) bool { return false })
@@ -154,7 +160,10 @@ func (s *Service) AddSortIndex(ctx context.Context, typ, code string) (SortIndex
 		return SortIndex{}, err
 	}
 	s.Wake()
-	return out, s.Refresh(ctx)
+	if err := s.Refresh(ctx); err != nil || out.Job != "" {
+		return out, err
+	}
+	return s.sortIndexState(ctx, s.current.Load(), row)
 }
 
 // lockSortIndexes lets nobody else change search parameters or their orders before
@@ -204,6 +213,7 @@ func (s *Service) RemoveSortIndex(ctx context.Context, typ, code string) (SortIn
 			return SortIndex{}, err
 		}
 	}
+	s.Wake()
 	return out, s.Refresh(ctx)
 }
 

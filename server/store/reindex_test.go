@@ -218,6 +218,25 @@ func TestReindexOnManyServers(t *testing.T) {
 	}
 }
 
+// olderTransaction is one that writes may belong to, until it or the test ends.
+func olderTransaction(t testing.TB, url string) pgx.Tx {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(ctx) })
+	tx, err := conn.Begin(ctx)
+	if err == nil {
+		_, err = tx.Exec(ctx, "SELECT pg_current_xact_id()")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
 // Work begins when every transaction that may have used older parameters has
 // ended.
 func TestReindexWaitsForOlderTransactions(t *testing.T) {
@@ -225,18 +244,7 @@ func TestReindexWaitsForOlderTransactions(t *testing.T) {
 	x := follow(s)
 	ctx := context.Background()
 	write(t, s, x.write(t, "Basic", "early", "en"))
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	older, err := conn.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := older.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	older := olderTransaction(t, url)
 	bump(t, s, 0)
 	for range 3 {
 		if worked, waits, err := s.Reindex(ctx); worked || !waits || err != nil {

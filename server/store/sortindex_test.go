@@ -31,6 +31,7 @@ import (
 // sortServer is a server as far as searches are concerned.
 type sortServer struct {
 	*store.Store
+	url        string
 	parameters *searchparam.Service
 }
 
@@ -48,7 +49,7 @@ func startSortServer(t testing.TB, url string) *sortServer {
 	var done sync.WaitGroup
 	done.Go(func() { p.Run(ctx) })
 	t.Cleanup(func() { cancel(); done.Wait() })
-	return &sortServer{s, p}
+	return &sortServer{s, url, p}
 }
 
 func (s *sortServer) write(t testing.TB, raw string) *store.Write {
@@ -97,8 +98,7 @@ func inMemory(q *search.Query) bool {
 // awaitSortIndex waits for the state of an index, "" for none.
 func (s *sortServer) awaitSortIndex(t testing.TB, typ, code string, want searchparam.SortIndexState) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
+	s.await(t, fmt.Sprintf("the index of %s by %s is not %q", typ, code, want), func() bool {
 		list, err := s.parameters.SortIndexes(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -109,14 +109,14 @@ func (s *sortServer) awaitSortIndex(t testing.TB, typ, code string, want searchp
 				state = x.State
 			}
 		}
-		if state == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the index of %s by %s is %q, want %q", typ, code, state, want)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return state == want
+	})
+}
+
+// await waits for what the jobs on the index bring about.
+func (s *sortServer) await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	storetest.Await(t, s.url, what, done, "sort_index", "reindex_job", "search_registry", "index_string")
 }
 
 func (s *sortServer) addSortIndex(t testing.TB, typ, code string) searchparam.SortIndex {
@@ -372,18 +372,7 @@ func TestSortIndexUntilItIsReady(t *testing.T) {
 	a, b := startSortServer(t, at), startSortServer(t, at)
 	ctx := context.Background()
 	write(t, a.Store, a.write(t, `{"resourceType":"Observation","id":"old","status":"final","code":{"text":"t"}}`))
-	conn, err := pgx.Connect(ctx, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	older, err := conn.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := older.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	older := olderTransaction(t, at)
 	x := a.addSortIndex(t, "Observation", "status")
 	if x.State != searchparam.SortIndexBuilding || x.Job == "" {
 		t.Fatalf("the index is %+v", x)
@@ -423,11 +412,7 @@ func TestSortIndexUntilItIsReady(t *testing.T) {
 		t.Error("the server that has removed it still uses it")
 	}
 	a.awaitSortIndex(t, "Observation", "status", "")
-	for deadline := time.Now().Add(time.Minute); sortEntries(t, at) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the entries stay")
-		}
-	}
+	a.await(t, "the entries stay", func() bool { return sortEntries(t, at) == 0 })
 	if _, err := b.parameters.RemoveSortIndex(ctx, "Observation", "status"); err == nil {
 		t.Error("it can be removed twice")
 	}
@@ -458,18 +443,7 @@ func TestSortIndexCancelled(t *testing.T) {
 	a := startSortServer(t, at)
 	ctx := context.Background()
 	write(t, a.Store, a.write(t, `{"resourceType":"Patient","id":"p","gender":"male"}`))
-	conn, err := pgx.Connect(ctx, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	older, err := conn.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := older.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	older := olderTransaction(t, at)
 	x := a.addSortIndex(t, "Patient", "gender")
 	if ok, err := a.CancelReindexJob(ctx, x.Job); !ok || err != nil {
 		t.Fatalf("cancelled %v, %v", ok, err)
@@ -482,16 +456,14 @@ func TestSortIndexCancelled(t *testing.T) {
 	if err := a.AddReindexJob(ctx, store.ReindexJob{ID: "a", ResourceType: "Group", ParametersVersion: 1, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	a.parameters.Wake()
+	a.await(t, "the other job stays", func() bool {
 		jobs, err := a.ReindexJobs(ctx)
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("the jobs are %+v, %v", jobs, err)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(jobs, func(j store.ReindexJob) bool { return j.ID == "a" }) {
-			break
-		}
-		a.parameters.Wake()
-	}
+		return !slices.ContainsFunc(jobs, func(j store.ReindexJob) bool { return j.ID == "a" })
+	})
 	a.awaitSortIndex(t, "Patient", "gender", searchparam.SortIndexIncomplete)
 	if q := a.parse(t, false, "Patient", url.Values{"_sort": {"gender"}}); !inMemory(q) {
 		t.Error("an index that is not complete is used")
@@ -543,12 +515,8 @@ func TestSortIndexFollowsItsParameter(t *testing.T) {
 	}
 	write(t, a.Store, remove("SearchParameter", "k"))
 	a.awaitSortIndex(t, "Patient", "kind", searchparam.SortIndexUnused)
-	for deadline := time.Now().Add(time.Minute); sortEntries(t, at) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the entries of the parameter stay")
-		}
-		a.parameters.Wake()
-	}
+	a.parameters.Wake()
+	a.await(t, "the entries of the parameter stay", func() bool { return sortEntries(t, at) == 0 })
 	write(t, b.Store, parameter("Patient.maritalStatus"))
 	ready()
 	want(true, "one", "two")

@@ -17,11 +17,8 @@ var liveWorkload = Workload{
 	About:  "45% read, 15% write (half of them updates), 40% searches of every kind, drawn uniformly",
 	Writes: true,
 	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
-		s, err := b.Samples(ctx)
+		s, err := b.searchSamples(ctx)
 		if err != nil {
-			return Task{}, err
-		}
-		if err := s.enough(); err != nil {
 			return Task{}, err
 		}
 		var mu sync.Mutex
@@ -78,11 +75,8 @@ var broadWorkload = Workload{
 	About:  "two clients: broad searches of each kind, nearly all never asked before, beside 50 writes a second",
 	Writes: true,
 	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
-		s, err := b.Samples(ctx)
+		s, err := b.searchSamples(ctx)
 		if err != nil {
-			return Task{}, err
-		}
-		if err := s.enough(); err != nil {
 			return Task{}, err
 		}
 		var last string // id of what the writer created

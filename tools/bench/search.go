@@ -104,11 +104,8 @@ var searchWorkload = Workload{
 	Name:  "search",
 	About: "string, :contains, date with each prefix, token, quantity, composite, reference; pages of 20",
 	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
-		s, err := b.Samples(ctx)
+		s, err := b.searchSamples(ctx)
 		if err != nil {
-			return Task{}, err
-		}
-		if err := s.enough(); err != nil {
 			return Task{}, err
 		}
 		return Task{Op: func(_ context.Context, w *Worker) error {
@@ -117,6 +114,15 @@ var searchWorkload = Workload{
 			return nil
 		}}, nil
 	},
+}
+
+// searchSamples are Bench.Samples that are enough for the search workloads.
+func (b *Bench) searchSamples(ctx context.Context) (*Samples, error) {
+	s, err := b.Samples(ctx)
+	if err == nil {
+		err = s.enough()
+	}
+	return s, err
 }
 
 // enough says what is missing for the search workloads.
@@ -141,11 +147,8 @@ func (s *Samples) enough() error {
 // searching makes a workload of queries drawn with equal probability.
 func searching(name, about string, queries func(s *Samples, r *rand.Rand) (category, path string)) Workload {
 	return Workload{Name: name, About: about, Prepare: func(ctx context.Context, b *Bench) (Task, error) {
-		s, err := b.Samples(ctx)
+		s, err := b.searchSamples(ctx)
 		if err != nil {
-			return Task{}, err
-		}
-		if err := s.enough(); err != nil {
 			return Task{}, err
 		}
 		return Task{Op: func(_ context.Context, w *Worker) error {
