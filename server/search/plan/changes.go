@@ -30,9 +30,8 @@ func MostChanges(since string, types []int16, most int) match.Statement {
 
 func (w *writer) changes(since string, types []int16, most int) {
 	w.changedSince(since, types, most)
-	w.Write(" SELECT ", followed, " AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed, (")
-	w.changed()
-	w.Write(" WHERE (SELECT count(*) FROM n) <= ", strconv.Itoa(most), ") AS changed, ", Now, " AS now")
+	w.Write(" SELECT ", followed, " AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed,",
+		" CASE WHEN (SELECT count(*) FROM n) BETWEEN 1 AND ", strconv.Itoa(most), " THEN changed_resources(ARRAY(SELECT rid FROM n)) END AS changed, ", Now, " AS now")
 }
 
 // followed says whether changes can be followed at all.
@@ -50,16 +49,6 @@ func (w *writer) changedSince(since string, types []int16, most int) {
 	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")")
 }
 
-// changed writes a SELECT of the resources whose rids n has, as JSON.
-func (w *writer) changed() {
-	w.Write("SELECT json_agg(json_build_object('r', n.rid, 'i', r.id, 'v', r.version, 'u', (extract(epoch FROM r.last_updated) * 1000000)::bigint, 't', r.terms,",
-		" 'd', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low, 'High', x.high)) FROM index_date x WHERE x.rid = r.rid),",
-		" 'n', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text)) FROM index_number x WHERE x.rid = r.rid),",
-		" 'q', (SELECT json_agg(json_build_object('Key', x.key, 'Low', x.low::text, 'High', coalesce(x.high, x.low)::text, 'System', q.system, 'Code', q.code, 'Unit', q.unit)) FROM index_quantity x JOIN quantity_unit q ON q.id = x.unit WHERE x.rid = r.rid),",
-		" 's', (SELECT json_agg(json_build_object('Key', x.key, 'Text', x.text)) FROM index_string x WHERE x.rid = r.rid)",
-		"))::text FROM n LEFT JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = n.rid OFFSET 0) r ON true")
-}
-
 // ChangedSince is the statement that reads which resources of a type have changed since a state,
 // in one row: whether that can be followed, their rids, and the present state. They are one more
 // than most at most.
@@ -74,10 +63,9 @@ func ChangedSince(since string, typ int16, most int) match.Statement {
 // ChangedSince: one text.
 func Changed(rids []int64) match.Statement {
 	w := newWriter(nil)
-	w.Write("WITH n AS MATERIALIZED (SELECT u.rid FROM unnest(")
+	w.Write("SELECT changed_resources(")
 	w.Bind(rids)
-	w.Write("::bigint[]) AS u(rid)) ")
-	w.changed()
+	w.Write("::bigint[])")
 	return w.Statement()
 }
 

@@ -48,7 +48,9 @@ type shortPlaces struct {
 	waiting [2][]chan struct{} // of few rows, broad
 }
 
-const broadTurn = 8
+// broadTurn gives broad searches about the part of the places that they have of a mix: with fewer
+// they wait for longer than others even where nobody writes.
+const broadTurn = 4
 
 // take waits for a place.
 func (p *shortPlaces) take(ctx context.Context, broad bool) error {
