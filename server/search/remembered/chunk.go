@@ -16,7 +16,7 @@ type chunk struct {
 	tail      uint32 // of all, where tails is nil
 	base      int64
 	unit      int64
-	ns        []uint32
+	ns        numbers
 	starts    []uint16 // of the runs, among ns
 	distances []uint32 // of the runs; nil where these do not fit
 	lows      []int64  // then
@@ -34,7 +34,7 @@ type run struct {
 // the same parts of a number.
 var chunkUnits = []int64{1_000_000, 1000, 1}
 
-func (k *chunk) len() int { return len(k.ns) }
+func (k *chunk) len() int { return k.ns.len() }
 
 // low is the low end of a run.
 func (k *chunk) low(r int) int64 {
@@ -44,16 +44,26 @@ func (k *chunk) low(r int) int64 {
 	return k.base + k.unit*int64(k.distances[r])
 }
 
-func (k *chunk) run(r int) run {
-	end := len(k.ns)
+func (k *chunk) tailOf(r int) uint32 {
+	if k.tails == nil {
+		return k.tail
+	}
+	return k.tails[r]
+}
+
+// bounds are the places of the cells of a run.
+func (k *chunk) bounds(r int) (from, to int) {
+	to = k.len()
 	if r+1 < len(k.starts) {
-		end = int(k.starts[r+1])
+		to = int(k.starts[r+1])
 	}
-	out := run{k.low(r), k.tail, k.ns[k.starts[r]:end]}
-	if k.tails != nil {
-		out.tail = k.tails[r]
-	}
-	return out
+	return int(k.starts[r]), to
+}
+
+// run is a run whose resources may be in buf.
+func (k *chunk) run(r int, buf *numbersBuffer) run {
+	from, to := k.bounds(r)
+	return run{k.low(r), k.tailOf(r), k.ns.read(from, to, buf)}
 }
 
 // runOf is the run that has a cell.
@@ -61,21 +71,19 @@ func (k *chunk) runOf(i int) int {
 	return sort.Search(len(k.starts), func(r int) bool { return int(k.starts[r]) > i }) - 1
 }
 
-func (k *chunk) cell(i int) cell {
-	r := k.run(k.runOf(i))
-	return cell{r.low, k.ns[i], r.tail}
-}
+func (k *chunk) cell(i int) cell { return k.cellOf(k.runOf(i), i) }
 
-func (k *chunk) last() cell {
-	r := k.run(len(k.starts) - 1)
-	return cell{r.low, r.ns[len(r.ns)-1], r.tail}
-}
+// cellOf is the cell at a place that is in a run.
+func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns.at(i), k.tailOf(r)} }
+
+func (k *chunk) last() cell { return k.cellOf(len(k.starts)-1, k.len()-1) }
 
 // cells are all of them, with room for one more.
 func (k *chunk) cells() []cell {
 	out := make([]cell, 0, k.len()+1)
+	var buf numbersBuffer
 	for i := range k.starts {
-		r := k.run(i)
+		r := k.run(i, &buf)
 		for _, n := range r.ns {
 			out = append(out, cell{r.low, n, r.tail})
 		}
@@ -85,35 +93,34 @@ func (k *chunk) cells() []cell {
 
 // seek is the first cell that is not before, which holds for some cells at the start.
 func (k *chunk) seek(before func(cell) bool) int {
-	first := func(r run, at int) cell { return cell{r.low, r.ns[at], r.tail} }
-	i := sort.Search(len(k.starts), func(i int) bool { return !before(first(k.run(i), 0)) })
-	if i == 0 {
+	r := sort.Search(len(k.starts), func(r int) bool { return !before(k.cellOf(r, int(k.starts[r]))) }) - 1
+	if r < 0 {
 		return 0
 	}
-	r := k.run(i - 1)
-	return int(k.starts[i-1]) + sort.Search(len(r.ns), func(at int) bool { return !before(first(r, at)) })
+	from, to := k.bounds(r)
+	return from + sort.Search(to-from, func(i int) bool { return !before(k.cellOf(r, from+i)) })
 }
 
 // find is where the cell of a resource is, below 0 where there is none.
-func (k *chunk) find(n uint32) int { return slices.Index(k.ns, n) }
+func (k *chunk) find(n uint32) int { return k.ns.find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.starts, k.tails = nil, nil, nil, nil, nil
+	k.distances, k.lows, k.ns, k.starts, k.tails = nil, nil, numbers{}, nil, nil
 	if len(cells) == 0 {
 		return
 	}
 	k.base, k.tail = cells[0].low, cells[0].tail
-	k.ns = make([]uint32, len(cells))
+	ns := make([]uint32, len(cells))
 	starts, alike := make([]uint16, 0, chunkFull), true
 	for i, c := range cells {
-		k.ns[i] = c.n
+		ns[i] = c.n
 		if i == 0 || c.low != cells[i-1].low || c.tail != cells[i-1].tail {
 			starts = append(starts, uint16(i))
 		}
 		alike = alike && c.tail == k.tail
 	}
-	k.starts = slices.Clone(starts)
+	k.ns, k.starts = numbersOf(ns), slices.Clone(starts)
 	if !alike {
 		k.tails = make([]uint32, len(starts))
 		for r, i := range starts {
@@ -141,8 +148,7 @@ func (k *chunk) insert(at int, c cell) bool {
 		if r >= len(k.starts) {
 			return false
 		}
-		o := k.run(r)
-		return o.low == c.low && o.tail == c.tail
+		return k.low(r) == c.low && k.tailOf(r) == c.tail
 	}
 	if !has(r) {
 		if at > 0 {
@@ -155,7 +161,7 @@ func (k *chunk) insert(at int, c cell) bool {
 	for i := range k.starts[r+1:] {
 		k.starts[r+1+i]++
 	}
-	k.ns = insert(k.ns, at, c.n)
+	k.ns.insert(at, c.n)
 	return true
 }
 
@@ -193,8 +199,9 @@ func insert[E any](s []E, at int, e E) []E {
 // delete takes a cell away.
 func (k *chunk) delete(at int) {
 	r := k.runOf(at)
-	alone := len(k.run(r).ns) == 1
-	k.ns = slices.Delete(k.ns, at, at+1)
+	from, to := k.bounds(r)
+	alone := to-from == 1
+	k.ns.delete(at)
 	for i := range k.starts[r+1:] {
 		k.starts[r+1+i]--
 	}
@@ -230,5 +237,5 @@ func (k *chunk) bytes() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return 192 + 4*int64(cap(k.distances)+cap(k.ns)+cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
+	return 248 + k.ns.bytes() + 4*int64(cap(k.distances)+cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
 }

@@ -68,13 +68,14 @@ type column struct {
 
 // A part is entries that are compared with each other, by their low ends.
 type part struct {
-	points bool  // numbers, not ranges of time
-	n      int   // of all
-	widest int64 // of the short ones
-	chunks []*chunk
-	sizes  []int32    // of the chunks: summing them up reads no chunk
-	marks  []mark     // nil until they are needed
-	long   list[cell] // by resource
+	points   bool  // numbers, not ranges of time
+	n        int   // of all
+	widest   int64 // of the short ones
+	chunks   []*chunk
+	sizes    []int32    // of the chunks: summing them up reads no chunk
+	sections []section  // nil until they are needed
+	moved    int        // entries that have come or gone since these were made
+	long     list[cell] // by resource
 }
 
 // A cell is the entry of a resource: a range of time, or a point as its two halves. What is
@@ -297,7 +298,7 @@ func (c *column) insert(p *part, e cell) {
 		return
 	}
 	p.widen(c, e)
-	p.remark(e.low, e.n, true)
+	p.resection(e.low, e.n, true)
 	if len(p.chunks) == 0 {
 		p.chunks, p.sizes = []*chunk{c.newChunk(p, []cell{e})}, []int32{1}
 		return
@@ -337,7 +338,7 @@ func (c *column) remove(n uint32) {
 		in := c.of.chunk(place)
 		p := in.part
 		at := in.find(n)
-		p.remark(in.cell(at).low, n, false)
+		p.resection(in.cell(at).low, n, false)
 		last := in.last()
 		i := sort.Search(len(p.chunks), func(i int) bool { return c.order(p.chunks[i].last(), last) >= 0 })
 		p.n--
@@ -401,7 +402,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 func (c *column) bytes() int64 {
 	n := 1024 + c.size + c.of.size + int64(len(c.tails.values))*tailBytes
 	for _, p := range c.parts {
-		n += p.marksBytes()
+		n += p.sectionsBytes()
 	}
 	return n
 }
@@ -436,17 +437,18 @@ func (c *compared) tested(low int64, tail uint32) bool {
 	return c.test(low, c.column.high(c.part, cell{low: low, tail: tail}))
 }
 
-// between gives the short entries with a low end in [from, to).
+// between gives the short entries with a low end in [from, to). A run lasts until the next.
 func (p *part) between(from, to int64) iter.Seq[run] {
 	return func(yield func(run) bool) {
 		if from >= to {
 			return
 		}
+		var buf numbersBuffer
 		i, at := p.seek(func(e cell) bool { return e.low < from })
 		for ; i < len(p.chunks); i, at = i+1, 0 {
 			k := p.chunks[i]
 			for j := k.runOf(at); j < len(k.starts); j++ {
-				if r := k.run(j); r.low >= to || !yield(r) {
+				if k.low(j) >= to || !yield(k.run(j, &buf)) {
 					return
 				}
 			}
@@ -546,15 +548,35 @@ func (c *compared) hasAt(n, place uint32) bool {
 	if k.part != c.part {
 		return false
 	}
-	// The comparison holds for all of most chunks, or for none.
-	switch first, last := k.low(0), k.low(len(k.starts)-1); {
-	case first >= c.sure && last < c.sureEnd:
-		return !c.not
-	case last < c.from || first >= c.to:
-		return c.not
+	if same, held := c.alike(k); same {
+		return held
 	}
 	e := k.cell(k.find(n))
 	return c.tested(e.low, e.tail) != c.not
+}
+
+// alike reports whether the comparison holds for all of a chunk, or for none, and which.
+func (c *compared) alike(k *chunk) (same, held bool) {
+	switch first, last := k.low(0), k.low(len(k.starts)-1); {
+	case first >= c.sure && last < c.sureEnd:
+		return true, !c.not
+	case last < c.from || first >= c.to:
+		return true, c.not
+	}
+	return false, false
+}
+
+// none reports whether the comparison holds for nothing that is in a chunk.
+func (c *compared) none(place uint32) bool {
+	if place == amongLong {
+		return false
+	}
+	k := c.column.of.chunk(place)
+	if k.part != c.part {
+		return true
+	}
+	same, held := c.alike(k)
+	return same && !held
 }
 
 // pageOfColumn is the number of resources for which the comparison holds, and those
@@ -585,17 +607,14 @@ func pageOfColumn(cs []compared, p Page) (total int, out []uint32) {
 // walk goes along the resources, most entries at most; false where that did not find
 // the page, which has no offset.
 func (c *compared) walk(p Page, most int) (out []uint32, ok bool) {
-	visit := func(n, place uint32) bool {
+	for n, place := range c.column.of.along(p, c.none) {
 		if most--; most < 0 {
-			return false
+			break
 		}
 		if c.hasAt(n, place) {
 			out = append(out, n)
 		}
-		return len(out) < p.Limit
-	}
-	for n, place := range c.column.of.along(p) {
-		if !visit(n, place) {
+		if len(out) >= p.Limit {
 			break
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"kiln/server/search/match"
 )
 
-func init() { marksFrom = 100 }
+func init() { sectionsFrom = 100 }
 
 // columnOf is the column of entries, nil where one has no room.
 func columnOf(key ColumnKey, entries ...Entry) *column {
@@ -208,11 +208,11 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 				t.Fatalf("%v %d..%d: has %v is %v, want %v", asked.Op, low, high, d, got, held)
 			}
 		}
-		var d, a, b dense
-		if parts[0].newMarksBytes() > 0 {
-			parts[0].setMarks()
+		var d, other dense
+		if parts[0].newSectionsBytes() > 0 {
+			parts[0].setSections()
 		}
-		parts[0].collect(&d, &a, &b)
+		parts[0].collect(&d, &other)
 		if got := roaring.FromDense(d, false).ToArray(); !slices.Equal(got, want) {
 			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))
 		}
@@ -310,22 +310,151 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 	}
 }
 
-// Places beyond those of two bytes are kept among those of two, one by one.
-func TestWidePlaces(t *testing.T) {
+// Places beyond those of two bytes are kept among those of two, and runs of one place once,
+// whatever is written into their midst.
+func TestPlaces(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 8))
-	var o places
-	now := make(map[uint32]uint32)
-	for range 20_000 {
-		n, place := uint32(r.IntN(3*pageSize)), uint32(r.IntN(1<<uint(r.IntN(24))+1))
-		now[n] = place
-		o.set(n, place)
+	wide := func(uint32) uint32 { return uint32(r.IntN(1<<uint(r.IntN(24)) + 1)) }
+	for name, c := range map[string]struct {
+		first    func(n uint32) uint32 // the place of each, from the start
+		changes  int
+		runs     bool // are kept at the end
+		afterAll uint32
+	}{
+		"wide":           {wide, 20_000, false, 3 * pageSize},
+		"runs":           {func(n uint32) uint32 { return noChunk + n/300 }, 60, true, 3 * pageSize},
+		"runs, wide":     {func(n uint32) uint32 { return 1<<16 - 3 + n/300 }, 60, true, 3 * pageSize},
+		"runs no longer": {func(n uint32) uint32 { return noChunk + n/300 }, 20_000, false, 3 * pageSize},
+		"few in runs":    {func(n uint32) uint32 { return []uint32{noChunk + n/2000, nowhere}[min(n%40, 1)] }, 0, true, 3 * fewPageSize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var o places
+			now := make(map[uint32]uint32)
+			set := func(n, place uint32) {
+				now[n] = place
+				o.set(n, place)
+			}
+			for n := range c.afterAll {
+				if place := c.first(n); place != nowhere {
+					set(n, place)
+				}
+			}
+			if o.compact(); o.few != (c.afterAll > 3*pageSize) {
+				t.Fatalf("kept as those of few: %v", o.few)
+			}
+			for i := range c.changes {
+				n := uint32(r.IntN(int(c.afterAll)))
+				switch place := wide(n); {
+				case i%3 == 0 && n > 0:
+					set(n, o.get(n-1)) // as its neighbour
+				case i%3 == 1 && c.runs:
+					set(n, min(place, noChunk))
+				default:
+					set(n, place)
+				}
+			}
+			if c.changes > 0 {
+				o.compact()
+			}
+			for n := range c.afterAll {
+				if got := o.get(n); got != now[n] {
+					t.Fatalf("the place of %d is %d, want %d", n, got, now[n])
+				}
+			}
+			checkAlong(t, r, &o, now, c.afterAll)
+			inRuns := 0
+			for _, g := range o.pages {
+				if g.starts != nil {
+					inRuns++
+				}
+			}
+			if all := inRuns == len(o.pages); all != c.runs {
+				t.Errorf("%d of %d pages are kept as runs", inRuns, len(o.pages))
+			}
+		})
 	}
-	o.compact()
-	for n := range uint32(3 * pageSize) {
-		if got := o.get(n); got != now[n] {
-			t.Fatalf("the place of %d is %d, want %d", n, got, now[n])
+}
+
+// checkAlong goes along places in both directions: all are met, in order, but for those that may be
+// left out.
+func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, end uint32) {
+	t.Helper()
+	none := func(place uint32) bool { return place%2 == 0 }
+	for range 40 {
+		p := Page{Backwards: r.IntN(2) == 0, Bounded: r.IntN(4) > 0, Beyond: Place{N: uint32(r.IntN(int(end)))}}
+		var want []uint32 // that may not be left out
+		for n := range end {
+			if now[n] != nowhere && !none(now[n]) && (!p.Bounded || p.Backwards && n < p.Beyond.N || !p.Backwards && n > p.Beyond.N) {
+				want = append(want, n)
+			}
 		}
+		if p.Backwards {
+			slices.Reverse(want)
+		}
+		var got []uint32
+		last := -1
+		for n, place := range o.along(p, none) {
+			if place != now[n] || last >= 0 && (int(n) < last) != p.Backwards || p.Bounded && (n < p.Beyond.N) != p.Backwards {
+				t.Fatalf("%+v: %d with place %d behind %d, want place %d", p, n, place, last, now[n])
+			}
+			if last = int(n); !none(place) {
+				got = append(got, n)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v: %d met, want %d", p, len(got), len(want))
+		}
+	}
+}
+
+// The resources of a chunk are kept in two, three or four bytes each, and are the same in all.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(9, 10))
+	for name, c := range map[string]struct {
+		least, span uint32
+		bytes       int64 // of each at first
+	}{
+		"near": {5_000_000, 60_000, 2}, "near the first": {0, 100, 2}, "three bytes": {0, 12_000_000, 3},
+		"three bytes from a base": {3_000_000_000, 12_000_000, 3}, "four bytes": {0, 4_000_000_000, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []uint32
+			for range 400 {
+				want = append(want, c.least+uint32(r.Int64N(int64(c.span))))
+			}
+			o := numbersOf(want)
+			if got := o.bytes() / 400; got != c.bytes {
+				t.Fatalf("%d bytes each, want %d", got, c.bytes)
+			}
+			for i := range 600 {
+				at := r.IntN(len(want))
+				if r.IntN(3) == 0 {
+					o.delete(at)
+					want = slices.Delete(want, at, at+1)
+					continue
+				}
+				n := c.least + uint32(r.Int64N(int64(c.span)))
+				if i > 300 {
+					n = uint32(r.IntN(1 << uint(1+r.IntN(32))))
+				}
+				o.insert(at, n)
+				want = slices.Insert(want, at, n)
+			}
+			var buf numbersBuffer
+			if got := o.read(0, o.len(), &buf); !slices.Equal(got, want) {
+				t.Fatalf("%v, want %v", got, want)
+			}
+			for i, n := range want {
+				if o.at(i) != n || o.find(n) != slices.Index(want, n) {
+					t.Fatalf("%d: %d at %d, want %d at %d", i, o.at(i), o.find(n), n, slices.Index(want, n))
+				}
+			}
+			if o.find(c.least+c.span+1) >= 0 && !slices.Contains(want, c.least+c.span+1) {
+				t.Error("one is found that is not there")
+			}
+		})
 	}
 }
 

@@ -197,6 +197,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		return p.between(from, highest)
 	}
 	return func(yield func(run) bool) {
+		var buf numbersBuffer
 		last := len(p.chunks) - 1
 		if bound {
 			i, _ := p.seek(func(e cell) bool { return e.low <= page.Beyond.Low })
@@ -205,7 +206,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		for i := last; i >= 0; i-- {
 			k := p.chunks[i]
 			for j := len(k.starts) - 1; j >= 0; j-- {
-				if !yield(k.run(j)) {
+				if !yield(k.run(j, &buf)) {
 					return
 				}
 			}

@@ -13,7 +13,7 @@
 //	             places.go, where the value of a resource is; window.go, what a comparison
 //	             asks of it
 //	columnorder.go  a page in the order of a column
-//	marks.go     the resources below some values of a column, for ranges among millions
+//	sections.go  the resources between some values of a column, for ranges among millions
 //	list.go      an ordered list that is changed in place
 //
 // # How it stays right

@@ -38,7 +38,7 @@ type Memory struct {
 	stepped int               // how many there were, with those that are gone
 	behind  *state            // that the last step which is not in steps led to
 	brought map[int64]version // what was brought in of late, by surrogate
-	dense   [3]dense          // for intersections
+	dense   [2]dense          // for intersections
 	wanted  map[any]want
 	refused map[ColumnKey]time.Time // when a column could not be kept
 	hits    int64
@@ -366,11 +366,12 @@ func (m *Memory) matches(part []compared) *roaring.Bitmap {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
-		if n := part[i].newMarksBytes(); n > 0 && m.bytes+n <= m.most() {
-			part[i].setMarks()
-			m.bytes += n
+		if n := part[i].newSectionsBytes(); n > 0 && m.bytes+n <= m.most() {
+			m.bytes -= part[i].sectionsBytes()
+			part[i].setSections()
+			m.bytes += part[i].sectionsBytes()
 		}
-		part[i].collect(d, &m.dense[1], &m.dense[2])
+		part[i].collect(d, &m.dense[1])
 	}
 	return roaring.FromDense(*d, true)
 }
@@ -667,7 +668,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		for _, i := range f.items {
 			all += i.bytes()
 		}
-		if m.bytes+all > m.most() {
+		if m.bytes+all > m.ahead() {
 			return false, false
 		}
 	}
@@ -687,7 +688,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	return true, false
 }
 
-// Most is the number of bytes that one thing in the memory may take, and all that is found ahead.
+// Most is the number of bytes that one thing in the memory may take.
 func (m *Memory) Most() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -695,6 +696,16 @@ func (m *Memory) Most() int64 {
 }
 
 func (m *Memory) most() int64 { return m.limit / 4 * 3 }
+
+// AheadLeft is the number of bytes that may still be found ahead.
+func (m *Memory) AheadLeft() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ahead() - m.bytes
+}
+
+// ahead is what all may take to which something is added that was found ahead.
+func (m *Memory) ahead() int64 { return m.limit / 8 * 7 }
 
 // SetLimit changes the number of bytes that the memory may take. What it holds beyond
 // that is forgotten, the least useful first.

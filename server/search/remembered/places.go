@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math/bits"
 	"slices"
+	"sort"
 )
 
 // The places of entries that are in no chunk.
@@ -24,10 +25,14 @@ const sparse = 20
 
 // A placesPage is the places of those of a page's resources that have an entry, in their order.
 type placesPage struct {
+	n     int      // of these
 	there []uint64 // where many have one: a bit for each resource that does
 	ns    []uint16 // where few do: their numbers within the page
-	low   []uint16 // of each place
-	high  []uint8  // the rest of it; nil where all are 0
+	// starts are where the runs of one place begin, nil where each has its own: resources
+	// that were written one after the other have their last updates in one chunk.
+	starts []uint16
+	low    []uint16 // of each place, or run
+	high   []uint8  // the rest of it; nil where all are 0
 }
 
 // at is where the place of a resource is among those of its page, or would be.
@@ -42,15 +47,43 @@ func (g *placesPage) at(n uint32) (i int, there bool) {
 	return i + bits.OnesCount64(g.there[word]&(1<<bit-1)), g.there[word]&(1<<bit) != 0
 }
 
+// run is the run that a place is in; below 0 before the first.
+func (g *placesPage) run(at int) int {
+	return sort.Search(len(g.starts), func(r int) bool { return int(g.starts[r]) > at }) - 1
+}
+
 func (g *placesPage) place(at int) uint32 {
-	place := uint32(g.low[at])
+	if g.starts != nil {
+		at = g.run(at)
+	}
+	return g.kept(at)
+}
+
+// end is where a run ends.
+func (g *placesPage) end(r int) int {
+	if r+1 < len(g.starts) {
+		return int(g.starts[r+1])
+	}
+	return g.n
+}
+
+// kept is what is kept as i-th place.
+func (g *placesPage) kept(i int) uint32 {
+	place := uint32(g.low[i])
 	if g.high != nil {
-		place |= uint32(g.high[at]) << 16
+		place |= uint32(g.high[i]) << 16
 	}
 	return place
 }
 
 func (g *placesPage) setPlace(at int, place uint32) {
+	if g.starts != nil {
+		if g.place(at) != place {
+			g.takeFromRun(at)
+			g.addToRuns(at, place)
+		}
+		return
+	}
 	g.low[at] = uint16(place)
 	if g.high != nil {
 		g.high[at] = uint8(place >> 16)
@@ -63,10 +96,80 @@ func (g *placesPage) insert(at int, n, place uint32) {
 	} else {
 		g.there[n%pageSize/64] |= 1 << (n % 64)
 	}
-	g.low = insert(g.low, at, uint16(place))
-	if g.high != nil {
-		g.high = insert(g.high, at, uint8(place>>16))
+	if g.starts != nil {
+		g.addToRuns(at, place)
+		return
 	}
+	g.n++
+	g.keep(at, place)
+}
+
+// keep makes place the i-th that is kept.
+func (g *placesPage) keep(i int, place uint32) {
+	g.low = insert(g.low, i, uint16(place))
+	if g.high != nil {
+		g.high = insert(g.high, i, uint8(place>>16))
+	}
+}
+
+// addToRuns puts a place among the runs. Where these are short, each place has its own from then on.
+func (g *placesPage) addToRuns(at int, place uint32) {
+	before := g.run(at - 1)
+	next := before + 1
+	end := 0 // of the run before
+	if before >= 0 {
+		end = g.end(before)
+	}
+	g.n++
+	for r := range g.starts[next:] {
+		g.starts[next+r]++
+	}
+	switch {
+	case before >= 0 && g.kept(before) == place:
+		return
+	case next < len(g.starts) && end == at && g.kept(next) == place:
+		g.starts[next]--
+		return
+	}
+	g.starts = insert(g.starts, next, uint16(at))
+	g.keep(next, place)
+	if before >= 0 && at < end { // in the midst of a run
+		g.starts = insert(g.starts, next+1, uint16(at+1))
+		g.keep(next+1, g.kept(before))
+	}
+	if len(g.starts) > shortRuns && 2*len(g.starts) > g.n {
+		g.spread()
+	}
+}
+
+// shortRuns is the number of runs up to which a page keeps them, however short they are.
+const shortRuns = 8
+
+// takeFromRun takes a place away from its run.
+func (g *placesPage) takeFromRun(at int) {
+	r := g.run(at)
+	g.n--
+	for i := range g.starts[r+1:] {
+		g.starts[r+1+i]--
+	}
+	if int(g.starts[r]) == g.end(r) {
+		g.starts, g.low = slices.Delete(g.starts, r, r+1), slices.Delete(g.low, r, r+1)
+		if g.high != nil {
+			g.high = slices.Delete(g.high, r, r+1)
+		}
+	}
+}
+
+// spread keeps each place by itself.
+func (g *placesPage) spread() {
+	all := placesPage{low: make([]uint16, 0, g.n)}
+	if g.high != nil {
+		all.high = make([]uint8, 0, g.n)
+	}
+	for at := range g.n {
+		all.keep(at, g.place(at))
+	}
+	g.starts, g.low, g.high = nil, all.low, all.high
 }
 
 func (g *placesPage) remove(at int, n uint32) {
@@ -75,6 +178,11 @@ func (g *placesPage) remove(at int, n uint32) {
 	} else {
 		g.there[n%pageSize/64] &^= 1 << (n % 64)
 	}
+	if g.starts != nil {
+		g.takeFromRun(at)
+		return
+	}
+	g.n--
 	g.low = slices.Delete(g.low, at, at+1)
 	if g.high != nil {
 		g.high = slices.Delete(g.high, at, at+1)
@@ -84,11 +192,14 @@ func (g *placesPage) remove(at int, n uint32) {
 // compact gives the memory back that is not filled.
 func (g *placesPage) compact() {
 	g.ns, g.low, g.high = slices.Clip(slices.Clone(g.ns)), slices.Clip(slices.Clone(g.low)), slices.Clip(slices.Clone(g.high))
+	if g.starts != nil {
+		g.starts = append(make([]uint16, 0, len(g.starts)), g.starts...)
+	}
 }
 
 // bytes is about what the page takes.
 func (g *placesPage) bytes() int64 {
-	return 120 + 8*int64(cap(g.there)) + 2*int64(cap(g.ns)+cap(g.low)) + int64(cap(g.high))
+	return 152 + 8*int64(cap(g.there)) + 2*int64(cap(g.ns)+cap(g.starts)+cap(g.low)) + int64(cap(g.high))
 }
 
 // places are the chunks by their places, and the place of the entry of each resource.
@@ -123,7 +234,7 @@ func (o *places) set(n, place uint32) {
 	}
 	g := o.pages[i]
 	if g == nil {
-		g = new(placesPage)
+		g = &placesPage{starts: []uint16{}}
 		if !o.few {
 			g.there = make([]uint64, pageSize/64)
 		}
@@ -151,12 +262,12 @@ func (o *places) compact() {
 	n := 0
 	for _, g := range o.pages {
 		if g != nil {
-			n += len(g.low)
+			n += g.n
 		}
 	}
 	if !o.few && n*sparse < len(o.pages)*pageSize || n == 0 {
 		few := places{few: true, chunks: o.chunks, free: o.free}
-		for number, place := range o.along(Page{}) {
+		for number, place := range o.along(Page{}, func(uint32) bool { return false }) {
 			few.set(number, place)
 		}
 		*o = few
@@ -188,9 +299,9 @@ func (o *places) drop(c *chunk) {
 	o.free = append(o.free, c.place)
 }
 
-// along gives the resources that have an entry, and its place, in the order of a page of
-// matches.
-func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
+// along gives the resources that have an entry, and its place, in the order of a page of matches.
+// Those of a place that is none's may be left out.
+func (o *places) along(p Page, none func(place uint32) bool) iter.Seq2[uint32, uint32] {
 	size := int(o.pageSize())
 	return func(yield func(n, place uint32) bool) {
 		if p.Backwards {
@@ -199,10 +310,8 @@ func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
 				last = min(last, int(p.Beyond.N)-1)
 			}
 			for i := last / size; last >= 0; i, last = i-1, i*size-1 {
-				for n, place := range o.backwards(i, last) {
-					if !yield(n, place) {
-						return
-					}
+				if g := o.pages[i]; g != nil && !g.backwards(uint32(last), none, yield) {
+					return
 				}
 			}
 			return
@@ -212,62 +321,89 @@ func (o *places) along(p Page) iter.Seq2[uint32, uint32] {
 			first = int(p.Beyond.N) + 1
 		}
 		for i := first / size; i < len(o.pages); i, first = i+1, (i+1)*size {
-			for n, place := range o.forwards(i, first) {
-				if !yield(n, place) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// forwards gives the resources of a page from first on.
-func (o *places) forwards(i, first int) iter.Seq2[uint32, uint32] {
-	return func(yield func(n, place uint32) bool) {
-		g, size := o.pages[i], int(o.pageSize())
-		if g == nil {
-			return
-		}
-		if o.few {
-			at, _ := g.at(uint32(first))
-			for ; at < len(g.ns); at++ {
-				if !yield(uint32(i*size)+uint32(g.ns[at]), g.place(at)) {
-					return
-				}
-			}
-			return
-		}
-		for n := first; n < (i+1)*size; n++ {
-			if at, there := g.at(uint32(n)); there && !yield(uint32(n), g.place(at)) {
+			if g := o.pages[i]; g != nil && !g.forwards(uint32(first), none, yield) {
 				return
 			}
 		}
 	}
 }
 
-// backwards gives the resources of a page from last on, the last one first.
-func (o *places) backwards(i, last int) iter.Seq2[uint32, uint32] {
-	return func(yield func(n, place uint32) bool) {
-		g, size := o.pages[i], int(o.pageSize())
-		if g == nil {
-			return
-		}
-		if o.few {
-			at, there := g.at(uint32(last))
-			if !there {
-				at--
-			}
-			for ; at >= 0; at-- {
-				if !yield(uint32(i*size)+uint32(g.ns[at]), g.place(at)) {
-					return
-				}
-			}
-			return
-		}
-		for n := last; n >= i*size; n-- {
-			if at, there := g.at(uint32(n)); there && !yield(uint32(n), g.place(at)) {
-				return
+// forwards gives the resources of a page from first on; false where they are enough.
+func (g *placesPage) forwards(first uint32, none func(place uint32) bool, yield func(n, place uint32) bool) bool {
+	at, _ := g.at(first)
+	if g.there == nil {
+		page := first - first%fewPageSize
+		for ; at < g.n; at++ {
+			if !yield(page+uint32(g.ns[at]), g.place(at)) {
+				return false
 			}
 		}
+		return true
+	}
+	page, word := first-first%pageSize, int(first%pageSize/64)
+	left := g.there[word] &^ (1<<(first%64) - 1)
+	until := at // those before are of a run that is left out
+	for {
+		if n := bits.OnesCount64(left); at+n <= until {
+			at, left = at+n, 0
+		}
+		for ; left != 0; at, left = at+1, left&(left-1) {
+			if at < until {
+				continue
+			}
+			place := g.place(at)
+			if g.starts != nil && none(place) {
+				until = g.end(g.run(at))
+			} else if !yield(page+uint32(word*64+bits.TrailingZeros64(left)), place) {
+				return false
+			}
+		}
+		if word++; word == len(g.there) {
+			return true
+		}
+		left = g.there[word]
+	}
+}
+
+// backwards gives the resources of a page from last on, the last one first; false where they are
+// enough.
+func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield func(n, place uint32) bool) bool {
+	at, there := g.at(last)
+	if !there {
+		at--
+	}
+	if g.there == nil {
+		page := last - last%fewPageSize
+		for ; at >= 0; at-- {
+			if !yield(page+uint32(g.ns[at]), g.place(at)) {
+				return false
+			}
+		}
+		return true
+	}
+	page, word := last-last%pageSize, int(last%pageSize/64)
+	left := g.there[word] & (1<<(last%64)<<1 - 1)
+	from := at // those behind are of a run that is left out
+	for {
+		if n := bits.OnesCount64(left); at-n >= from {
+			at, left = at-n, 0
+		}
+		for ; left != 0; at-- {
+			bit := bits.Len64(left) - 1
+			left &^= 1 << bit
+			if at > from {
+				continue
+			}
+			place := g.place(at)
+			if g.starts != nil && none(place) {
+				from = int(g.starts[g.run(at)]) - 1
+			} else if !yield(page+uint32(word*64+bit), place) {
+				return false
+			}
+		}
+		if word--; word < 0 {
+			return true
+		}
+		left = g.there[word]
 	}
 }

@@ -133,6 +133,15 @@ func (d *dense) remove(n uint32) {
 	}
 }
 
+// union adds the numbers of other, which begins after base words.
+func (d *dense) union(base int, other dense) {
+	d.grow(base + len(other))
+	to := (*d)[base:]
+	for i, w := range other {
+		to[i] |= w
+	}
+}
+
 // grow makes room for so many words.
 func (d *dense) grow(words int) {
 	if was := len(*d); words > was {

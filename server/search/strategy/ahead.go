@@ -79,7 +79,7 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 		}
 		return f, false
 	}
-	if s.remembered.Bytes() > s.remembered.Most() {
+	if s.remembered.AheadLeft() <= 0 {
 		a.queue = nil
 		return f, false
 	}
@@ -96,9 +96,9 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 }
 
 // unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms, then each column.
+// first: the common terms of all, which take PostgreSQL longest to count, then each column.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
-	if s.store.Resources() == nil || s.remembered.Most() == 0 {
+	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
 	}
 	registry := s.store.Resources().Current()
@@ -124,6 +124,8 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	}
 	for _, n := range numbers {
 		add(finding{typ: n, name: names[n], terms: true})
+	}
+	for _, n := range numbers {
 		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
 			add(finding{typ: n, name: names[n], column: &c})
 		}

@@ -704,6 +704,10 @@ func eachInt8(array []byte, f func(int64)) error {
 // readColumn reads the entries of a column; it is left without a state where there are
 // too many, or ranges of numbers.
 func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.ColumnKey, out *remembered.Found, rest func()) error {
+	most := s.remembered.Most()
+	if out.Ahead {
+		most = min(most, s.remembered.AheadLeft())
+	}
 	var units map[int64]*match.Unit
 	var err error
 	if key.Kind == remembered.Quantities {
@@ -718,7 +722,6 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 		return err
 	}
 	defer rows.Close()
-	most := s.remembered.Most()
 	for n := 1; rows.Next(); n++ {
 		v := rows.RawValues()
 		for _, i := range []int{0, 2, 3, 5} {
@@ -727,7 +730,14 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 			}
 		}
 		e := remembered.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
-		if n%readAtOnce == 0 && out.Column.Bytes() > most || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
+		if n%readAtOnce == 0 && out.Column.Bytes() > most {
+			if !out.Ahead {
+				s.remembered.Refuse(key)
+			}
+			out.State = ""
+			return nil
+		}
+		if v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
 			s.remembered.Refuse(key)
 			out.State = ""
 			return nil

@@ -1,0 +1,130 @@
+package remembered
+
+import (
+	"math"
+	"slices"
+)
+
+// numbers are the resources of a chunk, as distances from a base. These take two bytes where they
+// are near each other, as those are that were written one after the other, and three among sixteen
+// million.
+type numbers struct {
+	base uint32
+	low  []uint16
+	high []uint8  // the rest of the distances; nil where all are 0
+	far  []uint32 // instead of distances, where these take more
+}
+
+// maxDistance is the largest distance.
+const maxDistance = 1<<24 - 1
+
+// numbersBuffer is what the resources of a run are read into.
+type numbersBuffer [chunkFull]uint32
+
+func numbersOf(ns []uint32) (o numbers) {
+	least, most := slices.Min(ns), slices.Max(ns)
+	switch {
+	case most-least <= math.MaxUint16:
+		o.base = least - min(least, (math.MaxUint16-(most-least))/2) // so that there is room on both sides
+	case most <= maxDistance:
+		o.high = make([]uint8, len(ns))
+	case most-least <= maxDistance:
+		o.base, o.high = least, make([]uint8, len(ns))
+	default:
+		o.far = slices.Clone(ns)
+		return o
+	}
+	o.low = make([]uint16, len(ns))
+	for i, n := range ns {
+		o.low[i] = uint16(n - o.base)
+		if o.high != nil {
+			o.high[i] = uint8((n - o.base) >> 16)
+		}
+	}
+	return o
+}
+
+func (o *numbers) len() int { return len(o.low) + len(o.far) }
+
+func (o *numbers) at(i int) uint32 {
+	switch {
+	case o.far != nil:
+		return o.far[i]
+	case o.high != nil:
+		return o.base + uint32(o.low[i]) + uint32(o.high[i])<<16
+	}
+	return o.base + uint32(o.low[i])
+}
+
+// most is the largest distance that there is room for.
+func (o *numbers) most() uint32 {
+	if o.high != nil {
+		return maxDistance
+	}
+	return math.MaxUint16
+}
+
+// read returns the numbers from one place to another, which may be in buf.
+func (o *numbers) read(from, to int, buf *numbersBuffer) []uint32 {
+	if o.far != nil {
+		return o.far[from:to]
+	}
+	out := buf[:to-from]
+	for i, low := range o.low[from:to] {
+		out[i] = o.base + uint32(low)
+	}
+	if o.high != nil {
+		for i, high := range o.high[from:to] {
+			out[i] += uint32(high) << 16
+		}
+	}
+	return out
+}
+
+// find is the place of a resource, below 0 where it has none.
+func (o *numbers) find(n uint32) int {
+	if o.far != nil {
+		return slices.Index(o.far, n)
+	}
+	distance := n - o.base
+	if distance > o.most() {
+		return -1
+	}
+	for i, low := range o.low {
+		if low == uint16(distance) && (o.high == nil || o.high[i] == uint8(distance>>16)) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (o *numbers) insert(at int, n uint32) {
+	distance := n - o.base
+	switch {
+	case o.far != nil:
+		o.far = insert(o.far, at, n)
+	case distance > o.most():
+		var buf numbersBuffer
+		*o = numbersOf(slices.Insert(slices.Clone(o.read(0, o.len(), &buf)), at, n))
+	default:
+		o.low = insert(o.low, at, uint16(distance))
+		if o.high != nil {
+			o.high = insert(o.high, at, uint8(distance>>16))
+		}
+	}
+}
+
+func (o *numbers) delete(at int) {
+	if o.far != nil {
+		o.far = slices.Delete(o.far, at, at+1)
+		return
+	}
+	o.low = slices.Delete(o.low, at, at+1)
+	if o.high != nil {
+		o.high = slices.Delete(o.high, at, at+1)
+	}
+}
+
+func (o *numbers) bytes() int64 {
+	return 2*int64(cap(o.low)) + int64(cap(o.high)) + 4*int64(cap(o.far))
+}
