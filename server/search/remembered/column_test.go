@@ -257,6 +257,37 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 	}
 }
 
+// Sections end where their resources do, and there are none where few of many resources have a value.
+func TestSectionsTakeLittle(t *testing.T) {
+	t.Parallel()
+	const entries = 10_000
+	r := rand.New(rand.NewPCG(11, 12))
+	shuffled := r.Perm(entries)
+	for name, c := range map[string]struct {
+		number func(i int) int // of the resource with the i-th value
+		most   int64           // bytes
+		none   bool
+	}{
+		"one after the other": {func(i int) int { return i }, entries / 8 * 5 / 4, false},
+		"the last one first":  {func(i int) int { return entries - i }, entries / 8 * 2, false},
+		"in no order":         {func(i int) int { return shuffled[i] }, entries * 5 / 4, false},
+		"few of many":         {func(i int) int { return shuffled[i] * 50 }, 0, true},
+	} {
+		b := NewColumn(ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
+		for i := range entries {
+			b.Add(Entry{RID: int64(c.number(i)), Low: int64(i) * 1e6, High: int64(i)*1e6 + 1})
+		}
+		p := b.finish().part(0)
+		if none := p.newSectionsBytes() == 0; none != c.none {
+			t.Errorf("%s: no sections: %v, want %v", name, none, c.none)
+		} else if !none {
+			if p.setSections(); p.sectionsBytes() > c.most {
+				t.Errorf("%s: %d bytes, want %d at most", name, p.sectionsBytes(), c.most)
+			}
+		}
+	}
+}
+
 // dates are those of a resource.
 type dates struct{ low, high int64 }
 

@@ -366,7 +366,7 @@ func (m *Memory) matches(part []compared) *roaring.Bitmap {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
-		if n := part[i].newSectionsBytes(); n > 0 && m.bytes+n <= m.most() {
+		if n := part[i].newSectionsBytes(); n > 0 && m.bytes+n <= m.limit {
 			m.bytes -= part[i].sectionsBytes()
 			part[i].setSections()
 			m.bytes += part[i].sectionsBytes()
