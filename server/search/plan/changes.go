@@ -243,7 +243,8 @@ func WithTerm(typ int16, term int64, most int) match.Statement {
 	return w.Statement()
 }
 
-// ColumnsOf are the columns that comparisons with parameters of a type are answered by.
+// ColumnsOf are the columns that comparisons with parameters of a type are answered by, that of
+// _lastUpdated last.
 func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 	var out []remembered.ColumnKey
 	add := func(m match.Match) {
@@ -261,16 +262,16 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 			add(match.Quantities{Numbers: match.Numbers{Keys: p.Keys, Single: p.Single}})
 		}
 	}
-	return out
+	return append(out, remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn})
 }
 
-// Extents is the statement that reads of each type the highest number that a resource of it has
-// got: type and number, which is a little more than how many there are.
-func Extents(types []int16) match.Statement {
+// TypeSizes is the statement that reads about how many resources of each type there are, as the
+// statistics of PostgreSQL tell: type and number of those of which there are many.
+func TypeSizes() match.Statement {
 	w := newWriter(nil)
-	w.Write("SELECT t.typ, (x.rid & (1::bigint << 48) - 1) FROM unnest(")
-	w.Bind(types)
-	w.Write("::smallint[]) AS t(typ) CROSS JOIN LATERAL (SELECT r.rid FROM resource r WHERE r.rid >= t.typ::bigint << 48 AND r.rid < (t.typ::bigint + 1) << 48 ORDER BY r.rid DESC LIMIT 1) x")
+	w.Write("SELECT v.typ, (v.part * c.reltuples)::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
+		" JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'typ'",
+		" CROSS JOIN LATERAL unnest(s.most_common_vals::text::smallint[], s.most_common_freqs) AS v(typ, part) WHERE c.oid = 'resource'::regclass")
 	return w.Statement()
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"kiln/server/search/plan"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // AheadFrom is how many resources a type has of which something is read ahead: of fewer the
@@ -96,7 +98,7 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 }
 
 // unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms of all, which take PostgreSQL longest to count, then each column.
+// first: the common terms, then each column.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
 	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
@@ -109,7 +111,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			numbers, names[n] = append(numbers, n), typ
 		}
 	}
-	sizes, err := s.sizes(ctx, numbers)
+	sizes, err := s.sizes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +126,6 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	}
 	for _, n := range numbers {
 		add(finding{typ: n, name: names[n], terms: true})
-	}
-	for _, n := range numbers {
 		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
 			add(finding{typ: n, name: names[n], column: &c})
 		}
@@ -133,29 +133,26 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	return out, nil
 }
 
-// sizes are about how many resources of each type there are.
-func (s *Searcher) sizes(ctx context.Context, types []int16) (map[int16]int64, error) {
+// sizes are about how many resources of each type there are, as far as PostgreSQL has looked.
+func (s *Searcher) sizes(ctx context.Context) (map[int16]int64, error) {
 	conn, err := s.store.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Release()
-	st := plan.Extents(types)
+	st := plan.TypeSizes()
 	rows, err := conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	out := make(map[int16]int64, len(types))
-	for rows.Next() {
-		var typ int16
-		var extent int64
-		if err := rows.Scan(&typ, &extent); err != nil {
-			return nil, err
-		}
-		out[typ] = extent
-	}
-	return out, rows.Err()
+	out := make(map[int16]int64)
+	var typ int16
+	var size int64
+	_, err = pgx.ForEachRow(rows, []any{&typ, &size}, func() error {
+		out[typ] = size
+		return nil
+	})
+	return out, err
 }
 
 // databaseRests reports whether no server does anything on the database at this moment, and it
