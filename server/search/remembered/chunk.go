@@ -17,9 +17,9 @@ type chunk struct {
 	base      int64
 	unit      int64
 	ns        numbers
-	starts    []uint16 // of the runs, among ns
-	distances []uint32 // of the runs; nil where these do not fit
-	lows      []int64  // then
+	starts    []uint16 // of the runs, among ns; nil where each is of one cell
+	distances numbers  // of the runs
+	lows      []int64  // instead of distances where these do not fit, else nil
 	tails     []uint32
 }
 
@@ -38,10 +38,10 @@ func (k *chunk) len() int { return k.ns.len() }
 
 // low is the low end of a run.
 func (k *chunk) low(r int) int64 {
-	if k.distances == nil {
+	if k.lows != nil {
 		return k.lows[r]
 	}
-	return k.base + k.unit*int64(k.distances[r])
+	return k.base + k.unit*int64(k.distances.at(r))
 }
 
 func (k *chunk) tailOf(r int) uint32 {
@@ -51,8 +51,19 @@ func (k *chunk) tailOf(r int) uint32 {
 	return k.tails[r]
 }
 
+// runs is the number of runs.
+func (k *chunk) runs() int {
+	if k.starts == nil {
+		return k.len()
+	}
+	return len(k.starts)
+}
+
 // bounds are the places of the cells of a run.
 func (k *chunk) bounds(r int) (from, to int) {
+	if k.starts == nil {
+		return r, r + 1
+	}
 	to = k.len()
 	if r+1 < len(k.starts) {
 		to = int(k.starts[r+1])
@@ -68,6 +79,9 @@ func (k *chunk) run(r int, buf *numbersBuffer) run {
 
 // runOf is the run that has a cell.
 func (k *chunk) runOf(i int) int {
+	if k.starts == nil {
+		return i
+	}
 	return sort.Search(len(k.starts), func(r int) bool { return int(k.starts[r]) > i }) - 1
 }
 
@@ -76,13 +90,13 @@ func (k *chunk) cell(i int) cell { return k.cellOf(k.runOf(i), i) }
 // cellOf is the cell at a place that is in a run.
 func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns.at(i), k.tailOf(r)} }
 
-func (k *chunk) last() cell { return k.cellOf(len(k.starts)-1, k.len()-1) }
+func (k *chunk) last() cell { return k.cellOf(k.runs()-1, k.len()-1) }
 
 // cells are all of them, with room for one more.
 func (k *chunk) cells() []cell {
 	out := make([]cell, 0, k.len()+1)
 	var buf numbersBuffer
-	for i := range k.starts {
+	for i := range k.runs() {
 		r := k.run(i, &buf)
 		for _, n := range r.ns {
 			out = append(out, cell{r.low, n, r.tail})
@@ -93,7 +107,7 @@ func (k *chunk) cells() []cell {
 
 // seek is the first cell that is not before, which holds for some cells at the start.
 func (k *chunk) seek(before func(cell) bool) int {
-	r := sort.Search(len(k.starts), func(r int) bool { return !before(k.cellOf(r, int(k.starts[r]))) }) - 1
+	r := sort.Search(k.runs(), func(r int) bool { from, _ := k.bounds(r); return !before(k.cellOf(r, from)) }) - 1
 	if r < 0 {
 		return 0
 	}
@@ -106,7 +120,7 @@ func (k *chunk) find(n uint32) int { return k.ns.find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.starts, k.tails = nil, nil, numbers{}, nil, nil
+	k.distances, k.lows, k.ns, k.starts, k.tails = numbers{}, nil, numbers{}, nil, nil
 	if len(cells) == 0 {
 		return
 	}
@@ -120,7 +134,10 @@ func (k *chunk) pack(cells []cell) {
 		}
 		alike = alike && c.tail == k.tail
 	}
-	k.ns, k.starts = numbersOf(ns), slices.Clone(starts)
+	k.ns = numbersOf(ns)
+	if len(starts) < len(cells) {
+		k.starts = slices.Clone(starts)
+	}
 	if !alike {
 		k.tails = make([]uint32, len(starts))
 		for r, i := range starts {
@@ -134,10 +151,11 @@ func (k *chunk) pack(cells []cell) {
 		}
 		return
 	}
-	k.distances = make([]uint32, len(starts))
+	distances := make([]uint32, len(starts))
 	for r, i := range starts {
-		k.distances[r] = uint32((cells[i].low - k.base) / k.unit)
+		distances[r] = uint32((cells[i].low - k.base) / k.unit)
 	}
+	k.distances = numbersOf(distances)
 }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell
@@ -145,7 +163,7 @@ func (k *chunk) pack(cells []cell) {
 func (k *chunk) insert(at int, c cell) bool {
 	r := max(0, k.runOf(at-1)) // the run that the cell belongs to, or that it comes behind
 	has := func(r int) bool {
-		if r >= len(k.starts) {
+		if r >= k.runs() {
 			return false
 		}
 		return k.low(r) == c.low && k.tailOf(r) == c.tail
@@ -158,8 +176,16 @@ func (k *chunk) insert(at int, c cell) bool {
 			return false
 		}
 	}
-	for i := range k.starts[r+1:] {
-		k.starts[r+1+i]++
+	if k.starts == nil && k.distances.len()+len(k.lows) == k.len() { // no run was made: the cell joins another
+		k.starts = make([]uint16, k.len())
+		for i := range k.starts {
+			k.starts[i] = uint16(i)
+		}
+	}
+	if k.starts != nil {
+		for i := range k.starts[r+1:] {
+			k.starts[r+1+i]++
+		}
 	}
 	k.ns.insert(at, c.n)
 	return true
@@ -168,22 +194,24 @@ func (k *chunk) insert(at int, c cell) bool {
 // insertRun makes a run without a cell, for the value of one; false where its low end is no
 // such distance as those of the others.
 func (k *chunk) insertRun(r, at int, c cell) bool {
-	if k.distances == nil {
+	if k.lows != nil {
 		k.lows = insert(k.lows, r, c.low)
 	} else {
 		distance := uint64(c.low) - uint64(k.base)
 		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
 			return false
 		}
-		k.distances = insert(k.distances, r, uint32(distance/uint64(k.unit)))
+		k.distances.insert(r, uint32(distance/uint64(k.unit)))
 	}
 	if k.tails == nil && c.tail != k.tail {
-		k.tails = slices.Repeat([]uint32{k.tail}, len(k.starts))
+		k.tails = slices.Repeat([]uint32{k.tail}, k.runs())
 	}
 	if k.tails != nil {
 		k.tails = insert(k.tails, r, c.tail)
 	}
-	k.starts = insert(k.starts, r, uint16(at))
+	if k.starts != nil {
+		k.starts = insert(k.starts, r, uint16(at))
+	}
 	return true
 }
 
@@ -202,17 +230,21 @@ func (k *chunk) delete(at int) {
 	from, to := k.bounds(r)
 	alone := to-from == 1
 	k.ns.delete(at)
-	for i := range k.starts[r+1:] {
-		k.starts[r+1+i]--
+	if k.starts != nil {
+		for i := range k.starts[r+1:] {
+			k.starts[r+1+i]--
+		}
 	}
 	if !alone {
 		return
 	}
-	k.starts = slices.Delete(k.starts, r, r+1)
-	if k.distances == nil {
+	if k.starts != nil {
+		k.starts = slices.Delete(k.starts, r, r+1)
+	}
+	if k.lows != nil {
 		k.lows = slices.Delete(k.lows, r, r+1)
 	} else {
-		k.distances = slices.Delete(k.distances, r, r+1)
+		k.distances.delete(r)
 	}
 	if k.tails != nil {
 		k.tails = slices.Delete(k.tails, r, r+1)
@@ -237,5 +269,5 @@ func (k *chunk) bytes() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return 248 + k.ns.bytes() + 4*int64(cap(k.distances)+cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
+	return 320 + k.ns.bytes() + k.distances.bytes() + 4*int64(cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
 }

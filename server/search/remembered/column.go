@@ -447,7 +447,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 		i, at := p.seek(func(e cell) bool { return e.low < from })
 		for ; i < len(p.chunks); i, at = i+1, 0 {
 			k := p.chunks[i]
-			for j := k.runOf(at); j < len(k.starts); j++ {
+			for j := k.runOf(at); j < k.runs(); j++ {
 				if k.low(j) >= to || !yield(k.run(j, &buf)) {
 					return
 				}
@@ -557,7 +557,7 @@ func (c *compared) hasAt(n, place uint32) bool {
 
 // alike reports whether the comparison holds for all of a chunk, or for none, and which.
 func (c *compared) alike(k *chunk) (same, held bool) {
-	switch first, last := k.low(0), k.low(len(k.starts)-1); {
+	switch first, last := k.low(0), k.low(k.runs()-1); {
 	case first >= c.sure && last < c.sureEnd:
 		return true, !c.not
 	case last < c.from || first >= c.to:

@@ -205,7 +205,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		}
 		for i := last; i >= 0; i-- {
 			k := p.chunks[i]
-			for j := len(k.starts) - 1; j >= 0; j-- {
+			for j := k.runs() - 1; j >= 0; j-- {
 				if !yield(k.run(j, &buf)) {
 					return
 				}

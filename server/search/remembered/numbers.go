@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// numbers are the resources of a chunk, as distances from a base. These take two bytes where they
-// are near each other, as those are that were written one after the other, and three among sixteen
-// million.
+// numbers are the resources of a chunk, or how far the values of its runs are from the first: what
+// each is above a base takes two bytes where they are near each other, as the resources are that
+// were written one after the other, and three among sixteen million.
 type numbers struct {
 	base uint32
 	low  []uint16
-	high []uint8  // the rest of the distances; nil where all are 0
-	far  []uint32 // instead of distances, where these take more
+	high []uint8  // the rest of what they are above it; nil where that is 0 for all
+	far  []uint32 // the numbers themselves, where more is needed
 }
 
 // maxDistance is the largest distance.
