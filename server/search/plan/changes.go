@@ -243,8 +243,7 @@ func WithTerm(typ int16, term int64, most int) match.Statement {
 	return w.Statement()
 }
 
-// ColumnsOf are the columns that comparisons with parameters of a type are answered by, that of
-// _lastUpdated last.
+// ColumnsOf are the columns that comparisons with parameters of a type are answered by.
 func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 	var out []remembered.ColumnKey
 	add := func(m match.Match) {
@@ -262,7 +261,12 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 			add(match.Quantities{Numbers: match.Numbers{Keys: p.Keys, Single: p.Single}})
 		}
 	}
-	return append(out, remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn})
+	return out
+}
+
+// UpdatedColumn is the column of the last updates of a type.
+func UpdatedColumn(typ int16) remembered.ColumnKey {
+	return remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn}
 }
 
 // TypeSizes is the statement that reads about how many resources of each type there are, as the

@@ -538,7 +538,12 @@ type Found struct {
 
 // Make prepares what is to be remembered; false where that cannot be.
 func (f *Found) Make(now time.Time) bool {
-	made := func(uses float64) *item { return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses} }
+	made := func(uses float64) *item {
+		if f.Ahead { // what nobody has asked for goes first
+			uses /= 10
+		}
+		return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses}
+	}
 	switch {
 	case f.Column != nil:
 		i := made(2)

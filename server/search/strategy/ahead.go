@@ -98,7 +98,8 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 }
 
 // unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms, then each column.
+// first: the common terms, then each column, but those of last updates when all others are there:
+// they are large, and seldom asked for.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
 	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
@@ -129,6 +130,9 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
 			add(finding{typ: n, name: names[n], column: &c})
 		}
+	}
+	for _, n := range numbers {
+		add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))})
 	}
 	return out, nil
 }
