@@ -16,9 +16,9 @@ type chunk struct {
 	tail      uint32 // of all, where tails is nil
 	base      int64
 	unit      int64
-	ns        numbers
+	ns        packed
 	starts    []uint16 // of the runs, among ns; nil where each is of one cell
-	distances numbers  // of the runs
+	distances packed   // of the runs
 	lows      []int64  // instead of distances where these do not fit, else nil
 	tails     []uint32
 }
@@ -72,7 +72,7 @@ func (k *chunk) bounds(r int) (from, to int) {
 }
 
 // run is a run whose resources may be in buf.
-func (k *chunk) run(r int, buf *numbersBuffer) run {
+func (k *chunk) run(r int, buf *packedBuffer) run {
 	from, to := k.bounds(r)
 	return run{k.low(r), k.tailOf(r), k.ns.read(from, to, buf)}
 }
@@ -95,7 +95,7 @@ func (k *chunk) last() cell { return k.cellOf(k.runs()-1, k.len()-1) }
 // cells are all of them, with room for one more.
 func (k *chunk) cells() []cell {
 	out := make([]cell, 0, k.len()+1)
-	var buf numbersBuffer
+	var buf packedBuffer
 	for i := range k.runs() {
 		r := k.run(i, &buf)
 		for _, n := range r.ns {
@@ -120,7 +120,7 @@ func (k *chunk) find(n uint32) int { return k.ns.find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.starts, k.tails = numbers{}, nil, numbers{}, nil, nil
+	k.distances, k.lows, k.ns, k.starts, k.tails = packed{}, nil, packed{}, nil, nil
 	if len(cells) == 0 {
 		return
 	}
@@ -134,7 +134,7 @@ func (k *chunk) pack(cells []cell) {
 		}
 		alike = alike && c.tail == k.tail
 	}
-	k.ns = numbersOf(ns)
+	k.ns = packedOf(ns)
 	if len(starts) < len(cells) {
 		k.starts = slices.Clone(starts)
 	}
@@ -155,7 +155,7 @@ func (k *chunk) pack(cells []cell) {
 	for r, i := range starts {
 		distances[r] = uint32((cells[i].low - k.base) / k.unit)
 	}
-	k.distances = numbersOf(distances)
+	k.distances = packedOf(distances)
 }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell

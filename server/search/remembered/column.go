@@ -74,7 +74,8 @@ type part struct {
 	chunks   []*chunk
 	sizes    []int32    // of the chunks: summing them up reads no chunk
 	sections []section  // nil until they are needed
-	moved    int        // entries that have come or gone since these were made
+	scarce   bool       // there were too few entries among too many resources for sections
+	moved    int        // entries that have come or gone since either was found
 	long     list[cell] // by resource
 }
 
@@ -443,7 +444,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 		if from >= to {
 			return
 		}
-		var buf numbersBuffer
+		var buf packedBuffer
 		i, at := p.seek(func(e cell) bool { return e.low < from })
 		for ; i < len(p.chunks); i, at = i+1, 0 {
 			k := p.chunks[i]

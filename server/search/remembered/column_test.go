@@ -439,8 +439,8 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 	}
 }
 
-// The resources of a chunk are kept in two, three or four bytes each, and are the same in all.
-func TestNumbers(t *testing.T) {
+// Numbers are kept in two, three or four bytes each, and are the same in all.
+func TestPacked(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(9, 10))
 	for name, c := range map[string]struct {
@@ -455,7 +455,7 @@ func TestNumbers(t *testing.T) {
 			for range 400 {
 				want = append(want, c.least+uint32(r.Int64N(int64(c.span))))
 			}
-			o := numbersOf(want)
+			o := packedOf(want)
 			if got := o.bytes() / 400; got != c.bytes {
 				t.Fatalf("%d bytes each, want %d", got, c.bytes)
 			}
@@ -473,7 +473,7 @@ func TestNumbers(t *testing.T) {
 				o.insert(at, n)
 				want = slices.Insert(want, at, n)
 			}
-			var buf numbersBuffer
+			var buf packedBuffer
 			if got := o.read(0, o.len(), &buf); !slices.Equal(got, want) {
 				t.Fatalf("%v, want %v", got, want)
 			}

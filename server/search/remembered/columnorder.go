@@ -197,7 +197,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		return p.between(from, highest)
 	}
 	return func(yield func(run) bool) {
-		var buf numbersBuffer
+		var buf packedBuffer
 		last := len(p.chunks) - 1
 		if bound {
 			i, _ := p.seek(func(e cell) bool { return e.low <= page.Beyond.Low })

@@ -9,9 +9,9 @@
 //	set.go       the surrogates of the resources for which some clauses hold
 //	terms.go     those of the resources that have a term, for each common term of a type;
 //	             terms that come together have one set
-//	column.go    the values of an ordered parameter, each once in its chunk (chunk.go);
-//	             places.go, where the value of a resource is; window.go, what a comparison
-//	             asks of it
+//	column.go    the values of an ordered parameter, each once in its chunk (chunk.go, whose
+//	             numbers packed.go keeps in few bytes); places.go, where the value of a resource
+//	             is; window.go, what a comparison asks of it
 //	columnorder.go  a page in the order of a column
 //	sections.go  the resources between some values of a column, for ranges among millions
 //	list.go      an ordered list that is changed in place

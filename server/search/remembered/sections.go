@@ -72,22 +72,23 @@ func (p *part) setSections() {
 // newSectionsBytes is about what sections would take that a part does not have, and should, or has
 // and so many entries have come since that they may be uneven: last updates all come behind.
 func (p *part) newSectionsBytes() (n int64) {
-	if p.n < sectionsFrom || p.sections != nil && p.moved < p.n/partSections {
+	if p.n < sectionsFrom || (p.sections != nil || p.scarce) && p.moved < p.n/partSections {
 		return 0
 	}
-	const looks = 16 // at the chunks of a section
+	const looks = 16 // at the chunks of a section, and at each so manieth resource of one
 	every := len(p.chunks)/partSections + 1
 	for first := 0; first < len(p.chunks); first += every {
 		least, most := uint32(math.MaxUint32), uint32(0)
 		for i := first; i < min(first+every, len(p.chunks)); i += every/looks + 1 {
-			for j := range p.chunks[i].len() {
+			for j := 0; j < p.chunks[i].len(); j += looks {
 				n := p.chunks[i].ns.at(j)
 				least, most = min(least, n), max(most, n)
 			}
 		}
 		n += int64(most-least) / 8
 	}
-	if n > sectionBytes*int64(p.n) {
+	if p.scarce = n > sectionBytes*int64(p.n); p.scarce {
+		p.moved = 0
 		return 0
 	}
 	return n
@@ -95,8 +96,8 @@ func (p *part) newSectionsBytes() (n int64) {
 
 // resection brings an entry that has come or gone into the sections.
 func (p *part) resection(low int64, n uint32, there bool) {
+	p.moved++
 	if p.sections != nil {
-		p.moved++
 		p.sections[sort.Search(len(p.sections)-1, func(i int) bool { return low < p.sections[i].end })].set(n, there)
 	}
 }

@@ -730,15 +730,11 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 			}
 		}
 		e := remembered.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
-		if n%readAtOnce == 0 && out.Column.Bytes() > most {
-			if !out.Ahead {
+		full := n%readAtOnce == 0 && out.Column.Bytes() > most
+		if full || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
+			if !full || !out.Ahead { // there may be room when it is asked for
 				s.remembered.Refuse(key)
 			}
-			out.State = ""
-			return nil
-		}
-		if v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
-			s.remembered.Refuse(key)
 			out.State = ""
 			return nil
 		}

@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// numbers are the resources of a chunk, or how far the values of its runs are from the first: what
-// each is above a base takes two bytes where they are near each other, as the resources are that
-// were written one after the other, and three among sixteen million.
-type numbers struct {
+// packed are numbers, those of a chunk's resources or how far the values of its runs are from the
+// first: what each is above a base takes two bytes where all are near each other, as resources are
+// that were written one after the other, and three among sixteen million.
+type packed struct {
 	base uint32
 	low  []uint16
 	high []uint8  // the rest of what they are above it; nil where that is 0 for all
 	far  []uint32 // the numbers themselves, where more is needed
 }
 
-// maxDistance is the largest distance.
+// maxDistance is how far above the base a number may be of which low and high are kept.
 const maxDistance = 1<<24 - 1
 
-// numbersBuffer is what the resources of a run are read into.
-type numbersBuffer [chunkFull]uint32
+// packedBuffer is what numbers are read into.
+type packedBuffer [chunkFull]uint32
 
-func numbersOf(ns []uint32) (o numbers) {
+func packedOf(ns []uint32) (o packed) {
 	least, most := slices.Min(ns), slices.Max(ns)
 	switch {
 	case most-least <= math.MaxUint16:
@@ -44,9 +44,9 @@ func numbersOf(ns []uint32) (o numbers) {
 	return o
 }
 
-func (o *numbers) len() int { return len(o.low) + len(o.far) }
+func (o *packed) len() int { return len(o.low) + len(o.far) }
 
-func (o *numbers) at(i int) uint32 {
+func (o *packed) at(i int) uint32 {
 	switch {
 	case o.far != nil:
 		return o.far[i]
@@ -56,8 +56,8 @@ func (o *numbers) at(i int) uint32 {
 	return o.base + uint32(o.low[i])
 }
 
-// most is the largest distance that there is room for.
-func (o *numbers) most() uint32 {
+// most is how far above the base a number may be that is added to these.
+func (o *packed) most() uint32 {
 	if o.high != nil {
 		return maxDistance
 	}
@@ -65,7 +65,7 @@ func (o *numbers) most() uint32 {
 }
 
 // read returns the numbers from one place to another, which may be in buf.
-func (o *numbers) read(from, to int, buf *numbersBuffer) []uint32 {
+func (o *packed) read(from, to int, buf *packedBuffer) []uint32 {
 	if o.far != nil {
 		return o.far[from:to]
 	}
@@ -81,8 +81,8 @@ func (o *numbers) read(from, to int, buf *numbersBuffer) []uint32 {
 	return out
 }
 
-// find is the place of a resource, below 0 where it has none.
-func (o *numbers) find(n uint32) int {
+// find is the place of a number, below 0 where it has none.
+func (o *packed) find(n uint32) int {
 	if o.far != nil {
 		return slices.Index(o.far, n)
 	}
@@ -98,14 +98,14 @@ func (o *numbers) find(n uint32) int {
 	return -1
 }
 
-func (o *numbers) insert(at int, n uint32) {
+func (o *packed) insert(at int, n uint32) {
 	distance := n - o.base
 	switch {
 	case o.far != nil:
 		o.far = insert(o.far, at, n)
 	case distance > o.most():
-		var buf numbersBuffer
-		*o = numbersOf(slices.Insert(slices.Clone(o.read(0, o.len(), &buf)), at, n))
+		var buf packedBuffer
+		*o = packedOf(slices.Insert(o.read(0, o.len(), &buf), at, n))
 	default:
 		o.low = insert(o.low, at, uint16(distance))
 		if o.high != nil {
@@ -114,7 +114,7 @@ func (o *numbers) insert(at int, n uint32) {
 	}
 }
 
-func (o *numbers) delete(at int) {
+func (o *packed) delete(at int) {
 	if o.far != nil {
 		o.far = slices.Delete(o.far, at, at+1)
 		return
@@ -125,6 +125,6 @@ func (o *numbers) delete(at int) {
 	}
 }
 
-func (o *numbers) bytes() int64 {
+func (o *packed) bytes() int64 {
 	return 2*int64(cap(o.low)) + int64(cap(o.high)) + 4*int64(cap(o.far))
 }
