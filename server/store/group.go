@@ -52,6 +52,7 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 	}
 	entries := make([]entry, len(ws))
 	indexes := make([]*fhir.Index, len(ws))
+	now := s.now() // one for all: last updates are remembered in runs of one value
 	for i, w := range ws {
 		e := &entries[i]
 		*e = entry{w: w, index: i, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index}
@@ -75,7 +76,7 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 				return nil, &WriteError{i, translate(err)}
 			}
 			e.action = inserted
-			e.make(1, s.now(), w.Body)
+			e.make(1, now, w.Body)
 		}
 	}
 	if err := s.learn(ctx, indexes...); err != nil {

@@ -405,6 +405,23 @@ func TestSameResourceTwice(t *testing.T) {
 	}
 }
 
+// What is created at once is of one instant: what is remembered of last updates is runs of one value.
+func TestCreatedAtOnce(t *testing.T) {
+	s, _ := open(t)
+	ws := make([]*store.Write, 100)
+	for i := range ws {
+		ws[i] = post(t, "Patient", "x")
+	}
+	if err := s.WriteAll(context.Background(), ws); err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range ws {
+		if at := ws[0].Result.LastUpdated; !w.Result.LastUpdated.Equal(at) {
+			t.Fatalf("the last update of write %d is %v, and of the first %v", i, w.Result.LastUpdated, at)
+		}
+	}
+}
+
 func TestInTxRollsBack(t *testing.T) {
 	s, url := open(t)
 	ctx := context.Background()
