@@ -33,7 +33,7 @@ func (s *Server) configure(ctx context.Context, dir string) error {
 func (s *Server) settings(ctx context.Context, dir string) string {
 	const mb = 1 << 20
 	memory := physicalMemory()
-	buffers := min(max(memory/8, 128*mb), 1024*mb)
+	buffers := min(max(memory/8, 128*mb), 4096*mb)
 	walCompression, toast := "on", "pglz"
 	if s.accepts(ctx, dir, "wal_compression=lz4") {
 		walCompression, toast = "lz4", "lz4"
@@ -45,13 +45,14 @@ func (s *Server) settings(ctx context.Context, dir string) string {
 		"fsync = on",
 		"synchronous_commit = on",
 		"full_page_writes = on",
-		"# Memory: an eighth of the machine, at most 1 GB; the system's cache has the rest.",
+		"# Memory: an eighth of the machine, at most 4 GB; the system's cache has the rest.",
 		fmt.Sprintf("shared_buffers = %dMB", buffers/mb),
 		fmt.Sprintf("effective_cache_size = %dMB", max(memory/2, 256*mb)/mb),
 		"work_mem = 16MB",
 		"maintenance_work_mem = 128MB",
-		"# Few checkpoints: each makes the next change of every page log the whole page.",
-		"max_wal_size = 2GB",
+		"# Few checkpoints: each makes the next change of every page log the whole page. With 2 GB an",
+		"# import among 14 million resources wrote nothing else: 300,000 pages and a checkpoint in 20 seconds.",
+		"max_wal_size = 8GB",
 		"min_wal_size = 512MB",
 		"checkpoint_timeout = 15min",
 		"wal_compression = " + walCompression,
