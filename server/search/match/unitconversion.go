@@ -60,18 +60,16 @@ func measure(code string) *ucum.Unit {
 }
 
 func decimalOf(r *big.Rat) (*apd.Decimal, bool) {
-	numerator, _, err := apd.NewFromString(r.Num().String())
-	if err != nil {
-		return nil, false
-	}
-	denominator, _, err := apd.NewFromString(r.Denom().String())
-	if err != nil {
-		return nil, false
-	}
-	out := new(apd.Decimal)
-	if _, err := apd.BaseContext.WithPrecision(40).Quo(out, numerator, denominator); err != nil {
-		return nil, false
+	out := decimalOfInt(r.Num())
+	if !r.IsInt() {
+		if _, err := apd.BaseContext.WithPrecision(40).Quo(out, out, decimalOfInt(r.Denom())); err != nil {
+			return nil, false
+		}
 	}
 	out.Reduce(out)
 	return out, out.Exponent > -2000 && out.Exponent < 2000
+}
+
+func decimalOfInt(n *big.Int) *apd.Decimal {
+	return apd.NewWithBigInt(new(apd.BigInt).SetMathBigInt(n), 0)
 }
