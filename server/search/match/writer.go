@@ -42,10 +42,11 @@ func (st Statement) Beside(more Statement) Statement {
 	return st.BesideRow(more)
 }
 
-// BesideRow is Beside for a statement that gives one row.
+// BesideRow is Beside for a statement that gives one row. It is made once: OFFSET 0 keeps the
+// planner from making it for each row of st.
 func (st Statement) BesideRow(row Statement) Statement {
 	return Statement{
-		SQL:  "SELECT v.*, s.* FROM (" + renumberParams(row.SQL, len(st.Args)) + ") v LEFT JOIN (" + st.SQL + ") s ON true",
+		SQL:  "SELECT v.*, s.* FROM (" + renumberParams(row.SQL, len(st.Args)) + " OFFSET 0) v LEFT JOIN (" + st.SQL + ") s ON true",
 		Args: append(st.Args[:len(st.Args):len(st.Args)], row.Args...),
 	}
 }

@@ -12,50 +12,49 @@ import (
 )
 
 // Changes is the statement that reads what has changed of some types since a state, in
-// one row: whether it can be followed (remembered.Changes), the changed resources as
-// JSON, null where there are none, and the present state.
-//
-// The transactions that a snapshot has not seen are those from its end on and those that
-// were running: the change log is looked up by both, however old a running one is.
+// one row: the changed resources as JSON, null where there are none and "" where that cannot be
+// told, and the present state.
 func Changes(since string, types []int16) match.Statement {
 	return MostChanges(since, types, remembered.MaxChanges)
 }
 
-// MostChanges is Changes of most resources at most: more cannot be followed, and are not read.
+// MostChanges is Changes of most resources at most: more cannot be told, and are not read.
 func MostChanges(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
+	w.Write("SELECT ")
 	w.changes(since, types, most)
 	return w.Statement()
 }
 
+// changes writes the columns of Changes. The function is not called where nothing has changed: that
+// is seen in an index of the change log.
 func (w *writer) changes(since string, types []int16, most int) {
-	w.changedSince(since, types, most)
-	w.Write(" SELECT ", followed, " AND (SELECT count(*) FROM n) <= ", strconv.Itoa(most), " AS followed,",
-		" CASE WHEN (SELECT count(*) FROM n) BETWEEN 1 AND ", strconv.Itoa(most), " THEN changed_resources(ARRAY(SELECT rid FROM n)) END AS changed, ", Now, " AS now")
+	at := w.snapshot(since)
+	w.Write("CASE WHEN EXISTS (SELECT FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, "))",
+		" OR EXISTS (SELECT FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
+		" THEN changes_since(", at, ", ")
+	w.Bind(types)
+	w.Write("::smallint[], ", strconv.Itoa(most), ") END AS changed, ", Now, " AS now")
 }
 
-// followed says whether changes can be followed at all.
-const followed = "NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}')"
-
-// changedSince writes WITH n, the rids of at most one more than most resources that have changed
-// since a state, and c, the changes.
-func (w *writer) changedSince(since string, types []int16, most int) {
-	snapshot, _, _ := strings.Cut(since, " ")
-	at := w.Param(snapshot) + "::text::pg_snapshot"
-	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
-		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
-		" n AS MATERIALIZED (SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
-	w.Bind(types)
-	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), ")")
+// snapshot binds that of a state.
+func (w *writer) snapshot(state string) string {
+	at, _, _ := strings.Cut(state, " ")
+	return w.Param(at) + "::text::pg_snapshot"
 }
 
 // ChangedSince is the statement that reads which resources of a type have changed since a state,
 // in one row: whether that can be followed, their rids, and the present state. They are one more
-// than most at most.
+// than most at most. Of the change log it reads what changes_since does.
 func ChangedSince(since string, typ int16, most int) match.Statement {
 	w := newWriter(nil)
-	w.changedSince(since, []int16{typ}, most)
-	w.Write(" SELECT ", followed, ", ARRAY(SELECT rid FROM n), ", Now)
+	at := w.snapshot(since)
+	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
+		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
+		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}'),",
+		" ARRAY(SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ")
+	w.Bind(typ)
+	w.Write("::smallint LIMIT ", strconv.Itoa(most+1), "), ", Now)
 	return w.Statement()
 }
 
@@ -73,12 +72,12 @@ func Changed(rids []int64) match.Statement {
 // has no resource; they are null in all others.
 func (p *Plan) RowsChanged(rids []int64, since string, types []int16) match.Statement {
 	w := newWriter(p.env)
-	w.Write("SELECT k.followed, k.changed, k.now, NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
-		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea FROM (")
+	w.Write("SELECT ")
 	w.changes(since, types, remembered.MaxChanges)
-	w.Write(") k")
+	w.Write(", NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
+		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea")
 	if len(rids) > 0 {
-		w.Write(" UNION ALL SELECT NULL::boolean, NULL::text, NULL::text, ")
+		w.Write(" UNION ALL SELECT NULL::text, NULL::text, ")
 		p.rowsOf(w, rids)
 	}
 	return w.Statement()
@@ -276,6 +275,16 @@ func TypeSizes() match.Statement {
 	w.Write("SELECT v.typ, (v.part * c.reltuples)::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
 		" JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'typ'",
 		" CROSS JOIN LATERAL unnest(s.most_common_vals::text::smallint[], s.most_common_freqs) AS v(typ, part) WHERE c.oid = 'resource'::regclass")
+	return w.Statement()
+}
+
+// PerInstant is the statement that reads about how many resources have the same last update, as the
+// statistics of PostgreSQL tell; no row where there are none.
+func PerInstant() match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT CASE WHEN s.n_distinct < 0 THEN -1 / s.n_distinct ELSE c.reltuples / s.n_distinct END::float8",
+		" FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname",
+		" WHERE c.oid = 'resource'::regclass AND s.attname = 'last_updated' AND s.n_distinct <> 0")
 	return w.Statement()
 }
 

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -191,8 +192,20 @@ func (p *Plan) RowsUnchanged(rids []int64, since string) match.Statement {
 	return w.Statement()
 }
 
+// rowsOf writes the columns of a page statement for resources of one type. Those of a page of all
+// that there are lie side by side in the index: one way along it takes a third of looking up each.
+// Where another has come between them it finds more than these.
 func (p *Plan) rowsOf(w *writer, rids []int64) {
-	w.Write("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid = ANY (")
+	w.Write("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid ")
+	if len(rids) > 1 && p.where.Empty() && len(p.q.Sort) == 0 {
+		w.Write("BETWEEN ")
+		w.Bind(slices.Min(rids))
+		w.Write("::bigint AND ")
+		w.Bind(slices.Max(rids))
+		w.Write("::bigint")
+		return
+	}
+	w.Write("= ANY (")
 	w.Terms(rids)
 	w.Write(")")
 }

@@ -42,8 +42,7 @@ func SameIndex(a, b string) bool {
 }
 
 func (p *Plan) unchanged(w *writer, since string) {
-	snapshot, _, _ := strings.Cut(since, " ")
-	at := w.Param(snapshot) + "::text::pg_snapshot"
+	at := w.snapshot(since)
 	w.Write("NOT pg_is_in_recovery() AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
 	if from, to, ok := p.scope(); ok {
 		w.Write(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
@@ -68,8 +67,7 @@ func (p *Plan) Added(since string) (st match.Statement, ok bool) {
 		return st, false
 	}
 	w := newWriter(p.env)
-	snapshot, _, _ := strings.Cut(since, " ")
-	at := w.Param(snapshot) + "::text::pg_snapshot"
+	at := w.snapshot(since)
 	w.Write("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c LEFT JOIN LATERAL unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method) ON true",
 		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
 	w.Bind(from)

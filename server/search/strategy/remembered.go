@@ -74,20 +74,17 @@ func clausesKey(typ int16, clauses []match.Clause) (k remembered.Key, err error)
 }
 
 // changes are the columns of plan.Changes.
-type changes struct {
-	followed  *bool
-	rows, now *string
-}
+type changes struct{ rows, now *string }
 
-func (c *changes) into() []any { return []any{&c.followed, &c.rows, &c.now} }
+func (c *changes) into() []any { return []any{&c.rows, &c.now} }
 
 func (c *changes) since(state string, types []int16) remembered.Changes {
 	out := remembered.Changes{Since: state, Types: types}
-	if c.followed != nil && c.now != nil {
-		out.Followed, out.Now = *c.followed, *c.now
+	if c.now != nil {
+		out.Now, out.Followed = *c.now, plan.Lasting(*c.now)
 	}
 	if c.rows != nil {
-		out.Rows = *c.rows
+		out.Rows, out.Followed = *c.rows, out.Followed && *c.rows != ""
 	}
 	return out
 }
@@ -113,7 +110,8 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		if !x.private() {
 			x.connection.broad = a.Total >= int64(x.plan.Limit)
 		}
-		st := x.plan.RowsChanged(a.RIDs, a.State, a.Types)
+		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
+		st := x.plan.RowsChanged(shown, a.State, a.Types)
 		x.note("rows from memory", st)
 		var c changes
 		p, err := x.rows(ctx, st, c.into()...)
@@ -121,18 +119,20 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 			return nil, err
 		}
 		b, ok := memory.Settle(a, c.since(a.State, a.Types))
-		if !ok || len(p.rows) != len(a.RIDs) {
+		if !ok || len(p.rows) != len(shown) {
 			continue
 		}
 		at := make(map[int64]row, len(p.rows))
 		for _, m := range p.rows {
 			at[m.rid] = m
 		}
+		p.rows = p.rows[:0]
 		for i, rid := range a.RIDs {
-			p.rows[i] = at[rid]
+			m := at[rid]
 			if b.Places != nil {
-				p.rows[i].keys = []*string{sortKey(b.Places[i])}
+				m.keys = []*string{sortKey(b.Places[i])}
 			}
+			p.rows = append(p.rows, m)
 		}
 		p.total = b.Total
 		return p, nil

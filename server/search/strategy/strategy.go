@@ -754,6 +754,14 @@ func (x *searching) version(ctx context.Context, v [][]byte) (fhir.Version, erro
 	}, nil
 }
 
+// pageSize is the number of matches on the page at most.
+func (x *searching) pageSize() int {
+	if c := x.q.Cursor; c != nil && c.Size > 0 {
+		return min(c.Size, x.q.Count)
+	}
+	return x.q.Count
+}
+
 // result makes the page that the client sees: the row too many becomes HasNext,
 // cursors and includes are added.
 func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Result, error) {
@@ -763,11 +771,8 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Resul
 	if (exact || p.estimated) && q.Total != search.TotalNone {
 		r.Total = &total
 	}
-	size := q.Count
+	size := x.pageSize()
 	backwards := q.Cursor != nil && q.Cursor.Before
-	if q.Cursor != nil && q.Cursor.Size > 0 {
-		size = min(q.Cursor.Size, q.Count)
-	}
 	more := len(p.rows) > size
 	if more {
 		p.rows = p.rows[:size]
