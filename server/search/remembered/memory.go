@@ -540,7 +540,7 @@ type Found struct {
 func (f *Found) Make(now time.Time) bool {
 	made := func(uses float64) *item {
 		if f.Ahead { // what nobody has asked for goes first
-			uses /= 10
+			uses = 0.1
 		}
 		return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses}
 	}

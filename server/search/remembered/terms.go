@@ -174,6 +174,9 @@ func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 	return true
 }
 
+// Drop leaves a term out, whose set has no other.
+func (b *TermsBuilder) Drop(term int64) { delete(b.of, term) }
+
 // sets are all that were made.
 func (b *TermsBuilder) sets() (all []*termSet) {
 	for t, s := range b.of {
@@ -242,15 +245,19 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	return out
 }
 
-// Lacks reports whether a question names a common term that has given way to something else.
-func (m *Memory) Lacks(typ int16, t *Terms) bool {
+// Lost are the common terms that a question names and that have given way to something else.
+func (m *Memory) Lost(typ int16, t *Terms) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.ContainsFunc(append([][]int64{t.All, t.None}, t.Any...), func(terms []int64) bool {
-		return slices.ContainsFunc(terms, func(term int64) bool {
-			return m.common[TypeKey(typ)][term] && m.terms[termKey{typ, term}] == nil
-		})
-	})
+	var out []int64
+	for _, terms := range append([][]int64{t.All, t.None}, t.Any...) {
+		for _, term := range terms {
+			if m.common[TypeKey(typ)][term] && m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
+				out = append(out, term)
+			}
+		}
+	}
+	return out
 }
 
 // Common notes that many resources of a type have a term: it is none of Unknown.

@@ -106,7 +106,13 @@ func TestUnknownTerms(t *testing.T) {
 	if got := m.Unknown(3, q); !slices.Equal(got, []int64{9, 8}) {
 		t.Errorf("unknown are %v", got)
 	}
+	if got := m.Lost(3, q); !slices.Equal(got, []int64{7}) {
+		t.Errorf("lost are %v", got)
+	}
 	if m.Common(3, 8); !slices.Equal(m.Unknown(3, q), []int64{9}) {
 		t.Errorf("unknown are %v", m.Unknown(3, q))
+	}
+	if got := m.Lost(3, q); !slices.Equal(got, []int64{7, 8}) {
+		t.Errorf("lost are %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package strategy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -97,9 +98,14 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 	return f, true
 }
 
+// sharedFrom is how many resources have the same last update from which a column of them is small:
+// what is written at once has one.
+const sharedFrom = 10
+
 // unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms, then each column, but those of last updates when all others are there:
-// they are large, and seldom asked for.
+// first: the common terms, then each column. Those of last updates come when all others are there,
+// as they are seldom asked for; but where its column is small, that of the largest type, which takes
+// longest without, is one of the others.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
 	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
@@ -112,8 +118,18 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			numbers, names[n] = append(numbers, n), typ
 		}
 	}
-	sizes, err := s.sizes(ctx)
+	conn, err := s.store.Acquire(ctx)
 	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	sizes, err := typeSizes(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var shared float64
+	st := plan.PerInstant()
+	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&shared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
 	}
 	numbers = slices.DeleteFunc(numbers, func(n int16) bool { return sizes[n] < a.from })
@@ -125,25 +141,26 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			out = append(out, f)
 		}
 	}
-	for _, n := range numbers {
+	updated := func(n int16) { add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))}) }
+	late := numbers
+	for i, n := range numbers {
 		add(finding{typ: n, name: names[n], terms: true})
 		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
 			add(finding{typ: n, name: names[n], column: &c})
 		}
+		if i == 0 && shared >= sharedFrom {
+			updated(n)
+			late = numbers[1:]
+		}
 	}
-	for _, n := range numbers {
-		add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))})
+	for _, n := range late {
+		updated(n)
 	}
 	return out, nil
 }
 
-// sizes are about how many resources of each type there are, as far as PostgreSQL has looked.
-func (s *Searcher) sizes(ctx context.Context) (map[int16]int64, error) {
-	conn, err := s.store.Acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Release()
+// typeSizes are about how many resources of each type there are, as far as PostgreSQL has looked.
+func typeSizes(ctx context.Context, conn Conn) (map[int16]int64, error) {
 	st := plan.TypeSizes()
 	rows, err := conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -159,10 +160,12 @@ func (x *searching) learn(dear bool) {
 	x.learned = true
 	x.learnOrder(dear)
 	known := memory.Has(remembered.TypeKey(q.Type))
-	lacks := known && q.Terms != nil && memory.Lacks(q.Type, q.Terms)
-	terms := dear && q.Terms != nil && (!known || lacks)
-	var unknown []int64 // beside those that are common
-	if dear && q.Terms != nil && !terms {
+	var lost, unknown []int64 // of those that are common, and beside them
+	if dear && known && q.Terms != nil {
+		lost = memory.Lost(q.Type, q.Terms)
+	}
+	terms := dear && q.Terms != nil && (!known || len(lost) > maxLost || slices.Contains(lost, remembered.Every))
+	if dear && q.Terms != nil && !terms && len(lost) == 0 {
 		unknown = memory.Unknown(q.Type, q.Terms)
 	}
 	whole := len(q.Columns) == 0
@@ -173,7 +176,9 @@ func (x *searching) learn(dear bool) {
 	case memory.Has(q.Whole):
 		return
 	case terms:
-		x.find(finding{terms: true, again: lacks, dear: true})
+		x.find(finding{terms: true, again: known, dear: true})
+	case len(lost) > 0:
+		x.find(finding{some: lost, again: true, dear: true})
 	case len(unknown) > 0:
 		x.find(finding{some: unknown, dear: true})
 	case whole:
@@ -187,6 +192,10 @@ func (x *searching) learn(dear bool) {
 		}
 	}
 }
+
+// maxLost is how many common terms that have given way are read by themselves: more take as long as
+// reading all resources of the type.
+const maxLost = 4
 
 // learnOrder is learn for the column that has the order alone. That of last updates has an index
 // of the resources themselves.
@@ -210,13 +219,13 @@ type finding struct {
 	clauses []match.Clause
 	column  *remembered.ColumnKey
 	terms   bool    // the common terms of the type
-	again   bool    // some of them have given way
-	some    []int64 // terms that are not common
+	some    []int64 // some terms alone
+	again   bool    // they are common, and have given way
 	ahead   bool    // nobody has asked for it
 	dear    bool    // what misses it is
 }
 
-// someKey is the key of terms that are not common.
+// someKey is the key of some terms.
 type someKey struct {
 	typ   int16
 	terms string
@@ -427,7 +436,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		case f.terms:
 			return s.readTerms(ctx, tx, f.typ, &out, rest)
 		case f.some != nil:
-			return s.readSomeTerms(ctx, tx, f, &out)
+			return s.readSomeTerms(ctx, tx, f, &out, rest)
 		}
 		return s.readSet(ctx, tx, f, &out, rest)
 	})
@@ -562,11 +571,14 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 	return rows.Err()
 }
 
-// mostCommon bounds the terms of a type that are remembered together, and commonFrom is
-// how often one is among those of plan.SampleTerms.
+// mostCommon bounds the terms of a type that are remembered together. Each is commonFrom times at
+// least among those of plan.SampleTerms, and has commonIn resources for each 65,536 of all types, of
+// which a set has a container: one of fewer takes more for these than for its members, and candidates
+// find them soon.
 const (
 	mostCommon = 4096
 	commonFrom = 16
+	commonIn   = 8
 )
 
 // readTerms reads which resources of a type have the terms that are common there.
@@ -607,34 +619,40 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 // rareTerm is how many resources have a term at most that is read by itself.
 const rareTerm = 20_000
 
-// readSomeTerms reads which resources of a type have each of some terms; those that too many have
-// are left out.
-func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found) error {
-	var terms []int64
-	var of [][]int64
+// readSomeTerms reads which resources of a type have each of some terms. Of those that are not known
+// to be common, those that too many have are left out.
+func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found, rest func()) error {
+	out.Terms = remembered.NewSomeTerms(f.some)
+	most := rareTerm + 1
+	if f.again {
+		most = math.MaxInt32
+	}
 	for _, term := range f.some {
-		st := plan.WithTerm(f.typ, term, rareTerm+1)
+		st := plan.WithTerm(f.typ, term, most)
 		rows, err := tx.Query(ctx, st.SQL, st.Args...)
 		if err != nil {
 			return err
 		}
-		rids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		switch {
-		case err != nil:
-			return err
-		case len(rids) > rareTerm:
-			s.remembered.Common(f.typ, term)
-		default:
-			terms, of = append(terms, term), append(of, rids)
-		}
-	}
-	out.Terms = remembered.NewSomeTerms(terms)
-	for i, rids := range of {
-		for _, rid := range rids {
-			if !out.Terms.Add(rid, terms[i:i+1]) {
+		n := 0
+		for ; rows.Next(); n++ {
+			if v := rows.RawValues(); len(v[0]) != 8 {
+				rows.Close()
+				return errNotBinary
+			} else if !out.Terms.Add(rawInt8(v[0]), []int64{term}) {
+				rows.Close()
 				out.State = ""
 				return nil
 			}
+			if n%readAtOnce == readAtOnce-1 {
+				rest()
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		if n == most {
+			s.remembered.Common(f.typ, term)
+			out.Terms.Drop(term)
 		}
 	}
 	return nil
@@ -654,10 +672,12 @@ func (s *Searcher) commonTerms(ctx context.Context, tx pgx.Tx, typ int16) (toget
 		return nil, err
 	}
 	defer rows.Close()
-	for n := uint64(1); rows.Next(); n++ {
+	sampled := uint64(0)
+	for rows.Next() {
+		sampled++
 		err := eachInt8(rows.RawValues()[0], func(term int64) {
 			s := terms[term]
-			terms[term] = seen{times: s.times + 1, where: (s.where ^ n) * fnvPrime}
+			terms[term] = seen{times: s.times + 1, where: (s.where ^ sampled) * fnvPrime}
 		})
 		if err != nil {
 			return nil, err
@@ -666,8 +686,20 @@ func (s *Searcher) commonTerms(ctx context.Context, tx pgx.Tx, typ int16) (toget
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
+	sizes, err := typeSizes(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	from := commonFrom
+	if of := sizes[typ]; of > 0 {
+		var all int64
+		for _, n := range sizes {
+			all += n
+		}
+		from = max(from, int(all*commonIn>>16*int64(sampled)/of))
+	}
 	common := slices.Collect(maps.Keys(terms))
-	common = slices.DeleteFunc(common, func(term int64) bool { return terms[term].times < commonFrom })
+	common = slices.DeleteFunc(common, func(term int64) bool { return terms[term].times < from })
 	slices.SortFunc(common, func(a, b int64) int {
 		return cmp.Or(cmp.Compare(terms[b].times, terms[a].times), cmp.Compare(terms[a].where, terms[b].where), cmp.Compare(a, b))
 	})
