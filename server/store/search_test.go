@@ -855,6 +855,17 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	check("after writes", 2, "code", "c3", "status", "final")
 	check("after writes", 99, "code", "c0")
 
+	// A term that has given way is found again by itself, when a dear search has missed it.
+	bytes := s.Remembered().Bytes
+	s.SetSearchMemory(bytes / 8)
+	s.SetSearchMemory(0)
+	lost := []string{"code", "c3", "status:not", "final"}
+	if got := *find(t, s, (&searchCase{typ: "Observation", values: params(lost...)}).parse(t)).Total; got != 99 {
+		t.Errorf("with an eighth of the memory the total is %d", got)
+	}
+	s.SearchSettled()
+	check("found again", 99, lost...)
+
 	s.SetSearchMemory(-1)
 	if r := s.Remembered(); r.Bytes != 0 || r.Sets != 0 {
 		t.Errorf("without memory, %+v is remembered", r)
