@@ -4,7 +4,7 @@
 -- since a snapshot: null where there are none, the empty text where they cannot be followed, as search
 -- parameters have changed or there are more than most. A search asks it where the change log has
 -- anything new at all: to begin with its statements takes half as long as to read a page. One plan
--- serves all: planned for each snapshot anew it takes four times as long.
+-- serves all: planned for each snapshot anew it takes several times as long.
 --
 -- The transactions that a snapshot has not seen are those from its end on and those that
 -- were running: the change log is looked up by both, however old a running one is.

@@ -272,9 +272,9 @@ func UpdatedColumn(typ int16) remembered.ColumnKey {
 // statistics of PostgreSQL tell: type and number of those of which there are many.
 func TypeSizes() match.Statement {
 	w := newWriter(nil)
-	w.Write("SELECT v.typ, (v.part * c.reltuples)::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
-		" JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'typ'",
-		" CROSS JOIN LATERAL unnest(s.most_common_vals::text::smallint[], s.most_common_freqs) AS v(typ, part) WHERE c.oid = 'resource'::regclass")
+	w.Write("SELECT v.typ, (v.part * s.rows)::bigint FROM ")
+	w.statistics("typ")
+	w.Write(" CROSS JOIN LATERAL unnest(s.most_common_vals::text::smallint[], s.most_common_freqs) AS v(typ, part)")
 	return w.Statement()
 }
 
@@ -282,10 +282,17 @@ func TypeSizes() match.Statement {
 // statistics of PostgreSQL tell; no row where there are none.
 func PerInstant() match.Statement {
 	w := newWriter(nil)
-	w.Write("SELECT CASE WHEN s.n_distinct < 0 THEN -1 / s.n_distinct ELSE c.reltuples / s.n_distinct END::float8",
-		" FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname",
-		" WHERE c.oid = 'resource'::regclass AND s.attname = 'last_updated' AND s.n_distinct <> 0")
+	w.Write("SELECT CASE WHEN s.n_distinct < 0 THEN -1 / s.n_distinct ELSE s.rows / s.n_distinct END::float8 FROM ")
+	w.statistics("last_updated")
+	w.Write(" WHERE s.n_distinct <> 0")
 	return w.Statement()
+}
+
+// statistics writes s, what PostgreSQL's statistics tell of a column of resource and of how many rows
+// that has.
+func (w *writer) statistics(column string) {
+	w.Write("(SELECT t.*, c.reltuples AS rows FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
+		" JOIN pg_stats t ON t.schemaname = n.nspname AND t.tablename = c.relname WHERE c.oid = 'resource'::regclass AND t.attname = '", column, "') s")
 }
 
 // OnlyType is the number of the one type searched.

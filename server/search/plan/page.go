@@ -193,7 +193,7 @@ func (p *Plan) RowsUnchanged(rids []int64, since string) match.Statement {
 }
 
 // rowsOf writes the columns of a page statement for resources of one type. Those of a page of all
-// that there are lie side by side in the index: one way along it takes a third of looking up each.
+// that there are lie side by side in the index: they are read along it, not looked up one by one.
 // Where another has come between them it finds more than these.
 func (p *Plan) rowsOf(w *writer, rids []int64) {
 	w.Write("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid ")
