@@ -829,6 +829,13 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	if err := s.WriteAll(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
+	// A search for all that there is learns no more than which these are.
+	everything := searchCase{typ: "Observation", values: params()}
+	find(t, s, everything.parse(t))
+	s.SearchSettled()
+	if r := s.Remembered(); r.Sets != 1 || *find(t, s, everything.parse(t)).Total != 400 || s.Remembered().Hits != r.Hits+1 {
+		t.Errorf("of everything it remembers %+v", r)
+	}
 	find(t, s, (&searchCase{typ: "Observation", values: params("code", "c0", "date", "ge2001")}).parse(t))
 	s.SearchSettled()
 	check := func(when string, want int, values ...string) {

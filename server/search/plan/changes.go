@@ -146,10 +146,11 @@ func (w *writer) anyRange(c remembered.ColumnKey) {
 }
 
 // The resources whose terms SampleTerms reads: so many one after the other, at so many
-// places among all of the type.
+// places among all of the type; of a type that is not large one in samplePart.
 const (
 	samplesAtOnce = 500
 	samplePlaces  = 80
+	samplePart    = 4
 )
 
 // SampleTerms is the statement that reads the terms of some resources of a type, evenly
@@ -166,8 +167,8 @@ func SampleTerms(typ int16) match.Statement {
 	w.Write(" AS low, ")
 	end("DESC")
 	w.Write(" AS high), s AS MATERIALIZED (SELECT b.low, b.high, greatest(1, (b.high - b.low) / ", strconv.Itoa(samplePlaces), ") AS step FROM b)",
-		" SELECT t.terms FROM s CROSS JOIN generate_series(s.low, s.high, s.step) AS g(at) CROSS JOIN LATERAL (",
-		"SELECT r.terms FROM resource r WHERE r.rid >= g.at AND r.rid < g.at + s.step ORDER BY r.rid LIMIT ", strconv.Itoa(samplesAtOnce), ") t")
+		" SELECT t.terms FROM s CROSS JOIN generate_series(s.low, s.high, s.step) AS g(at) CROSS JOIN LATERAL (SELECT r.terms FROM resource r WHERE r.rid >= g.at",
+		" AND r.rid < g.at + least(s.step, greatest(", strconv.Itoa(samplesAtOnce), ", s.step / ", strconv.Itoa(samplePart), ")) ORDER BY r.rid LIMIT ", strconv.Itoa(samplesAtOnce), ") t")
 	return w.Statement()
 }
 
@@ -236,8 +237,10 @@ func WithTerm(typ int16, term int64, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid FROM resource r WHERE ")
 	w.Typed("r", []int16{typ})
-	w.Write(" AND r.terms && ")
-	w.Terms([]int64{term})
+	if term != remembered.Every { // its index has all there are
+		w.Write(" AND r.terms && ")
+		w.Terms([]int64{term})
+	}
 	w.Write(" LIMIT ", strconv.Itoa(most))
 	return w.Statement()
 }

@@ -18,6 +18,11 @@ type Terms struct {
 	None []int64
 }
 
+// Everything reports whether each resource has what is asked.
+func (t *Terms) Everything() bool {
+	return len(t.All) == 1 && t.All[0] == Every && len(t.Any)+len(t.None) == 0
+}
+
 // Every is a term that each resource has, before all others: what is left where none of some
 // terms is asked for, and everything.
 const Every = math.MinInt64
@@ -245,14 +250,15 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	return out
 }
 
-// Lost are the common terms that a question names and that have given way to something else.
+// Lost are the common terms that a question names and that are not remembered: they have given way to
+// something else. Every is common before the others are looked for.
 func (m *Memory) Lost(typ int16, t *Terms) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []int64
 	for _, terms := range append([][]int64{t.All, t.None}, t.Any...) {
 		for _, term := range terms {
-			if m.common[TypeKey(typ)][term] && m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
+			if (term == Every || m.common[TypeKey(typ)][term]) && m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
 				out = append(out, term)
 			}
 		}

@@ -151,7 +151,8 @@ func sortKey(p remembered.Place) *string {
 
 // learn lets what would have answered the search be found in the background, when a second
 // search has missed it. A dear search has found too much to look at each: columns are wanted at
-// once then, and what is asked of terms is answered by all common terms of the type.
+// once then, and what is asked of terms is answered by all common terms of the type; a search for all
+// there is by their surrogates alone.
 func (x *searching) learn(dear bool) {
 	q, memory := x.asks, x.s.remembered
 	if q == nil || x.learned {
@@ -160,13 +161,18 @@ func (x *searching) learn(dear bool) {
 	x.learned = true
 	x.learnOrder(dear)
 	known := memory.Has(remembered.TypeKey(q.Type))
+	terms := false            // all that are common
 	var lost, unknown []int64 // of those that are common, and beside them
-	if dear && known && q.Terms != nil {
+	if dear && q.Terms != nil {
 		lost = memory.Lost(q.Type, q.Terms)
-	}
-	terms := dear && q.Terms != nil && (!known || len(lost) > maxLost || slices.Contains(lost, remembered.Every))
-	if dear && q.Terms != nil && !terms && len(lost) == 0 {
-		unknown = memory.Unknown(q.Type, q.Terms)
+		switch {
+		case !known:
+			terms = !q.Terms.Everything()
+		case len(lost) > maxLost:
+			terms = true
+		case len(lost) == 0:
+			unknown = memory.Unknown(q.Type, q.Terms)
+		}
 	}
 	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
@@ -220,9 +226,10 @@ type finding struct {
 	column  *remembered.ColumnKey
 	terms   bool    // the common terms of the type
 	some    []int64 // some terms alone
-	again   bool    // they are common, and have given way
+	again   bool    // they are common, and are not there or have given way
 	ahead   bool    // nobody has asked for it
 	dear    bool    // what misses it is
+	queued  time.Time
 }
 
 // someKey is the key of some terms.
@@ -262,11 +269,28 @@ type finder struct {
 
 // push queues a finding; mu is held.
 func (w *finder) push(f finding) {
+	f.queued = time.Now()
 	w.queue = append(w.queue, f)
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// shortFirst is how long a finding that reads all resources of a type lets those go first that read a
+// part: many of them are short, and each spares searches as much.
+const shortFirst = 2 * time.Second
+
+// take takes the finding whose turn it is out of the queue, which is not empty; mu is held.
+func (w *finder) take() finding {
+	i := 0
+	if f := w.queue[0]; f.terms && time.Since(f.queued) < shortFirst {
+		i = max(0, slices.IndexFunc(w.queue, func(f finding) bool { return !f.terms }))
+	}
+	f := w.queue[i]
+	w.queue = slices.Delete(w.queue, i, i+1)
+	w.now = f.key()
+	return f
 }
 
 // begin starts findAll, once; mu is held.
@@ -339,8 +363,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		some := len(w.queue) > 0
 		w.now = nil
 		if some {
-			f = w.queue[0]
-			w.queue, w.now = w.queue[1:], f.key()
+			f = w.take()
 		} else {
 			w.idle.Broadcast()
 		}
@@ -407,8 +430,11 @@ func (s *Searcher) follow(ctx context.Context) {
 	}
 }
 
+// restFrom is the time from which a finding rests.
+const restFrom = 500 * time.Millisecond
+
 // found finds something and remembers it. It stands in no line: the dear searches that wait
-// there need what it finds. While short searches wait it rests as long as it works.
+// there need what it finds. While short searches wait one that is long rests as long as it works.
 func (s *Searcher) found(ctx context.Context, f finding) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -425,7 +451,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		}
 		worked := time.Now()
 		rest := func() {
-			if s.admission.short.busy() {
+			if time.Since(begin) > restFrom && s.admission.short.busy() {
 				wait(ctx, time.Since(worked))
 			}
 			worked = time.Now()
