@@ -296,15 +296,18 @@ func (s *Store) tryUnits(ctx context.Context, units []*unit) (err error) {
 }
 
 // commitEntries writes the entries of units that have not failed, and commits.
-func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*entry, begun bool) error {
+func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*entry, begun bool) (err error) {
 	g := groups.Get().(*group)
 	defer g.release()
 	g.reset()
 	sortEntries(entries)
 	claims := false
+	written := s.searcher.Writing()
+	defer func() { written.End(err == nil) }()
 	for _, e := range entries {
 		if e.unit.err == nil {
 			g.add(e)
+			noteWrite(written, e)
 			claims = claims || e.action == claimed
 			if e.index == 0 {
 				events, err := e.unit.tell()

@@ -6,6 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"kiln/server/search"
+	"kiln/server/search/match"
+	"kiln/server/search/remembered"
 	"kiln/server/search/strategy"
 )
 
@@ -65,3 +67,13 @@ func (v searchable) Resources() strategy.Resources {
 
 // Searcher answers the searches: what it remembers can be looked at and forgotten.
 func (s *Store) Searcher() *strategy.Searcher { return s.searcher }
+
+// noteWrite tells searches of a write that is about to be committed.
+func noteWrite(w *remembered.Writing, e *entry) {
+	switch e.action {
+	case inserted, claimed, updated:
+		if !e.w.Unlogged {
+			w.Add(e.rid, &match.Resource{Type: e.w.ResourceType, ID: e.w.ID, VersionID: e.version, LastUpdated: e.lastUpdated, Index: e.fhirIndex})
+		}
+	}
+}

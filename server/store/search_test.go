@@ -858,7 +858,10 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	write(t, other, observation(0, 3))   // was c0
 	write(t, other, observation(400, 3)) // new
 	write(t, other, remove("Observation", "o3"))
+	write(t, s, observation(401, 1)) // by this server, which need not read it again
+	check("after writes", 401)
 	check("after writes", 101, "code", "c3")
+	check("after writes", 101, "code", "c1")
 	check("after writes", 2, "code", "c3", "status", "final")
 	check("after writes", 99, "code", "c0")
 
@@ -876,6 +879,60 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	s.SetSearchMemory(-1)
 	if r := s.Remembered(); r.Bytes != 0 || r.Sets != 0 {
 		t.Errorf("without memory, %+v is remembered", r)
+	}
+}
+
+// Of what has changed the database tells a server no more of a version that this has written itself
+// than that it is there, and all of any other.
+func TestChangesButWritten(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	conn := connect(t, url)
+	patient := func(id, gender string) {
+		t.Helper()
+		write(t, s, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Patient","id":%q,"gender":%q}`, id, gender)))
+	}
+	patient("a", "male")
+	var since string
+	var typ int16
+	if err := conn.QueryRow(t.Context(), "SELECT pg_current_snapshot()::text, typ FROM resource").Scan(&since, &typ); err != nil {
+		t.Fatal(err)
+	}
+	patient("a", "female")
+	patient("b", "male")
+	var a int64
+	if err := conn.QueryRow(t.Context(), "SELECT rid FROM resource WHERE id = 'a'").Scan(&a); err != nil {
+		t.Fatal(err)
+	}
+	type told struct {
+		ID      string `json:"i"`
+		Version int    `json:"v"`
+		Written bool   `json:"w"`
+	}
+	for _, c := range []struct {
+		name          string
+		most, version int
+		want          []told // nil where it cannot be told
+	}{
+		{"its version", 10, 2, []told{{Written: true}, {ID: "b", Version: 1}}},
+		{"an older version", 10, 1, []told{{ID: "a", Version: 2}, {ID: "b", Version: 1}}},
+		{"more than are asked for", 1, 2, nil},
+	} {
+		var rows string
+		if err := conn.QueryRow(t.Context(), "SELECT changes_since($1::text::pg_snapshot, $2, $3, $4, $5)",
+			since, []int16{typ}, c.most, []int64{a}, []int32{int32(c.version)}).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		var got []told
+		if rows != "" {
+			if err := json.Unmarshal([]byte(rows), &got); err != nil {
+				t.Fatalf("%s: %v in %s", c.name, err, rows)
+			}
+		}
+		slices.SortFunc(got, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
 	}
 }
 

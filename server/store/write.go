@@ -11,6 +11,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/remembered"
 )
 
 // Write is one change of one resource.
@@ -128,6 +129,7 @@ type Tx struct {
 	parametersVersion int64
 	renew             bool            // make the indexes of writes anew
 	hooks             map[string]bool // to tell of the commit
+	written           *remembered.Writing
 }
 
 // CommitEarly lets the transaction end before it is durable: a crash of PostgreSQL may undo
@@ -146,11 +148,12 @@ const maxAttempts = 10
 func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	renew := false
 	for attempt := 1; ; attempt++ {
-		t := Tx{store: s, renew: renew}
+		t := Tx{store: s, renew: renew, written: s.searcher.Writing()}
 		err := s.begin(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
 			return fn(&t)
 		})
+		t.written.End(err == nil)
 		if err == nil {
 			s.flush.add(t.terms)
 			if t.wrote {
@@ -260,6 +263,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	}
 	for _, e := range sorted {
 		e.finish()
+		noteWrite(t.written, e)
 	}
 	if err := t.runHooks(ctx, sorted); err != nil {
 		return err

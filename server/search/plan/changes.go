@@ -11,30 +11,38 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// Changes is the statement that reads what has changed of some types since a state, in
-// one row: the changed resources as JSON, null where there are none and "" where that cannot be
-// told, and the present state.
-func Changes(since string, types []int16) match.Statement {
-	return MostChanges(since, types, remembered.MaxChanges)
+// Changes is the statement that reads what has changed since a position, in one row: the changed
+// resources as JSON, null where there are none and "" where that cannot be told, and the present
+// state.
+func Changes(since remembered.Position) match.Statement {
+	return MostChanges(since, remembered.MaxChanges)
 }
 
 // MostChanges is Changes of most resources at most: more cannot be told, and are not read.
-func MostChanges(since string, types []int16, most int) match.Statement {
+func MostChanges(since remembered.Position, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT ")
-	w.changes(since, types, most)
+	w.changes(since, most)
 	return w.Statement()
 }
 
 // changes writes the columns of Changes. The function is not called where nothing has changed: that
 // is seen in an index of the change log.
-func (w *writer) changes(since string, types []int16, most int) {
-	at := w.snapshot(since)
+func (w *writer) changes(since remembered.Position, most int) {
+	at := w.snapshot(since.State)
+	written, versions := make([]int64, len(since.Written)), make([]int32, len(since.Written))
+	for i, r := range since.Written {
+		written[i], versions[i] = r.RID, int32(r.Resource.VersionID)
+	}
 	w.Write("CASE WHEN EXISTS (SELECT FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, "))",
 		" OR EXISTS (SELECT FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
 		" THEN changes_since(", at, ", ")
-	w.Bind(types)
-	w.Write("::smallint[], ", strconv.Itoa(most), ") END AS changed, ", Now, " AS now")
+	w.Bind(since.Types)
+	w.Write("::smallint[], ", strconv.Itoa(most), ", ")
+	w.Bind(written)
+	w.Write("::bigint[], ")
+	w.Bind(versions)
+	w.Write("::integer[]) END AS changed, ", Now, " AS now")
 }
 
 // snapshot binds that of a state.
@@ -70,10 +78,10 @@ func Changed(rids []int64) match.Statement {
 
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which
 // has no resource; they are null in all others.
-func (p *Plan) RowsChanged(rids []int64, since string, types []int16) match.Statement {
+func (p *Plan) RowsChanged(rids []int64, since remembered.Position) match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT ")
-	w.changes(since, types, remembered.MaxChanges)
+	w.changes(since, remembered.MaxChanges)
 	w.Write(", NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
 		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea")
 	if len(rids) > 0 {

@@ -2,6 +2,7 @@ package remembered
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,19 +19,29 @@ const MaxChanges = 4000
 // and is not remembered yet.
 const MaxBrought = 1_000_000
 
-// Changes are the resources of some types that have changed between two states, as
-// plan.Changes reads them.
+// A Position is where changes are read from.
+type Position struct {
+	State string
+	Types []int16 // whose changes are read
+	// Written are resources that this server writes. Of one that is of that version no more is read.
+	Written []Written
+
+	names map[int16]string // of Types
+}
+
+// Changes are the resources that have changed since a position, as plan.Changes reads them.
 type Changes struct {
-	Since    string
-	Types    []int16
+	Position
 	Followed bool   // they can be followed at all
 	Rows     string // a JSON array of changed, "" for none
 	Now      string
 }
 
-// changed is a resource as its rows are: without ID where it is gone.
+// changed is a resource as its rows are: without ID where it is gone, and where it is one of
+// Position.Written.
 type changed struct {
 	RID     int64   `json:"r"`
+	Written bool    `json:"w"`
 	ID      *string `json:"i"`
 	Version int     `json:"v"`
 	Updated int64   `json:"u"` // microseconds
@@ -53,8 +64,19 @@ type changed struct {
 	} `json:"s"`
 }
 
-// parseChanges reads Changes.Rows. A resource that is gone is nil.
-func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Resource, error) {
+// errUncommitted is of changes with a version that this server has written, of which it does not know
+// that it is committed: another server may have written that version then.
+var errUncommitted = errors.New("a version that was written may not be committed")
+
+// changed are the resources that have changed. It waits for a commit under way, and is called without
+// a lock.
+func (c *Changes) changed() (map[int64]*match.Resource, error) {
+	return parseChanges(c.Rows, c.Written, c.names)
+}
+
+// parseChanges reads Changes.Rows, where written is what the statement was given. A resource that is
+// gone is nil.
+func parseChanges(rows string, written []Written, names map[int16]string) (map[int64]*match.Resource, error) {
 	if rows == "" {
 		return nil, nil
 	}
@@ -62,9 +84,21 @@ func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Re
 	if err := json.Unmarshal([]byte(rows), &all); err != nil {
 		return nil, fmt.Errorf("read changed resources: %w", err)
 	}
+	own := make(map[int64]Written, len(written))
+	for _, w := range written {
+		own[w.RID] = w
+	}
 	out := make(map[int64]*match.Resource, len(all))
 	for i := range all {
 		c := &all[i]
+		if c.Written {
+			w, ok := own[c.RID]
+			if !ok || !w.by.wait() {
+				return nil, errUncommitted
+			}
+			out[c.RID] = w.Resource
+			continue
+		}
 		if c.ID == nil {
 			out[c.RID] = nil
 			continue
@@ -82,7 +116,7 @@ func parseChanges(rows string, typeName func(int16) string) (map[int64]*match.Re
 		for _, e := range c.Strings {
 			x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(e.Key), Text: e.Text})
 		}
-		out[c.RID] = &match.Resource{Type: typeName(int16(c.RID >> 48)), ID: *c.ID, VersionID: c.Version, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
+		out[c.RID] = &match.Resource{Type: names[int16(c.RID>>48)], ID: *c.ID, VersionID: c.Version, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
 	}
 	return out, nil
 }
@@ -121,9 +155,16 @@ const maxKnown = 4 * maxStepped
 // answer there, or in a later state that the memory has moved to: its total is exact,
 // and the rows of its surrogates, read with c, are those of that state.
 func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
+	changed, err := c.changed()
+	if errors.Is(err, errUncommitted) {
+		return Answer{}, false
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.generation != a.generation || m.state == nil || !m.bring(&c) {
+	if err != nil {
+		m.forget()
+	}
+	if m.generation != a.generation || m.state == nil || !m.bring(&c, changed) {
 		return Answer{}, false
 	}
 	if m.versions[a.question.Type] == a.version {
@@ -159,17 +200,24 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 
 // Bring is Settle without an answer.
 func (m *Memory) Bring(c Changes) {
+	changed, err := c.changed()
+	if errors.Is(err, errUncommitted) {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.forget()
+	}
 	if m.state != nil {
-		m.bring(&c)
+		m.bring(&c, changed)
 	}
 }
 
-// bring moves everything to the state c.Now. It reports false where that cannot be,
-// and forgets everything where it will not be.
-func (m *Memory) bring(c *Changes) bool {
-	since, ok := parseState(c.Since)
+// bring moves everything to the state c.Now, where so many resources have changed. It reports false
+// where that cannot be, and forgets everything where it will not be.
+func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
+	since, ok := parseState(c.State)
 	if !ok {
 		return false
 	}
@@ -193,18 +241,20 @@ func (m *Memory) bring(c *Changes) bool {
 			return false
 		}
 	}
-	changed, err := parseChanges(c.Rows, func(t int16) string { return m.types[t] })
-	if err != nil || len(changed) > MaxChanges {
+	if len(all) > MaxChanges {
 		m.forget()
 		return false
 	}
-	for rid, r := range changed {
+	changed := make(map[int64]*match.Resource, len(all))
+	for rid, r := range all {
 		if v, known := m.brought[rid]; known && r != nil && v == versionOf(r) {
-			delete(changed, rid) // by another search, which read it before
+			continue // by another search, which read it before
 		}
+		changed[rid] = r
 	}
 	if len(changed) > 0 {
 		m.apply(changed)
+		m.written.brought(changed)
 		m.steps = append(m.steps, step{&now, changed})
 		m.stepped++
 		m.trimSteps()

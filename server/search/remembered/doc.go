@@ -5,6 +5,7 @@
 //	memory.go    Memory: what is kept, its state, and what it answers
 //	change.go    changed resources: read from the index tables, brought into what is kept,
 //	             until an answer is settled
+//	written.go   what this server writes itself, which is brought in without being read
 //	snapshot.go  which transactions a state of the database has seen
 //	set.go       the surrogates of the resources for which some clauses hold
 //	terms.go     those of the resources that have a term, for each common term of a type;
@@ -28,6 +29,7 @@
 // that was brought in already is left out:
 //
 //	Ask     the page as of state S                      surrogates
+//	Renew   the same when a connection is there         S is as young as can be then
 //	        rows of these, and the changes since S      one statement, in snapshot T
 //	Settle  bring the memory to T, ask again: the same surrogates, none of them
 //	        changed behind T, are the answer; else the search asks again
@@ -35,6 +37,11 @@
 // Memory that has moved behind T meanwhile is of a snapshot U, taken while the search
 // ran. Its total and surrogates are right in U, and the rows too unless one of them has
 // changed between T and U, which the last steps (Memory.steps) tell.
+//
+// A version that this server writes is known to the memory before it is committed (Writing): the
+// statement tells no more of it than that it is there. Where that is seen before the commit has
+// answered the answer is awaited, since after a failed one another server may have written a version
+// of that number.
 //
 // # What it gives up
 //

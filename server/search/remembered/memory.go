@@ -2,6 +2,7 @@ package remembered
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -42,6 +43,7 @@ type Memory struct {
 	wanted  map[any]want
 	refused map[ColumnKey]time.Time // when a column could not be kept
 	hits    int64
+	written written
 }
 
 // Key names the clauses of a set.
@@ -121,7 +123,7 @@ const unaskedPart = 4
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
 func New(limit int64, now func() time.Time) *Memory {
-	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int)}
+	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int), written: written{now: now}}
 }
 
 // Page is the part of the matches that a page has, in Order or, where that is nil, in the order of
@@ -177,9 +179,8 @@ type Answer struct {
 	Total int64
 	RIDs  []int64
 	// Places are those of RIDs, where the page has an Order.
-	Places []Place
-	State  string
-	Types  []int16 // whose changes settle the answer
+	Places   []Place
+	Position // from where the changes are read that settle the answer
 
 	question   *Question
 	generation int
@@ -203,8 +204,26 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 	a, ok := m.answer(q)
 	if ok {
 		m.hits++
+		a.Position = m.position()
 	}
 	return a, ok
+}
+
+// Renew is an answer in the present state of the memory; false where it must be asked for anew.
+func (m *Memory) Renew(a Answer) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == nil || m.generation != a.generation {
+		return Answer{}, false
+	}
+	if m.versions[a.question.Type] != a.version {
+		var ok bool
+		if a, ok = m.again(&a); !ok {
+			return Answer{}, false
+		}
+	}
+	a.Position = m.position()
+	return a, true
 }
 
 func (m *Memory) answer(q *Question) (Answer, bool) {
@@ -237,7 +256,7 @@ func (m *Memory) again(a *Answer) (Answer, bool) {
 // answerOf is the answer whose resources are members, of which the question has those of its one
 // comparison where they are nil. Own ones are of no set that is remembered.
 func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, own bool) (Answer, bool) {
-	a := Answer{State: m.state.text, Types: m.typeNumbers(), question: q, generation: m.generation, version: m.versions[q.Type], stepped: m.stepped}
+	a := Answer{question: q, generation: m.generation, version: m.versions[q.Type], stepped: m.stepped}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
 	if ordered && members == nil {
 		members, own = m.matches(m.compared(q.Columns[0])), true
@@ -456,6 +475,7 @@ func (m *Memory) forget() {
 	m.state, m.steps, m.behind = nil, nil, nil
 	m.sets, m.columns, m.terms, m.common, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
+	m.written.forget()
 }
 
 // Forget forgets everything.
@@ -473,47 +493,59 @@ func (m *Memory) Generation() (n int, unasked bool) {
 	return m.generation, m.unasked
 }
 
-// Following is the state that the memory is of, the types whose changes it needs, and how
-// many of them it may take to follow; false where there is nothing to follow at the moment.
-func (m *Memory) Following() (since string, types []int16, most int, ok bool) {
+// Following is from where the memory needs changes, and how many of them it may take to follow; false
+// where there is nothing to follow at the moment.
+func (m *Memory) Following() (since Position, most int, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil {
-		return "", nil, 0, false
+		return Position{}, 0, false
 	}
 	now := m.now()
 	switch unasked := now.Sub(m.asked); {
 	case unasked > followedFor:
 		m.forget()
 		m.unasked = true
-		return "", nil, 0, false
+		return Position{}, 0, false
 	case unasked > askedFor && now.Sub(m.at) < seldom:
-		return "", nil, 0, false
+		return Position{}, 0, false
 	}
 	most = MaxChanges
 	if m.asked.Before(m.at) {
 		most /= unaskedPart
 	}
-	return m.state.text, m.typeNumbers(), most, true
+	return m.position(), most, true
 }
 
-// Since is the older of a state and the memory's own: the changes that Add needs are
+// Since is the position of the older of a state and the memory's own: the changes that Add needs are
 // read from there on. The memory follows a type from now on.
-func (m *Memory) Since(built string, typ int16, name string) (since string, types []int16, ok bool) {
+func (m *Memory) Since(built string, typ int16, name string) (since Position, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.types[typ] = name
+	if m.types[typ] == "" { // positions have the others
+		m.types = maps.Clone(m.types)
+		m.types[typ] = name
+	}
+	m.written.follow(typ)
 	b, ok := parseState(built)
 	if !ok {
-		return "", nil, false
+		return Position{}, false
 	}
 	if m.state == nil || m.state.includes(&b) {
-		return built, m.typeNumbers(), true
+		return Position{State: built, Types: m.typeNumbers(), names: m.types}, true
 	}
-	return m.state.text, m.typeNumbers(), true
+	return m.position(), true
 }
 
 func (m *Memory) typeNumbers() []int16 { return slices.Sorted(maps.Keys(m.types)) }
+
+// position is where the changes are read from that the memory does not know.
+func (m *Memory) position() Position {
+	return Position{State: m.state.text, Types: m.typeNumbers(), Written: m.written.ofLate(), names: m.types}
+}
+
+// Writing begins to note what a transaction of this server writes.
+func (m *Memory) Writing() *Writing { return m.written.writing() }
 
 // Found is what was read to be remembered: a set, a column or terms.
 type Found struct {
@@ -584,7 +616,7 @@ func (f *Found) Make(now time.Time) bool {
 // Bring brings resources into what was made: rows of Changes that were read in a later state.
 // It reports false where that cannot be. When all that have changed were brought, Brought says so.
 func (f *Found) Bring(rows string) bool {
-	changed, err := parseChanges(rows, func(int16) string { return f.Name })
+	changed, err := parseChanges(rows, nil, map[int16]string{f.Type: f.Name})
 	return err == nil && f.apply(changed)
 }
 
@@ -633,19 +665,22 @@ func (f *Found) addTerms(i *item) {
 // Add remembers what was found and made, with the changes since Since: kept is false where
 // it could not be, again where the same with newer changes may succeed.
 func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
+	changed, err := c.changed()
+	if errors.Is(err, errUncommitted) {
+		return false, true
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	built, ok1 := parseState(f.State)
-	since, ok2 := parseState(c.Since)
+	since, ok2 := parseState(c.State)
 	read, ok3 := parseState(c.Now)
 	if !ok1 || !ok2 || !ok3 || !c.Followed || read.index != built.index || !built.includes(&since) {
 		return false, false
 	}
-	changed, err := parseChanges(c.Rows, func(t int16) string { return m.types[t] })
 	if err != nil || len(changed) > MaxChanges {
 		return false, false
 	}
-	if m.state != nil && !m.bring(&c) {
+	if m.state != nil && !m.bring(&c, changed) {
 		return false, true
 	}
 	if !f.apply(changed) {

@@ -66,6 +66,9 @@ func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []ke
 			touched[j].has++
 		}
 	}
+	if every := at(Every); every != nil && !every.term.members.Contains(n) {
+		all = nil // it is new: no set has it
+	}
 	for _, i := range all {
 		if i.term == nil || !i.term.members.Contains(n) { // removing looks further
 			continue

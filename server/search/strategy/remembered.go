@@ -79,8 +79,8 @@ type changes struct{ rows, now *string }
 
 func (c *changes) into() []any { return []any{&c.rows, &c.now} }
 
-func (c *changes) since(state string, types []int16) remembered.Changes {
-	out := remembered.Changes{Since: state, Types: types}
+func (c *changes) since(p remembered.Position) remembered.Changes {
+	out := remembered.Changes{Position: p}
 	if c.now != nil {
 		out.Now, out.Followed = *c.now, plan.Lasting(*c.now)
 	}
@@ -110,16 +110,23 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		}
 		if !x.private() {
 			x.connection.broad = a.Total >= int64(x.plan.Limit)
+			if _, err := x.connection.get(ctx); err != nil {
+				return nil, err
+			}
+			// While it waited others have brought in what had changed: it need not be read again.
+			if a, ok = memory.Renew(a); !ok {
+				continue
+			}
 		}
 		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
-		st := x.plan.RowsChanged(shown, a.State, a.Types)
+		st := x.plan.RowsChanged(shown, a.Position)
 		x.note("rows from memory", st)
 		var c changes
 		p, err := x.rows(ctx, st, c.into()...)
 		if err != nil {
 			return nil, err
 		}
-		b, ok := memory.Settle(a, c.since(a.State, a.Types))
+		b, ok := memory.Settle(a, c.since(a.Position))
 		if !ok || len(p.rows) != len(shown) {
 			continue
 		}
@@ -412,7 +419,7 @@ func (s *Searcher) Settled() {
 
 // follow brings what is remembered up to the present.
 func (s *Searcher) follow(ctx context.Context) {
-	since, types, most, ok := s.remembered.Following()
+	since, most, ok := s.remembered.Following()
 	if !ok {
 		return
 	}
@@ -423,10 +430,10 @@ func (s *Searcher) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	st := plan.MostChanges(since, types, most)
+	st := plan.MostChanges(since, most)
 	var c changes
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err == nil {
-		s.remembered.Bring(c.since(since, types))
+		s.remembered.Bring(c.since(since))
 	}
 }
 
@@ -481,16 +488,16 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		}
 	}
 	for range 10 {
-		since, types, ok := s.remembered.Since(out.State, f.typ, f.name)
+		since, ok := s.remembered.Since(out.State, f.typ, f.name)
 		if !ok {
 			return nil
 		}
-		st := plan.Changes(since, types)
+		st := plan.Changes(since)
 		var c changes
 		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err != nil {
 			return err
 		}
-		if kept, again := s.remembered.Add(&out, c.since(since, types)); kept || !again {
+		if kept, again := s.remembered.Add(&out, c.since(since)); kept || !again {
 			if !kept && f.column != nil && !f.ahead {
 				s.remembered.Refuse(*f.column)
 			}
@@ -829,6 +836,10 @@ var unlogged = []string{"AuditEvent"}
 func (x *searching) remembers() bool {
 	return !x.private() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return slices.Contains(unlogged, t) })
 }
+
+// Writing begins to note what a transaction of this server writes: what is remembered follows without
+// reading it.
+func (s *Searcher) Writing() *remembered.Writing { return s.remembered.Writing() }
 
 // Remembered tells what is remembered of matches and values.
 func (s *Searcher) Remembered() remembered.Stat { return s.remembered.Stat() }

@@ -55,11 +55,11 @@ func (x *searching) bySet() (*knownTotal, error) {
 	if !ok {
 		return nil, nil
 	}
-	r := &knownTotal{about: a.Total, row: plan.Changes(a.State, a.Types)}
+	r := &knownTotal{about: a.Total, row: plan.Changes(a.Position)}
 	r.scan = func() ([]any, func() (int64, bool)) {
 		var c changes
 		return c.into(), func() (int64, bool) {
-			b, ok := x.s.remembered.Settle(a, c.since(a.State, a.Types))
+			b, ok := x.s.remembered.Settle(a, c.since(a.Position))
 			return b.Total, ok
 		}
 	}

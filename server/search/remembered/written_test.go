@@ -1,0 +1,161 @@
+package remembered
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+)
+
+// following is a memory of one state, which follows the type 3.
+func following(t *testing.T) *Memory {
+	t.Helper()
+	m := New(1<<20, time.Now)
+	if _, ok := m.Since("5:5: index", 3, "Observation"); !ok {
+		t.Fatal("a state cannot be followed")
+	}
+	m.state, m.at = &state{text: "5:5: index", end: 5, index: "index"}, time.Now()
+	return m
+}
+
+const rid = 3<<48 | 1
+
+func written1(version int) *match.Resource {
+	return &match.Resource{Type: "Observation", ID: "a", VersionID: version, Index: &fhir.Index{Terms: []int64{7}, Strings: []fhir.StringEntry{{Key: 1, Text: "text"}}}}
+}
+
+// changedTo is what the statement tells that was given a position.
+func changedTo(p Position) Changes {
+	return Changes{Position: p, Followed: true, Now: "6:6: index", Rows: `[{"r":844424930131969,"w":true}]`}
+}
+
+// What this server has written is brought in as it was when it was written, and then is not named
+// again.
+func TestWrittenIsBrought(t *testing.T) {
+	t.Parallel()
+	m := following(t)
+	w := m.Writing()
+	r := written1(1)
+	w.Add(rid, r)
+	r.Index.Terms[0], r.Index.Strings[0].Text = 8, "other" // the index is used again
+	w.End(true)
+	p := m.position()
+	if len(p.Written) != 1 || p.Written[0].RID != rid {
+		t.Fatalf("written are %v", p.Written)
+	}
+	m.Bring(changedTo(p))
+	if len(m.steps) != 1 || m.state.text != "6:6: index" {
+		t.Fatalf("%d steps, state %q", len(m.steps), m.state.text)
+	}
+	got := m.steps[0].changed[rid]
+	if got == nil || !slices.Equal(got.Index.Terms, []int64{Every, 7}) || got.Index.Strings[0].Text != "text" || len(got.Index.Dates) != 1 {
+		t.Errorf("brought is %+v", got)
+	}
+	if p := m.position(); len(p.Written) > 0 {
+		t.Errorf("still written are %v", p.Written)
+	}
+}
+
+// A version that others have seen already is awaited until this server knows how its commit has
+// ended. One that it does not know to be committed brings nothing.
+func TestWrittenIsAwaited(t *testing.T) {
+	t.Parallel()
+	for _, committed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			m := following(t)
+			w := m.Writing()
+			w.Add(rid, written1(1))
+			brought := false
+			go func() {
+				m.Bring(changedTo(m.position()))
+				brought = true
+			}()
+			synctest.Wait()
+			if brought {
+				t.Fatal("a commit is not awaited")
+			}
+			w.End(committed)
+			synctest.Wait()
+			if moved := m.state.text == "6:6: index"; !brought || moved != committed {
+				t.Errorf("committed: %v, brought: %v, state %q", committed, brought, m.state.text)
+			}
+			if p := m.position(); len(p.Written) > 0 {
+				t.Errorf("still written are %v", p.Written)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // nor one that never ends
+		m := following(t)
+		m.Writing().Add(rid, written1(1))
+		m.Bring(changedTo(m.position()))
+		if m.state.text != "5:5: index" {
+			t.Errorf("state %q", m.state.text)
+		}
+	})
+}
+
+func TestWrittenIsKept(t *testing.T) {
+	t.Parallel()
+	if w := New(1<<20, time.Now).Writing(); w != nil {
+		t.Errorf("a memory that follows nothing keeps %v", w)
+	}
+	(*Writing)(nil).Add(rid, written1(1))
+	(*Writing)(nil).End(true)
+
+	numbers := func(low, high string) *match.Resource {
+		r := written1(1)
+		r.Index.Quantities = []fhir.QuantityEntry{{Key: 1, Low: low, High: high}}
+		return r
+	}
+	for _, c := range []struct {
+		name string
+		rid  int64
+		r    *match.Resource
+		want int
+	}{
+		{"one of a type that is followed", rid, written1(1), 1},
+		{"one of another type", 4<<48 | 1, written1(1), 0},
+		{"a number", rid, numbers("-1.50", "-1.50"), 1},
+		{"a number with an exponent, which the database writes without", rid, numbers("1e3", "1e3"), 0},
+		{"a range that is open", rid, numbers("1", ""), 0},
+	} {
+		m := following(t)
+		m.Writing().Add(c.rid, c.r)
+		if p := m.position(); len(p.Written) != c.want {
+			t.Errorf("%s: kept are %v", c.name, p.Written)
+		}
+	}
+
+	m := following(t)
+	m.Writing().Add(rid, written1(1))
+	m.Writing().Add(rid, written1(2))
+	m.written.brought(map[int64]*match.Resource{rid: written1(1)})
+	if p := m.position(); len(p.Written) != 1 || p.Written[0].Resource.VersionID != 2 {
+		t.Errorf("after the version before was brought in %v are kept", p.Written)
+	}
+	m.written.brought(map[int64]*match.Resource{rid: nil})
+	if p := m.position(); len(p.Written) > 0 {
+		t.Errorf("after the deletion was brought in %v are kept", p.Written)
+	}
+	m.Writing().Add(rid, written1(1))
+	m.Forget()
+	if len(m.written.of) > 0 {
+		t.Errorf("after all is forgotten %v are kept", m.written.of)
+	}
+	m = following(t)
+	for n := range int64(maxWritten + 1) {
+		m.written.add(Written{RID: n, Resource: written1(1)})
+	}
+	if len(m.written.of) != 1 {
+		t.Errorf("%d are kept, more than %d never", len(m.written.of), maxWritten)
+	}
+	m.Writing().Add(rid, written1(1))
+	late := time.Now().Add(writtenFor + time.Second)
+	m.written.now = func() time.Time { return late }
+	if p := m.position(); len(p.Written) > 0 {
+		t.Errorf("after a while %v are kept", p.Written)
+	}
+}
