@@ -124,10 +124,10 @@ func (m Quantities) comparison() Comparison {
 }
 
 func (m Quantities) numbersIn(u *Unit) (Numbers, bool) {
-	if m.AnyUnit() {
+	if m.AnyUnit() || m.names(u) {
 		return m.Numbers, true
 	}
-	return m.In(u)
+	return m.in(u, m.measure())
 }
 
 func (m Quantities) find(w *Writer, _ []int16) { w.quantityRIDs(&m) }
@@ -139,7 +139,7 @@ func (m Quantities) holds(r *Resource) Answer {
 		if !slices.Contains(m.Keys, e.Key) {
 			return false
 		}
-		if m.AnyUnit() {
+		if m.AnyUnit() || m.names(&Unit{System: e.System, Code: e.Code, Unit: e.Unit}) {
 			return m.includes(e.Low, e.High)
 		}
 		unit := NewUnit(0, e.System, e.Code, e.Unit)
@@ -150,8 +150,13 @@ func (m Quantities) holds(r *Resource) Answer {
 
 func (m Quantities) describe() string { return m.Numbers.describe() + " in " + orAny(m.Code) }
 
-// In is the comparison in a stored unit; false where it cannot be asked in it.
-func (m *Quantities) In(u *Unit) (Numbers, bool) { return m.in(u, m.measure()) }
+// names reports whether a stored unit is the one asked for.
+func (m *Quantities) names(u *Unit) bool {
+	if m.System == "" {
+		return u.Code == m.Code || u.Unit == m.Code
+	}
+	return u.System == m.System && u.Code == m.Code
+}
 
 // measure is the unit asked for, nil where it is not UCUM's.
 func (m *Quantities) measure() *ucum.Unit {
@@ -163,13 +168,11 @@ func (m *Quantities) measure() *ucum.Unit {
 
 // in is the comparison in a stored unit; false where it cannot be asked in it.
 func (m *Quantities) in(u *Unit, from *ucum.Unit) (Numbers, bool) {
-	switch {
-	case m.System == "" && (u.Code == m.Code || u.Unit == m.Code):
-	case m.System != "" && u.System == m.System && u.Code == m.Code:
-	case m.System == ucumSystem && u.System == ucumSystem && from != nil && u.measure != nil:
-		return convert(m.Numbers, from, u.measure)
-	default:
-		return Numbers{}, false
+	if m.names(u) {
+		return m.Numbers, true
 	}
-	return m.Numbers, true
+	if m.System == ucumSystem && u.System == ucumSystem && from != nil && u.measure != nil {
+		return convert(m.Numbers, from, u.measure)
+	}
+	return Numbers{}, false
 }
