@@ -68,9 +68,9 @@ type changed struct {
 // that it is committed: another server may have written that version then.
 var errUncommitted = errors.New("a version that was written may not be committed")
 
-// changed are the resources that have changed. It waits for a commit under way, and is called without
+// resources are those that have changed. It waits for a commit under way, and is called without
 // a lock.
-func (c *Changes) changed() (map[int64]*match.Resource, error) {
+func (c *Changes) resources() (map[int64]*match.Resource, error) {
 	return parseChanges(c.Rows, c.Written, c.names)
 }
 
@@ -155,7 +155,7 @@ const maxKnown = 4 * maxStepped
 // answer there, or in a later state that the memory has moved to: its total is exact,
 // and the rows of its surrogates, read with c, are those of that state.
 func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
-	changed, err := c.changed()
+	changed, err := c.resources()
 	if errors.Is(err, errUncommitted) {
 		return Answer{}, false
 	}
@@ -200,7 +200,7 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 
 // Bring is Settle without an answer.
 func (m *Memory) Bring(c Changes) {
-	changed, err := c.changed()
+	changed, err := c.resources()
 	if errors.Is(err, errUncommitted) {
 		return
 	}

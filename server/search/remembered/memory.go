@@ -665,7 +665,7 @@ func (f *Found) addTerms(i *item) {
 // Add remembers what was found and made, with the changes since Since: kept is false where
 // it could not be, again where the same with newer changes may succeed.
 func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
-	changed, err := c.changed()
+	changed, err := c.resources()
 	if errors.Is(err, errUncommitted) {
 		return false, true
 	}
