@@ -68,10 +68,16 @@ type changed struct {
 // that it is committed: another server may have written that version then.
 var errUncommitted = errors.New("a version that was written may not be committed")
 
-// resources are those that have changed. It waits for a commit under way, and is called without
-// a lock.
-func (c *Changes) resources() (map[int64]*match.Resource, error) {
-	return parseChanges(c.Rows, c.Written, c.names)
+// resources are those that have changed; false where it is not known whether all were committed. Rows
+// that cannot be read cannot be followed. It waits for a commit under way, and is called without a
+// lock.
+func (c *Changes) resources() (map[int64]*match.Resource, bool) {
+	all, err := parseChanges(c.Rows, c.Written, c.names)
+	if errors.Is(err, errUncommitted) {
+		return nil, false
+	}
+	c.Followed = c.Followed && err == nil
+	return all, true
 }
 
 // parseChanges reads Changes.Rows, where written is what the statement was given. A resource that is
@@ -103,7 +109,7 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 			out[c.RID] = nil
 			continue
 		}
-		x := &fhir.Index{Terms: append([]int64{Every}, c.Terms...), Dates: []fhir.DateEntry{match.UpdatedEntry(c.Updated)}}
+		x := newIndex(c.Terms, c.Updated)
 		for _, e := range c.Dates {
 			x.Dates = append(x.Dates, fhir.DateEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
 		}
@@ -119,6 +125,12 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 		out[c.RID] = &match.Resource{Type: names[int16(c.RID>>48)], ID: *c.ID, VersionID: c.Version, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
 	}
 	return out, nil
+}
+
+// newIndex is an index as it is remembered: beside its terms it has the one of every resource, beside
+// its dates the last update, in microseconds.
+func newIndex(terms []int64, updated int64) *fhir.Index {
+	return &fhir.Index{Terms: append([]int64{Every}, terms...), Dates: []fhir.DateEntry{match.UpdatedEntry(updated)}}
 }
 
 // number is the part of a surrogate that tells resources of a type apart; false where
@@ -155,15 +167,12 @@ const maxKnown = 4 * maxStepped
 // answer there, or in a later state that the memory has moved to: its total is exact,
 // and the rows of its surrogates, read with c, are those of that state.
 func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
-	changed, err := c.resources()
-	if errors.Is(err, errUncommitted) {
+	changed, ok := c.resources()
+	if !ok {
 		return Answer{}, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil {
-		m.forget()
-	}
 	if m.generation != a.generation || m.state == nil || !m.bring(&c, changed) {
 		return Answer{}, false
 	}
@@ -200,15 +209,12 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 
 // Bring is Settle without an answer.
 func (m *Memory) Bring(c Changes) {
-	changed, err := c.resources()
-	if errors.Is(err, errUncommitted) {
+	changed, ok := c.resources()
+	if !ok {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil {
-		m.forget()
-	}
 	if m.state != nil {
 		m.bring(&c, changed)
 	}

@@ -2,7 +2,6 @@ package remembered
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -23,11 +22,12 @@ type Memory struct {
 	limit      int64
 	state      *state // that everything is of; nil while there is nothing
 	at         time.Time
-	asked      time.Time // when something was last asked for
-	generation int       // grows when everything is forgotten
-	unasked    bool      // because nobody had asked for it
-	types      map[int16]string
-	versions   map[int16]int // grows with every change of a type
+	asked      time.Time        // when something was last asked for
+	generation int              // grows when everything is forgotten
+	unasked    bool             // because nobody had asked for it
+	types      map[int16]string // that are followed; positions have it, so it is not changed
+	numbers    []int16          // of types, sorted
+	versions   map[int16]int    // grows with every change of a type
 	sets       map[Key]*item
 	columns    map[ColumnKey]*item
 	terms      map[termKey]*item
@@ -522,9 +522,10 @@ func (m *Memory) Following() (since Position, most int, ok bool) {
 func (m *Memory) Since(built string, typ int16, name string) (since Position, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.types[typ] == "" { // positions have the others
+	if m.types[typ] == "" {
 		m.types = maps.Clone(m.types)
 		m.types[typ] = name
+		m.numbers = slices.Sorted(maps.Keys(m.types))
 	}
 	m.written.follow(typ)
 	b, ok := parseState(built)
@@ -532,16 +533,16 @@ func (m *Memory) Since(built string, typ int16, name string) (since Position, ok
 		return Position{}, false
 	}
 	if m.state == nil || m.state.includes(&b) {
-		return Position{State: built, Types: m.typeNumbers(), names: m.types}, true
+		return m.positionAt(built), true
 	}
 	return m.position(), true
 }
 
-func (m *Memory) typeNumbers() []int16 { return slices.Sorted(maps.Keys(m.types)) }
-
 // position is where the changes are read from that the memory does not know.
-func (m *Memory) position() Position {
-	return Position{State: m.state.text, Types: m.typeNumbers(), Written: m.written.ofLate(), names: m.types}
+func (m *Memory) position() Position { return m.positionAt(m.state.text) }
+
+func (m *Memory) positionAt(state string) Position {
+	return Position{State: state, Types: m.numbers, Written: m.written.ofLate(), names: m.types}
 }
 
 // Writing begins to note what a transaction of this server writes.
@@ -665,8 +666,8 @@ func (f *Found) addTerms(i *item) {
 // Add remembers what was found and made, with the changes since Since: kept is false where
 // it could not be, again where the same with newer changes may succeed.
 func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
-	changed, err := c.resources()
-	if errors.Is(err, errUncommitted) {
+	changed, ok := c.resources()
+	if !ok {
 		return false, true
 	}
 	m.mu.Lock()
@@ -677,7 +678,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	if !ok1 || !ok2 || !ok3 || !c.Followed || read.index != built.index || !built.includes(&since) {
 		return false, false
 	}
-	if err != nil || len(changed) > MaxChanges {
+	if len(changed) > MaxChanges {
 		return false, false
 	}
 	if m.state != nil && !m.bring(&c, changed) {

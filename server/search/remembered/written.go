@@ -83,11 +83,12 @@ type written struct {
 	of    map[int64]Written
 }
 
-// A version is kept until it was brought in, writtenFor and one of maxWritten at most: the others are
-// read.
+// A version is kept until it was brought in, for writtenFor, and as one of maxWritten at most. The
+// others are read, and those whose index takes more than maxWrittenBytes.
 const (
-	writtenFor = 5 * time.Second
-	maxWritten = MaxChanges / 2
+	writtenFor      = 5 * time.Second
+	maxWritten      = MaxChanges / 2
+	maxWrittenBytes = 16 << 10
 )
 
 // follow keeps the resources of a type from now on.
@@ -170,16 +171,15 @@ func (w *written) undone(by *Writing) {
 // maxPlain is how long a number may be that is kept.
 const maxPlain = 40
 
-// asStored copies the index of a resource as it is read from the database; false where a number is
-// not written there as it is.
+// asStored copies the index of a resource as it is read from the database; false where it is large,
+// or a number is not written there as it is.
 func asStored(r *match.Resource) (*fhir.Index, bool) {
-	x := &fhir.Index{
-		Terms:      append([]int64{Every}, r.Index.Terms...),
-		Dates:      append([]fhir.DateEntry{match.UpdatedEntry(r.LastUpdated.UnixMicro())}, r.Index.Dates...),
-		Numbers:    slices.Clone(r.Index.Numbers),
-		Quantities: slices.Clone(r.Index.Quantities),
-		Strings:    slices.Clone(r.Index.Strings),
+	if indexBytes(r.Index) > maxWrittenBytes {
+		return nil, false
 	}
+	x := newIndex(r.Index.Terms, r.LastUpdated.UnixMicro())
+	x.Dates = append(x.Dates, r.Index.Dates...)
+	x.Numbers, x.Quantities, x.Strings = slices.Clone(r.Index.Numbers), slices.Clone(r.Index.Quantities), slices.Clone(r.Index.Strings)
 	plain := true
 	end := func(number *string) {
 		plain = plain && *number != "" && len(*number) < maxPlain && !strings.ContainsAny(*number, "eE")
@@ -200,4 +200,17 @@ func asStored(r *match.Resource) (*fhir.Index, bool) {
 		x.Strings[i].Text = strings.Clone(x.Strings[i].Text)
 	}
 	return x, plain
+}
+
+// indexBytes is about what asStored takes.
+func indexBytes(x *fhir.Index) int {
+	n := 8*len(x.Terms) + 24*len(x.Dates) + 40*len(x.Numbers) + 88*len(x.Quantities) + 24*len(x.Strings)
+	for i := range x.Quantities {
+		e := &x.Quantities[i]
+		n += len(e.System) + len(e.Code) + len(e.Unit)
+	}
+	for i := range x.Strings {
+		n += len(x.Strings[i].Text)
+	}
+	return n
 }

@@ -2,6 +2,7 @@ package remembered
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ func following(t *testing.T) *Memory {
 
 const rid = 3<<48 | 1
 
-func written1(version int) *match.Resource {
+func observation(version int) *match.Resource {
 	return &match.Resource{Type: "Observation", ID: "a", VersionID: version, Index: &fhir.Index{Terms: []int64{7}, Strings: []fhir.StringEntry{{Key: 1, Text: "text"}}}}
 }
 
@@ -38,7 +39,7 @@ func TestWrittenIsBrought(t *testing.T) {
 	t.Parallel()
 	m := following(t)
 	w := m.Writing()
-	r := written1(1)
+	r := observation(1)
 	w.Add(rid, r)
 	r.Index.Terms[0], r.Index.Strings[0].Text = 8, "other" // the index is used again
 	w.End(true)
@@ -67,7 +68,7 @@ func TestWrittenIsAwaited(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := following(t)
 			w := m.Writing()
-			w.Add(rid, written1(1))
+			w.Add(rid, observation(1))
 			brought := false
 			go func() {
 				m.Bring(changedTo(m.position()))
@@ -89,7 +90,7 @@ func TestWrittenIsAwaited(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) { // nor one that never ends
 		m := following(t)
-		m.Writing().Add(rid, written1(1))
+		m.Writing().Add(rid, observation(1))
 		m.Bring(changedTo(m.position()))
 		if m.state.text != "5:5: index" {
 			t.Errorf("state %q", m.state.text)
@@ -102,12 +103,17 @@ func TestWrittenIsKept(t *testing.T) {
 	if w := New(1<<20, time.Now).Writing(); w != nil {
 		t.Errorf("a memory that follows nothing keeps %v", w)
 	}
-	(*Writing)(nil).Add(rid, written1(1))
+	(*Writing)(nil).Add(rid, observation(1))
 	(*Writing)(nil).End(true)
 
 	numbers := func(low, high string) *match.Resource {
-		r := written1(1)
+		r := observation(1)
 		r.Index.Quantities = []fhir.QuantityEntry{{Key: 1, Low: low, High: high}}
+		return r
+	}
+	text := func(n int) *match.Resource {
+		r := observation(1)
+		r.Index.Strings[0].Text = strings.Repeat("x", n)
 		return r
 	}
 	for _, c := range []struct {
@@ -116,11 +122,13 @@ func TestWrittenIsKept(t *testing.T) {
 		r    *match.Resource
 		want int
 	}{
-		{"one of a type that is followed", rid, written1(1), 1},
-		{"one of another type", 4<<48 | 1, written1(1), 0},
+		{"one of a type that is followed", rid, observation(1), 1},
+		{"one of another type", 4<<48 | 1, observation(1), 0},
 		{"a number", rid, numbers("-1.50", "-1.50"), 1},
 		{"a number with an exponent, which the database writes without", rid, numbers("1e3", "1e3"), 0},
 		{"a range that is open", rid, numbers("1", ""), 0},
+		{"a large one", rid, text(maxWrittenBytes), 0},
+		{"one that is not quite so large", rid, text(maxWrittenBytes - 64), 1},
 	} {
 		m := following(t)
 		m.Writing().Add(c.rid, c.r)
@@ -130,9 +138,9 @@ func TestWrittenIsKept(t *testing.T) {
 	}
 
 	m := following(t)
-	m.Writing().Add(rid, written1(1))
-	m.Writing().Add(rid, written1(2))
-	m.written.brought(map[int64]*match.Resource{rid: written1(1)})
+	m.Writing().Add(rid, observation(1))
+	m.Writing().Add(rid, observation(2))
+	m.written.brought(map[int64]*match.Resource{rid: observation(1)})
 	if p := m.position(); len(p.Written) != 1 || p.Written[0].Resource.VersionID != 2 {
 		t.Errorf("after the version before was brought in %v are kept", p.Written)
 	}
@@ -140,19 +148,19 @@ func TestWrittenIsKept(t *testing.T) {
 	if p := m.position(); len(p.Written) > 0 {
 		t.Errorf("after the deletion was brought in %v are kept", p.Written)
 	}
-	m.Writing().Add(rid, written1(1))
+	m.Writing().Add(rid, observation(1))
 	m.Forget()
 	if len(m.written.of) > 0 {
 		t.Errorf("after all is forgotten %v are kept", m.written.of)
 	}
 	m = following(t)
 	for n := range int64(maxWritten + 1) {
-		m.written.add(Written{RID: n, Resource: written1(1)})
+		m.written.add(Written{RID: n, Resource: observation(1)})
 	}
 	if len(m.written.of) != 1 {
 		t.Errorf("%d are kept, more than %d never", len(m.written.of), maxWritten)
 	}
-	m.Writing().Add(rid, written1(1))
+	m.Writing().Add(rid, observation(1))
 	late := time.Now().Add(writtenFor + time.Second)
 	m.written.now = func() time.Time { return late }
 	if p := m.position(); len(p.Written) > 0 {

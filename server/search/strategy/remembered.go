@@ -93,7 +93,8 @@ func (c *changes) since(p remembered.Position) remembered.Changes {
 // maxAsked is how often memory is asked for one search, while others write.
 const maxAsked = 4
 
-// byMemory answers a search from memory; nil where it cannot.
+// byMemory answers a search from memory; nil where it cannot. It is not asked in a snapshot, which
+// may be older than what memory has.
 func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	q, err := x.question()
 	if q == nil || err != nil {
@@ -108,15 +109,13 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		if !ok {
 			return nil, nil
 		}
-		if !x.private() {
-			x.connection.broad = a.Total >= int64(x.plan.Limit)
-			if _, err := x.connection.get(ctx); err != nil {
-				return nil, err
-			}
-			// While it waited others have brought in what had changed: it need not be read again.
-			if a, ok = memory.Renew(a); !ok {
-				continue
-			}
+		x.connection.broad = a.Total >= int64(x.plan.Limit)
+		if _, err := x.connection.get(ctx); err != nil {
+			return nil, err
+		}
+		// While it waited others have brought in what had changed: it need not be read again.
+		if a, ok = memory.Renew(a); !ok {
+			continue
 		}
 		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
 		st := x.plan.RowsChanged(shown, a.Position)
@@ -233,7 +232,7 @@ type finding struct {
 	column  *remembered.ColumnKey
 	terms   bool    // the common terms of the type
 	some    []int64 // some terms alone
-	again   bool    // they are common, and are not there or have given way
+	again   bool    // they are common, and not remembered
 	ahead   bool    // nobody has asked for it
 	dear    bool    // what misses it is
 	queued  time.Time
