@@ -75,8 +75,7 @@ func (s *Server) useFederation(c FederationConfig) error {
 		return err
 	}
 	s.others.Store(&f)
-	s.cache.InvalidateAll()
-	s.standing.InvalidateAll()
+	s.ClearCache()
 	return nil
 }
 

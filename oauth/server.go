@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/maypok86/otter/v2"
-	"github.com/maypok86/otter/v2/stats"
 	"github.com/ory/fosite"
 
 	"kiln/oauth/smart"
@@ -89,7 +88,7 @@ type Server struct {
 	remote   *http.Client
 	revoked  *revoked
 	reading  sync.Mutex // one reader of revocations
-	cache    *otter.Cache[string, *verified]
+	cache    *tokenCache
 	standing *otter.Cache[standing, struct{}]
 	others   atomic.Pointer[federation]
 	stop     context.CancelFunc
@@ -103,10 +102,6 @@ const (
 	keysEvery  = 10 * time.Second
 	sweepEvery = 10 * time.Minute
 )
-
-// maxCached is how many verified tokens are kept. Each is kept as it came: to find it by a
-// digest takes longer than all else that is asked of it.
-const maxCached = 25_000
 
 // New builds the authorization server; Close stops what it starts.
 func New(ctx context.Context, o Options) (_ *Server, err error) {
@@ -154,9 +149,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	store.LookupGrant = s.lookupGrant
 	s.remote = newHTTPClient(func() bool { return s.Config().AllowPrivateNetworks })
 	s.jwks = newRemoteKeys(s.remote, func() time.Time { return s.Now() })
-	if s.cache, err = otter.New(&otter.Options[string, *verified]{
-		MaximumSize: maxCached, StatsRecorder: stats.NewCounter(), ExpiryCalculator: otter.ExpiryWriting[string, *verified](10 * time.Minute),
-	}); err != nil {
+	if s.cache, err = newTokenCache(); err != nil {
 		return nil, err
 	}
 	if s.standing, err = otter.New(&otter.Options[standing, struct{}]{
@@ -253,7 +246,7 @@ func (s *Server) readChanges(ctx context.Context) error {
 	defer s.reading.Unlock()
 	changed, err := s.revoked.read(ctx, s.Store)
 	if changed {
-		s.cache.InvalidateAll()
+		s.cache.clear()
 		err = errors.Join(err, s.keys.load(ctx))
 	}
 	return err

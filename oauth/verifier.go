@@ -24,7 +24,8 @@ type verified struct {
 	issued    time.Time
 	expires   time.Time
 	apiKey    bool
-	own       bool // a token of this server, not of a trusted issuer
+	own       bool      // a token of this server, not of a trusted issuer
+	until     time.Time // it is verified anew then
 	// good is the number of revocations that are known not to be about it.
 	good atomic.Int64
 }
@@ -61,15 +62,16 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 	if len(token) == 0 || len(token) > maxToken {
 		return nil, errToken
 	}
-	v, ok := s.cache.GetIfPresent(token)
+	now := s.Now()
+	v, ok := s.cache.get(token, now)
 	if !ok {
 		var err error
 		if v, err = s.verifyAnew(ctx, token); err != nil {
 			return nil, err
 		}
-		s.cache.Set(strings.Clone(token), v)
+		s.cache.set(token, v, now)
 	}
-	if !v.expires.IsZero() && !v.expires.After(s.Now()) || s.revoked.has(v) {
+	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.has(v) {
 		return nil, errToken
 	}
 	return v, nil

@@ -78,7 +78,7 @@ func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
 // request is what a context holds.
 type request struct {
 	principal *Principal
-	address   netip.Addr
+	address   func() netip.Addr
 	once      sync.Once
 	rights    *Rights
 }
@@ -90,8 +90,9 @@ func With(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p})
 }
 
-// WithAddress is With, and says from which address the request comes, for policies.
-func WithAddress(ctx context.Context, p *Principal, address netip.Addr) context.Context {
+// WithAddress is With, and says from which address the request comes, for policies: it is asked for
+// once there are some.
+func WithAddress(ctx context.Context, p *Principal, address func() netip.Addr) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p, address: address})
 }
 
@@ -118,14 +119,16 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 	r.once.Do(func() {
 		if r.rights = d.remembered(ctx, r.principal); r.rights == nil {
 			r.rights = d.For(ctx, r.principal)
-			r.rights.address = r.address
+			if r.address != nil {
+				r.rights.address = r.address()
+			}
 		}
 	})
 	return r.rights, nil
 }
 
 // rememberedRights are rights that hold for every request of a principal while the search
-// parameters stay as they are.
+// parameters stay as they are: registry is nil where they do not depend on these.
 type rememberedRights struct {
 	*Rights
 	registry *search.Registry
@@ -144,12 +147,15 @@ func (d *Decider) remembered(ctx context.Context, p *Principal) *Rights {
 			return nil
 		}
 	}
-	registry := d.Registry()
-	if known := p.rights.Load(); known != nil && known.registry == registry && known.d == d {
+	if known := p.rights.Load(); known != nil && known.d == d && (known.registry == nil || known.registry == d.Registry()) {
 		return known.Rights
 	}
 	if strings.HasPrefix(p.FHIRUser, "RelatedPerson/") || slices.ContainsFunc(p.Scopes.Resource, func(s smart.Scope) bool { return s.Search != "" }) {
 		return nil
+	}
+	var registry *search.Registry
+	if p.Patient != "" || strings.HasPrefix(p.FHIRUser, "Patient/") { // compartments are of search parameters
+		registry = d.Registry()
 	}
 	r := d.For(context.Background(), p)
 	r.policies, r.most = &Policies{}, maxRemembered

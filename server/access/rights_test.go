@@ -268,11 +268,20 @@ func TestRightsAreRemembered(t *testing.T) {
 		})
 	}
 	p, d := principal(t, "system/*.rs", nobody), decider(t)
-	first := rights(d, p)
+	ofAll := rights(d, p)
+	inCompartment := map[*Principal]*Rights{}
+	for _, p := range []*Principal{principal(t, "patient/*.rs", patient("1")), principal(t, "user/*.rs", user("Patient/1"))} {
+		inCompartment[p] = rights(d, p)
+	}
 	other := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 	d.Registry = func() *search.Registry { return other }
-	if rights(d, p) == first {
-		t.Error("rights outlive the search parameters that they were decided with")
+	for p, before := range inCompartment {
+		if rights(d, p) == before {
+			t.Errorf("rights of %+v outlive the search parameters that compartments were read from", p)
+		}
+	}
+	if rights(d, p) != ofAll {
+		t.Error("rights that no search parameter has a part in are decided anew")
 	}
 	denied := false
 	d.Policies = func(context.Context) (*Policies, error) { return NewPolicies(nil, func() bool { return denied }), nil }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -35,7 +36,7 @@ func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 	if p == nil || p.IsOpen() {
 		x.ctx = access.With(x.ctx, p)
 	} else {
-		x.ctx = access.WithAddress(x.ctx, p, m.Now().Proxies.Client(r))
+		x.ctx = access.WithAddress(x.ctx, p, func() netip.Addr { return m.Now().Proxies.Client(r) })
 	}
 	return true
 }
