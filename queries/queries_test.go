@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 
+	"kiln/gen/db"
 	"kiln/queries"
 	"kiln/server/store/storetest"
 )
@@ -108,5 +109,65 @@ func TestMigrateDownAndUp(t *testing.T) {
 		if text, err := queries.Text(m); m.Applied.IsZero() || err != nil || !strings.Contains(text, "-- +goose Up") {
 			t.Errorf("migration %+v: %v", m, err)
 		}
+	}
+}
+
+// The surrogates of a type begin behind those that were given out before types had their own, and
+// behind those that a server of before gives out while it still runs beside; it is refused one more.
+func TestSurrogatesBehindThoseOfBefore(t *testing.T) {
+	ctx := context.Background()
+	url := storetest.New(t)
+	sqlDB, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sqlDB.Close()
+	files, err := fs.Sub(queries.FS, "schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	before := func(count int64) error {
+		_, err := conn.Exec(ctx, "UPDATE rid_block SET next = next + $1", count)
+		return err
+	}
+	reserve := func(typ int16) int64 {
+		t.Helper()
+		first, err := db.New(conn).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
+	}
+	if a, b, c := reserve(1), reserve(2), reserve(1); a != 1 || b != 1 || c != 101 {
+		t.Errorf("in an empty database blocks begin at %d, %d and %d", a, b, c)
+	}
+	if _, err := p.DownTo(ctx, 172); err != nil {
+		t.Fatal(err)
+	}
+	if err := before(4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	const room = 1 << 20
+	first := int64(201 + 4096 + room)
+	if a, b, c := reserve(1), reserve(2), reserve(1); a != first || b != first || c != first+100 {
+		t.Errorf("blocks begin at %d, %d and %d, want from %d on", a, b, c, first)
+	}
+	if err := before(room); err != nil {
+		t.Errorf("a server of before gets none of its numbers: %v", err)
+	}
+	if err := before(1); err == nil {
+		t.Error("a server of before gets numbers that a type may have")
 	}
 }

@@ -56,8 +56,9 @@ FROM resource_type t
 ON CONFLICT DO NOTHING;
 
 -- name: ReserveRIDs :one
-UPDATE rid_block
-SET next = next + sqlc.arg(count)::bigint
+INSERT INTO rid_next (typ, next)
+SELECT @typ::smallint, b.first_of_type + sqlc.arg(count)::bigint FROM rid_block b
+ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + sqlc.arg(count)::bigint
 RETURNING (next - sqlc.arg(count)::bigint)::bigint AS first;
 
 -- name: AddUnits :exec

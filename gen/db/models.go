@@ -444,7 +444,13 @@ type ResourceType struct {
 }
 
 type RidBlock struct {
-	One  bool
+	One         bool
+	Next        int64
+	FirstOfType int64
+}
+
+type RidNext struct {
+	Typ  int16
 	Next int64
 }
 

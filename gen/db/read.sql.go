@@ -276,13 +276,19 @@ func (q *Queries) ReadVersion(ctx context.Context, arg ReadVersionParams) (ReadV
 }
 
 const ReserveRIDs = `-- name: ReserveRIDs :one
-UPDATE rid_block
-SET next = next + $1::bigint
-RETURNING (next - $1::bigint)::bigint AS first
+INSERT INTO rid_next (typ, next)
+SELECT $1::smallint, b.first_of_type + $2::bigint FROM rid_block b
+ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + $2::bigint
+RETURNING (next - $2::bigint)::bigint AS first
 `
 
-func (q *Queries) ReserveRIDs(ctx context.Context, count int64) (int64, error) {
-	row := q.db.QueryRow(ctx, ReserveRIDs, count)
+type ReserveRIDsParams struct {
+	Typ   int16
+	Count int64
+}
+
+func (q *Queries) ReserveRIDs(ctx context.Context, arg ReserveRIDsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, ReserveRIDs, arg.Typ, arg.Count)
 	var first int64
 	err := row.Scan(&first)
 	return first, err

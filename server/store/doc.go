@@ -76,8 +76,9 @@
 //
 // After an update the old row is in resource_history, with its rid, ref, version
 // and body and without terms; after a delete there is a second row with method D
-// and no body, and nothing in resource and the index tables. rid_block has the
-// next free surrogate, body_dictionary what bodies are compressed with (body.go).
+// and no body, and nothing in resource and the index tables. rid_next has the
+// next free surrogate of each type, rid_block from which number on they are given out,
+// body_dictionary what bodies are compressed with (body.go).
 //
 // search_registry has one row: the version of the search parameters, which every write
 // of index rows is checked by, and the fingerprint of the build that the index belongs

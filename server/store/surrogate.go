@@ -9,12 +9,14 @@ import (
 	"kiln/gen/db"
 )
 
-// surrogates gives out numbers from a block that this server has reserved. What
-// is left of a block when the server stops is never used.
+// surrogates gives out numbers from a block of each type that this server has reserved.
+// What is left of a block when the server stops is never used.
 type surrogates struct {
-	mu        sync.Mutex
-	next, end int64
+	mu   sync.Mutex
+	left map[int16]block
 }
+
+type block struct{ next, end int64 }
 
 const surrogateBlock = 4096
 
@@ -23,16 +25,19 @@ func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
 	r := &s.rids
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next == r.end {
-		first, err := db.New(s.side).ReserveRIDs(ctx, surrogateBlock)
+	b := r.left[typ]
+	if b.next == b.end {
+		first, err := db.New(s.side).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: surrogateBlock})
 		if err != nil {
 			return 0, fmt.Errorf("reserve surrogates: %w", err)
 		}
-		r.next, r.end = first, first+surrogateBlock
+		b = block{first, first + surrogateBlock}
 	}
-	n := r.next
-	r.next++
-	return int64(typ)<<48 | n, nil
+	if r.left == nil {
+		r.left = make(map[int16]block)
+	}
+	r.left[typ] = block{b.next + 1, b.end}
+	return int64(typ)<<48 | b.next, nil
 }
 
 // typeTable is the table resource_type as far as this server has seen it. Rows
