@@ -106,3 +106,36 @@ func TestHerdComputesOnce(t *testing.T) {
 		}
 	}
 }
+
+// A search that memory does not answer asks it how many resources of the type there are.
+func TestTypeIsNotCounted(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	newCorpus(31, 40, 400).load(t, s)
+	s.SetSearchLimit(10)
+	counted := func(c searchCase) (n, total int) {
+		dear := dearStatements(func(ctx context.Context) {
+			r, err := s.Search(ctx, c.parse(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			total = *r.Total
+		})
+		return dear["count of the type"], total
+	}
+	chained := func(gender string) searchCase {
+		return searchCase{typ: "Observation", values: params("status", "final", "subject:Patient.gender", gender)}
+	}
+	if n, total := counted(chained("female")); n != 1 || total < 10 {
+		t.Fatalf("the type is counted %d times for %d matches by who remembers nothing", n, total)
+	}
+	s.Searcher().ForgetTotals()
+	if _, total := counted(searchCase{typ: "Observation", values: params("status", "final")}); total < 10 {
+		t.Fatalf("%d matches", total)
+	}
+	s.SearchSettled()
+	s.Searcher().ForgetTotals()
+	if n, total := counted(chained("female")); n != 0 || total < 10 {
+		t.Errorf("the type is counted %d times for %d matches by who remembers it", n, total)
+	}
+}

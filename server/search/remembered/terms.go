@@ -231,6 +231,17 @@ func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
 	return out, true
 }
 
+// All is how many resources of a type there are in the state of the memory; false where it cannot tell.
+func (m *Memory) All(typ int16) (n int64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.terms[termKey{typ, Every}]
+	if i == nil {
+		return 0, false
+	}
+	return int64(i.term.members.GetCardinality()), true
+}
+
 // maxUnknown bounds the terms that Unknown tells.
 const maxUnknown = 16
 

@@ -188,13 +188,37 @@ func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, erro
 		return max(t.n, atLeast), nil
 	}
 	t := total{at: x.s.now()}
-	if err := x.one(ctx, "count of the type", st, &t.n); err != nil {
+	if t.n, err = x.sizeOfType(ctx, st); err != nil {
 		return 0, err
 	}
 	if !x.private() {
 		x.s.memory.keep(key, t)
 	}
 	return max(t.n, atLeast), nil
+}
+
+// manyOfType is the number of resources from which on PostgreSQL's statistics are believed: to count
+// so many takes as long as a search, and nine million two seconds.
+const manyOfType = 50_000
+
+// sizeOfType is about what count counts, the resources of the types searched: as memory has it, or as
+// PostgreSQL's statistics tell where they tell of many.
+func (x *searching) sizeOfType(ctx context.Context, count match.Statement) (n int64, err error) {
+	if x.remembers() && len(x.q.Types) == 1 {
+		if n, ok := x.s.remembered.All(x.plan.OnlyType()); ok {
+			return n, nil
+		}
+		x.note("size of the types", plan.TypeSizes())
+		sizes, err := typeSizes(ctx, x.conn)
+		if err != nil {
+			return 0, err
+		}
+		if n := sizes[x.plan.OnlyType()]; n >= manyOfType {
+			return n, nil
+		}
+	}
+	err = x.one(ctx, "count of the type", count, &n)
+	return n, err
 }
 
 // total is a number of matches and the snapshot in which it was counted.
