@@ -69,6 +69,7 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 		if v, err = s.verifyAnew(ctx, token); err != nil {
 			return nil, err
 		}
+		now = s.Now() // that may have taken a while
 		s.cache.set(token, v, now)
 	}
 	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.has(v) {

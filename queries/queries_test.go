@@ -72,28 +72,34 @@ func TestQueriesPrepare(t *testing.T) {
 	}
 }
 
-// The migrations lead to an empty schema and back.
-func TestMigrateDownAndUp(t *testing.T) {
-	ctx := context.Background()
-	url := storetest.New(t)
+// migrations are those of a database, which p moves down and up.
+func migrations(t *testing.T, url string) (p *goose.Provider, db *sql.DB) {
+	t.Helper()
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(func() { db.Close() })
 	files, err := fs.Sub(queries.FS, "schema")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, files)
-	if err != nil {
+	if p, err = goose.NewProvider(goose.DialectPostgres, db, files); err != nil {
 		t.Fatal(err)
 	}
+	return p, db
+}
+
+// The migrations lead to an empty schema and back.
+func TestMigrateDownAndUp(t *testing.T) {
+	ctx := context.Background()
+	url := storetest.New(t)
+	p, db := migrations(t, url)
 	if _, err := p.DownTo(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
 	var left string
-	err = db.QueryRowContext(ctx, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class
+	err := db.QueryRowContext(ctx, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') AND relname NOT LIKE 'goose%'`).Scan(&left)
 	if err != nil || left != "" {
 		t.Errorf("left behind: %q, %v", left, err)
@@ -117,19 +123,7 @@ func TestMigrateDownAndUp(t *testing.T) {
 func TestSurrogatesBehindThoseOfBefore(t *testing.T) {
 	ctx := context.Background()
 	url := storetest.New(t)
-	sqlDB, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sqlDB.Close()
-	files, err := fs.Sub(queries.FS, "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, _ := migrations(t, url)
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +161,7 @@ func TestSurrogatesBehindThoseOfBefore(t *testing.T) {
 	if err := before(room); err != nil {
 		t.Errorf("a server of before gets none of its numbers: %v", err)
 	}
-	if err := before(1); err == nil {
-		t.Error("a server of before gets numbers that a type may have")
+	if err := before(1); err == nil || !strings.Contains(err.Error(), "replace_servers_of_earlier_builds") {
+		t.Errorf("a server of before that wants numbers a type may have is told %v", err)
 	}
 }

@@ -9,10 +9,10 @@ CREATE TABLE rid_next (
 ) WITH (fillfactor = 10);
 
 -- A server of before that still runs beside takes numbers of all types from rid_block, a million at
--- most: those of each type begin behind them.
+-- most: those of each type begin behind them, and it is told so when it wants more.
 ALTER TABLE rid_block ADD COLUMN first_of_type bigint;
 UPDATE rid_block SET first_of_type = CASE WHEN next = 1 THEN 1 ELSE next + (1 << 20) END;
-ALTER TABLE rid_block ALTER COLUMN first_of_type SET NOT NULL, ADD CHECK (next <= first_of_type);
+ALTER TABLE rid_block ALTER COLUMN first_of_type SET NOT NULL, ADD CONSTRAINT replace_servers_of_earlier_builds CHECK (next <= first_of_type);
 
 -- +goose Down
 ALTER TABLE rid_block DROP COLUMN first_of_type;

@@ -13,7 +13,7 @@ import (
 // What is left of a block when the server stops is never used.
 type surrogates struct {
 	mu   sync.Mutex
-	left map[int16]block
+	left map[int16]*block
 }
 
 type block struct{ next, end int64 }
@@ -26,18 +26,20 @@ func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.left[typ]
-	if b.next == b.end {
+	if b == nil || b.next == b.end {
 		first, err := db.New(s.side).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: surrogateBlock})
 		if err != nil {
 			return 0, fmt.Errorf("reserve surrogates: %w", err)
 		}
-		b = block{first, first + surrogateBlock}
+		if r.left == nil {
+			r.left = make(map[int16]*block)
+		}
+		b = &block{first, first + surrogateBlock}
+		r.left[typ] = b
 	}
-	if r.left == nil {
-		r.left = make(map[int16]block)
-	}
-	r.left[typ] = block{b.next + 1, b.end}
-	return int64(typ)<<48 | b.next, nil
+	n := b.next
+	b.next++
+	return int64(typ)<<48 | n, nil
 }
 
 // typeTable is the table resource_type as far as this server has seen it. Rows
