@@ -58,3 +58,46 @@ func TestReadAhead(t *testing.T) {
 		t.Errorf("%d resources, 100 more, then %d", before, after)
 	}
 }
+
+// What many resources refer to is read ahead with them: a chain that nobody has asked before is
+// answered from memory.
+// Contract: Searches while others write, broad searches never asked before.
+func TestReadAheadOfLinks(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	s.IndexBy(compiled{})
+	s.SetSearchLimit(20)
+	c := newCorpus(43, 100, 2100)
+	c.load(t, s)
+	if _, err := connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil {
+		t.Fatal(err)
+	}
+	s.ReadAheadFrom(1000)
+	s.SearchSettled()
+	for name, value := range map[string]string{"patient.gender": "male", "subject:Patient.gender": "male", "patient.gender:not": "female", "patient.birthdate:missing": "true"} {
+		want := 0
+		for _, o := range c.observations {
+			if anyOf(c.patients, func(p patient) bool {
+				holds := p.gender == "male"
+				switch value {
+				case "female":
+					holds = p.gender != "female"
+				case "true":
+					holds = p.birth == ""
+				}
+				return o.subject == "Patient/"+p.id && holds
+			}) {
+				want++
+			}
+		}
+		before := s.Remembered().Hits
+		x := searchCase{typ: "Observation", values: params(name, value)}
+		found, err := s.Search(t.Context(), x.parse(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *found.Total != want || s.Remembered().Hits != before+1 {
+			t.Errorf("%s: total %d, want %d; %d answers from memory", &x, *found.Total, want, s.Remembered().Hits-before)
+		}
+	}
+}

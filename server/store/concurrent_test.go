@@ -25,7 +25,7 @@ import (
 )
 
 // TestSearchesWhileOthersWrite lets two servers on one database write (create, update,
-// delete, bundles) and search at the same time, with what makes servers forget in
+// delete, bundles) and search at the same time, for Observations and for those of some Patients, with what makes servers forget in
 // between: changes of the index and of the search parameters, and lost connections. Each
 // answer, its total and its page, must be what the resources as they were written give
 // in one snapshot between the beginning and the end of the search.
@@ -59,13 +59,13 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 	for _, s := range []*store.Store{a, b} {
 		s.SetSearchLimit(20)
 	}
-	l := &writeLog{versions: make(map[store.VersionKey]*observation)}
+	l := &writeLog{versions: make(map[store.VersionKey]written)}
 	base := newCorpus(seed, 20, 300)
 	r := rand.New(rand.NewPCG(seed, 9))
 	for i := range base.observations {
 		base.observations[i].id = fmt.Sprint("o", i)
 	}
-	l.write(t, a, base.observations, nil)
+	l.write(t, a, writtenOf(base.observations, base.patients))
 
 	pool := make([]concurrentQuery, 60)
 	for i := range pool {
@@ -79,6 +79,11 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 			c := updatedWithin(r, length)
 			values.Add(c.name, c.value)
 			pool[i].all = append(pool[i].all, c)
+		}
+		if r.IntN(4) == 0 {
+			gender := pick(r, []string{"male", "female", "other,male"})
+			values.Add(pick(r, []string{"patient.gender", "subject:Patient.gender"}), gender)
+			pool[i].subject = func(p *patient) bool { return p.gender != "" && slices.Contains(strings.Split(gender, ","), p.gender) }
 		}
 		pool[i].sorted = r.IntN(5) == 0
 		if pool[i].sorted {
@@ -101,20 +106,28 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 				case <-time.After(time.Duration(r.IntN(15)) * time.Millisecond):
 				}
 				// Resources of one writer, so that it knows the next version of each.
-				some := newCorpus(r.Uint64(), 20, 1+r.IntN(4)*r.IntN(2)).observations
-				deletions := make([]bool, len(some))
+				drawn := newCorpus(r.Uint64(), 20, 1+r.IntN(4)*r.IntN(2))
+				some := writtenOf(drawn.observations, nil)
 				for i := range some {
 					some[i].id = fmt.Sprint("o", r.IntN(75)*4+w)
 					switch r.IntN(4) {
 					case 0:
 						some[i].id = fmt.Sprint("n", serial.Add(1))
 					case 1:
-						deletions[i] = true
+						some[i].observation = nil
 					}
 				}
-				slices.SortFunc(some, func(a, b observation) int { return strings.Compare(a.id, b.id) })
-				some = slices.CompactFunc(some, func(a, b observation) bool { return a.id == b.id })
-				l.write(t, s, some, deletions)
+				if r.IntN(8) == 0 {
+					p := writtenOf(nil, drawn.patients[:1])[0]
+					p.id = fmt.Sprint("p", r.IntN(5)*4+w)
+					if r.IntN(3) == 0 {
+						p.patient = nil
+					}
+					some = append(some, p)
+				}
+				slices.SortFunc(some, func(a, b written) int { return cmp.Or(strings.Compare(a.typ, b.typ), strings.Compare(a.id, b.id)) })
+				some = slices.CompactFunc(some, func(a, b written) bool { return a.typ == b.typ && a.id == b.id })
+				l.write(t, s, some)
 			}
 		})
 	}
@@ -202,9 +215,10 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 }
 
 type concurrentQuery struct {
-	values url.Values
-	all    []condition[observation]
-	sorted bool // by date, the last first
+	values  url.Values
+	all     []condition[observation]
+	subject func(*patient) bool // holds for the Patient that it refers to; nil asks nothing
+	sorted  bool                // by date, the last first
 }
 
 func (q *concurrentQuery) holds(o *observation) bool {
@@ -236,26 +250,59 @@ type concurrentAnswer struct {
 	ids           []string
 }
 
-// writeLog is the versions that were written, nil for a deletion.
-type writeLog struct {
-	mu       sync.Mutex
-	versions map[store.VersionKey]*observation
+// written is a version of a resource: a deletion has neither.
+type written struct {
+	typ, id     string
+	observation *observation
+	patient     *patient
 }
 
-// write writes observations in one transaction, deletions[i] deletes. After a lost
+func writtenOf(observations []observation, patients []patient) (all []written) {
+	for i := range observations {
+		all = append(all, written{typ: "Observation", id: observations[i].id, observation: &observations[i]})
+	}
+	for i := range patients {
+		all = append(all, written{typ: "Patient", id: patients[i].id, patient: &patients[i]})
+	}
+	return all
+}
+
+// write is the PUT of the version, or the DELETE.
+func (v *written) write(t testing.TB) (*store.Write, error) {
+	var o object
+	switch {
+	case v.observation != nil:
+		v.observation.id = v.id
+		o = v.observation.json()
+	case v.patient != nil:
+		v.patient.id = v.id
+		o = v.patient.json()
+	default:
+		return &store.Write{Method: fhir.DELETE, ResourceType: v.typ, ID: v.id}, nil
+	}
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return resourceWrite(t, raw), nil
+}
+
+// writeLog is the versions that were written.
+type writeLog struct {
+	mu       sync.Mutex
+	versions map[store.VersionKey]written
+}
+
+// write writes resources in one transaction. After a lost
 // connection nobody knows whether it is there: versions that are not are never in the
 // change log.
-func (l *writeLog) write(t testing.TB, s *store.Store, all []observation, deletions []bool) {
+func (l *writeLog) write(t testing.TB, s *store.Store, all []written) {
 	var ws []*store.Write
 	for i := range all {
-		raw, err := json.Marshal(all[i].json())
+		w, err := all[i].write(t)
 		if err != nil {
 			t.Error(err)
 			return
-		}
-		w := resourceWrite(t, raw)
-		if deletions != nil && deletions[i] {
-			w = &store.Write{Method: fhir.DELETE, ResourceType: "Observation", ID: all[i].id}
 		}
 		ws = append(ws, w)
 	}
@@ -268,15 +315,14 @@ func (l *writeLog) write(t testing.TB, s *store.Store, all []observation, deleti
 		if w.Result.VersionID == 0 {
 			continue // nothing was there to delete
 		}
-		key := store.VersionKey{Ref: int64(fhir.ValueReference("Observation", all[i].id)), VersionID: w.Result.VersionID}
-		if w.Method == fhir.DELETE {
-			if _, ok := l.versions[key]; !ok {
-				l.versions[key] = nil
-			}
+		key := store.VersionKey{Ref: int64(fhir.ValueReference(all[i].typ, all[i].id)), VersionID: w.Result.VersionID}
+		if _, ok := l.versions[key]; ok && w.Method == fhir.DELETE {
 			continue
 		}
-		all[i].updated = w.Result.LastUpdated
-		l.versions[key] = &all[i]
+		if o := all[i].observation; o != nil {
+			o.updated = w.Result.LastUpdated
+		}
+		l.versions[key] = all[i]
 	}
 }
 
@@ -421,7 +467,7 @@ func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, m
 	var all []found
 	for ref, c := range state {
 		key := store.VersionKey{Ref: ref, VersionID: c.version}
-		o := l.versions[key]
+		o := l.versions[key].observation
 		m, ok := matches[matchKey{a.q, key}]
 		if !ok {
 			if m.holds = a.q.holds(o); m.holds {
@@ -429,7 +475,7 @@ func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, m
 			}
 			matches[matchKey{a.q, key}] = m
 		}
-		if m.holds {
+		if m.holds && (a.q.subject == nil || a.q.subject(l.subject(o, state))) {
 			all = append(all, found{rid: c.rid, id: o.id, date: m.date, ok: m.dated})
 		}
 	}
@@ -453,6 +499,17 @@ func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, m
 		page = append(page, f.id)
 	}
 	return total, page
+}
+
+// subject is the Patient that an Observation refers to in a state, an empty one where there is none.
+func (l *writeLog) subject(o *observation, state map[int64]loggedChange) *patient {
+	if id, ok := strings.CutPrefix(o.subject, "Patient/"); ok {
+		ref := int64(fhir.ValueReference("Patient", id))
+		if p := l.versions[store.VersionKey{Ref: ref, VersionID: state[ref].version}].patient; p != nil {
+			return p
+		}
+	}
+	return &patient{}
 }
 
 type snapshot struct {

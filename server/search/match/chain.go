@@ -92,15 +92,7 @@ func (m Chain) test(w *Writer, r string) {
 		return
 	}
 	w.Write("EXISTS (SELECT 1 FROM unnest(", r, ".targets) AS ", u, "(ref) JOIN resource ", t, " ON ", t, ".ref = ", u, ".ref WHERE ")
-	if len(m.Keys) == 1 {
-		w.Write(u, ".ref # ")
-		w.Bind(int64(m.Keys[0]))
-		w.Write("::bigint = ANY (", r, ".terms)")
-	} else {
-		w.Write("EXISTS (SELECT 1 FROM unnest(")
-		w.Terms(int64s(m.Keys))
-		w.Write(") AS k(k) WHERE ", u, ".ref # k.k = ANY (", r, ".terms) OFFSET 0)")
-	}
+	w.Under(u+".ref", m.Keys, r+".terms")
 	w.Write(" AND ", t, ".typ = ANY (")
 	w.Bind(types)
 	w.Write("::smallint[])")
@@ -131,6 +123,11 @@ func (m Chain) related(r *Resource) Related {
 		}
 	}
 	return out
+}
+
+// link leaves references by a canonical URL to the database.
+func (m Chain) link() (Link, bool) {
+	return Link{Types: strings.Split(m.Target, "|"), Keys: m.Keys, Clauses: m.Clauses}, m.CanonicalKeys == nil
 }
 
 func (m Chain) restrict(readable func(types []string) []Clause) Match {

@@ -30,15 +30,7 @@ func (m Has) FindRefs(w *Writer, limit int) {
 	w.Write(u, ".ref FROM (SELECT ", s, ".targets, ", s, ".terms FROM ")
 	w.Matching(s, &c, []int16{n1})
 	w.Write(") ", s, ", unnest(", s, ".targets) AS ", u, "(ref) WHERE ")
-	if len(m.Keys) == 1 {
-		w.Write("(", u, ".ref # ")
-		w.Bind(int64(m.Keys[0]))
-		w.Write("::bigint) = ANY (", s, ".terms)")
-	} else {
-		w.Write("EXISTS (SELECT 1 FROM unnest(")
-		w.Terms(int64s(m.Keys))
-		w.Write(") AS k(k) WHERE ", u, ".ref # k.k = ANY (", s, ".terms) OFFSET 0)")
-	}
+	w.Under(u+".ref", m.Keys, s+".terms")
 	if limit > 0 {
 		w.Write(" LIMIT ", strconv.Itoa(limit))
 	}
@@ -74,6 +66,10 @@ func (m Has) nested() ([]Clause, bool) { return m.Clauses, true }
 
 func (m Has) related(*Resource) Related {
 	return Related{Types: []string{m.Source}, Clauses: m.Clauses, By: m.Keys}
+}
+
+func (m Has) link() (Link, bool) {
+	return Link{Types: []string{m.Source}, Keys: m.Keys, Back: true, Clauses: m.Clauses}, true
 }
 
 func (m Has) restrict(readable func(types []string) []Clause) Match {

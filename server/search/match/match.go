@@ -124,6 +124,8 @@ type (
 	}
 	// relating asks about other resources that references lead to (RelatedTo).
 	relating interface{ related(r *Resource) Related }
+	// linking asks about resources that one reference leads to (LinkOf).
+	linking interface{ link() (Link, bool) }
 	// merging belongs to one resource type, as the keys of its values do, so that it may
 	// stand beside those of other types, and one stands for several of a kind.
 	merging interface {
@@ -259,6 +261,22 @@ func RelatedTo(m Match, r *Resource) (Related, bool) {
 		return Related{}, false
 	}
 	return k.related(r), true
+}
+
+// Link is one reference between the resource and others of one type, for one of which Clauses hold.
+type Link struct {
+	Types   []string // that the others may have
+	Keys    []fhir.Key
+	Back    bool // the others refer to the resource
+	Clauses []Clause
+}
+
+// LinkOf is the reference that m follows; false for the kinds that follow none, or more than that.
+func LinkOf(m Match) (Link, bool) {
+	if l, ok := m.(linking); ok {
+		return l.link()
+	}
+	return Link{}, false
 }
 
 // Open reports whether Holds may say Unknown of clauses.

@@ -117,6 +117,19 @@ func (w *Writer) Terms(t []int64) {
 	w.Write("::bigint[]")
 }
 
+// Under writes the test that terms, those of a resource, have ref under one of keys.
+func (w *Writer) Under(ref string, keys []fhir.Key, terms string) {
+	if len(keys) == 1 {
+		w.Write(ref, " # ")
+		w.Bind(int64(keys[0]))
+		w.Write("::bigint = ANY (", terms, ")")
+		return
+	}
+	w.Write("EXISTS (SELECT 1 FROM unnest(")
+	w.Terms(int64s(keys))
+	w.Write(") AS k(k) WHERE ", ref, " # k.k = ANY (", terms, ") OFFSET 0)")
+}
+
 // Next is a number for an alias that the statement has not used.
 func (w *Writer) Next() string {
 	w.alias++

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/remembered"
 )
@@ -112,13 +113,26 @@ var updatedColumn = remembered.KeysOf([]fhir.Key{match.UpdatedKey})
 // Column is the statement that reads the entries of a column: rid, whether any of them is
 // a range of numbers, and low and high end of a date, or the number as text and its unit; by
 // unit, then by value and rid. It reads nothing but an index, in its order where the column has
-// one key.
+// one key; references are read from the resources, and sorted.
 func Column(c remembered.ColumnKey) match.Statement {
 	w := newWriter(nil)
 	if c.Keys == updatedColumn {
 		w.Write("SELECT x.rid, false, x.at, x.at + 1, NULL::text, 0::bigint FROM (SELECT r.rid, (extract(epoch FROM r.last_updated) * 1000000)::bigint AS at FROM resource r WHERE r.typ = ")
 		w.Bind(c.Type)
 		w.Write("::smallint ORDER BY r.last_updated, r.rid) x")
+		return w.Statement()
+	}
+	if c.Kind == remembered.References {
+		w.Write("SELECT r.rid, false, t.ref, t.ref, NULL::text, 0::bigint FROM resource r CROSS JOIN LATERAL ")
+		if len(c.Keys) == 0 {
+			w.Write("(SELECT r.ref) t(ref) WHERE ")
+		} else {
+			w.Write("unnest(r.targets) AS t(ref) WHERE ")
+			w.Under("t.ref", c.List(), "r.terms")
+			w.Write(" AND ")
+		}
+		w.Typed("r", []int16{c.Type})
+		w.Write(" ORDER BY t.ref, r.rid")
 		return w.Statement()
 	}
 	switch c.Kind {
@@ -215,6 +229,62 @@ func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause,
 	return compared, rest, true
 }
 
+// A Link is a clause about resources of one type that one reference leads to.
+type Link struct {
+	References, Own remembered.ColumnKey // as in remembered.Link
+	Back            bool
+	Others          *Plan // of those resources
+}
+
+// Links are the clauses that are links, and the plan of those beside them, nil where there are none;
+// no links where one of the clauses asks about other resources in another way.
+func (p *Plan) Links() (links []Link, beside *Plan) {
+	if len(p.types) != 1 || p.Empty {
+		return nil, nil
+	}
+	var others []match.Clause
+	for _, c := range p.clauses {
+		if !match.ReachesOut(c.Any) {
+			others = append(others, c)
+			continue
+		}
+		l, ok := p.link(&c)
+		if !ok {
+			return nil, nil
+		}
+		links = append(links, l)
+	}
+	if len(links) > 0 && len(others) > 0 {
+		beside = Compile(&search.Query{Types: p.q.Types, Clauses: others}, p.env)
+	}
+	return links, beside
+}
+
+func (p *Plan) link(c *match.Clause) (l Link, ok bool) {
+	if c.Not || len(c.Any) != 1 {
+		return l, false
+	}
+	m, ok := match.LinkOf(c.Any[0])
+	if !ok {
+		return l, false
+	}
+	stored := slices.DeleteFunc(slices.Clone(m.Types), func(t string) bool { _, ok := p.env.Type(t); return !ok })
+	if len(stored) != 1 {
+		return l, false
+	}
+	l = Link{Back: m.Back, Others: Compile(&search.Query{Types: stored, Clauses: m.Clauses}, p.env)}
+	from, to := p.OnlyType(), l.Others.types[0]
+	if l.Back {
+		from, to = to, from
+	}
+	l.References, l.Own = referencesColumn(from, m.Keys), remembered.OwnRefs(to)
+	return l, !l.Others.Empty
+}
+
+func referencesColumn(typ int16, keys []fhir.Key) remembered.ColumnKey {
+	return remembered.ColumnKey{Type: typ, Kind: remembered.References, Keys: remembered.KeysOf(keys)}
+}
+
 // Terms is what the clauses ask of terms beside so many comparisons, nil where they ask what is
 // neither, or nothing but comparisons.
 func (p *Plan) Terms(comparisons int) *remembered.Terms {
@@ -274,6 +344,23 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 	return out
 }
 
+// A Reference is a parameter that leads to one resource type alone.
+type Reference struct {
+	References remembered.ColumnKey
+	Target     string
+}
+
+// LinksOf are the references that links of a type lead along, by parameters that have one target.
+func LinksOf(typ int16, params []*fhir.Parameter) []Reference {
+	var out []Reference
+	for _, p := range params {
+		if p.Type == fhir.SearchReference && len(p.Targets) == 1 && len(p.Keys) > 0 {
+			out = append(out, Reference{referencesColumn(typ, p.Keys), p.Targets[0]})
+		}
+	}
+	return out
+}
+
 // UpdatedColumn is the column of the last updates of a type.
 func UpdatedColumn(typ int16) remembered.ColumnKey {
 	return remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn}
@@ -308,6 +395,14 @@ func (w *writer) statistics(column string) {
 
 // OnlyType is the number of the one type searched.
 func (p *Plan) OnlyType() int16 { return p.types[0] }
+
+// OneType is the name of the one type searched; false where there are more, or nothing can match.
+func (p *Plan) OneType() (name string, ok bool) {
+	if len(p.q.Types) != 1 || p.Empty {
+		return "", false
+	}
+	return p.q.Types[0], true
+}
 
 // Clauses are those of the query, with what the database says in the place of what
 // depends on it.

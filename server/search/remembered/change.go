@@ -46,6 +46,7 @@ type changed struct {
 	Version int     `json:"v"`
 	Updated int64   `json:"u"` // microseconds
 	Terms   []int64 `json:"t"`
+	Targets []int64 `json:"g"`
 	Dates   []struct {
 		Key, Low, High int64
 	} `json:"d"`
@@ -109,7 +110,7 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 			out[c.RID] = nil
 			continue
 		}
-		x := newIndex(c.Terms, c.Updated)
+		x := newIndex(c.Terms, c.Targets, c.Updated)
 		for _, e := range c.Dates {
 			x.Dates = append(x.Dates, fhir.DateEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
 		}
@@ -128,9 +129,9 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 }
 
 // newIndex is an index as it is remembered: beside its terms it has the one of every resource, beside
-// its dates the last update, in microseconds.
-func newIndex(terms []int64, updated int64) *fhir.Index {
-	return &fhir.Index{Terms: append([]int64{Every}, terms...), Dates: []fhir.DateEntry{match.UpdatedEntry(updated)}}
+// its dates the last update, in microseconds. It keeps targets.
+func newIndex(terms, targets []int64, updated int64) *fhir.Index {
+	return &fhir.Index{Terms: append([]int64{Every}, terms...), Targets: targets, Dates: []fhir.DateEntry{match.UpdatedEntry(updated)}}
 }
 
 // number is the part of a surrogate that tells resources of a type apart; false where
@@ -176,7 +177,7 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 	if m.generation != a.generation || m.state == nil || !m.bring(&c, changed) {
 		return Answer{}, false
 	}
-	if m.versions[a.question.Type] == a.version {
+	if m.version(a.question) == a.version {
 		return a, true
 	}
 	b, ok := m.again(&a)
@@ -193,7 +194,7 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 		}
 		if a.question.Exactly {
 			for rid := range s.changed {
-				if int16(rid>>48) == a.question.Type {
+				if a.question.asks(int16(rid >> 48)) {
 					return Answer{}, false
 				}
 			}

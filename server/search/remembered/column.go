@@ -11,7 +11,7 @@ import (
 	"kiln/server/search/match"
 )
 
-// Kind is what the values of a column are: those of an ordered table of the index.
+// Kind is what the values of a column are: those of an ordered table of the index, or References.
 type Kind = match.Table
 
 // The kinds of columns.
@@ -21,7 +21,8 @@ const (
 	Quantities = match.QuantityTable
 )
 
-// ColumnKey names a parameter of which each resource of a type has one entry at most.
+// ColumnKey names a parameter of which each resource of a type has one entry at most; OwnRefs is no
+// parameter.
 type ColumnKey struct {
 	Type int16
 	Kind Kind
@@ -49,8 +50,8 @@ func (c ColumnKey) List() []fhir.Key {
 // An Entry is a row of the column's table.
 type Entry struct {
 	RID       int64
-	Low, High int64  // of a date, microseconds
-	Number    string // of the others
+	Low, High int64  // of a date, microseconds; Low is a ref
+	Number    string // of numbers and quantities
 	Unit      int64  // of a quantity
 }
 
@@ -249,8 +250,13 @@ func (p *part) widen(c *column, e cell) {
 // cellOf reads an entry; false where a column has no room for it.
 func (c *column) cellOf(e Entry) (cell, bool) {
 	n, ok := number(e.RID)
-	if !ok || c.key.Kind == Dates {
-		return cell{e.Low, n, c.tails.of(e.High - e.Low)}, ok
+	switch {
+	case !ok:
+		return cell{}, false
+	case c.key.Kind == Dates:
+		return cell{e.Low, n, c.tails.of(e.High - e.Low)}, true
+	case c.key.Kind == References:
+		return cell{e.Low, n, c.tails.of(0)}, true
 	}
 	at, ok := parsePoint(e.Number)
 	return cell{at.whole, n, c.tails.of(at.rest)}, ok
@@ -393,6 +399,12 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 				c.units[unit] = &u
 			}
 			if e.Low != e.High || !add(Entry{RID: rid, Number: e.Low, Unit: unit}) {
+				return false
+			}
+		}
+	case References:
+		for _, ref := range c.refs(r) {
+			if !add(Entry{RID: rid, Low: ref}) {
 				return false
 			}
 		}

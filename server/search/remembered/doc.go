@@ -1,5 +1,5 @@
 // Package remembered keeps in memory what the database would find again and again:
-// sets of matches and the values of ordered parameters. It follows the change log, so
+// sets of matches, the values of ordered parameters, and references. It follows the change log, so
 // that what it says is exactly what a statement would have found in one snapshot.
 //
 //	memory.go    Memory: what is kept, its state, and what it answers
@@ -14,6 +14,7 @@
 //	             numbers packed.go keeps in few bytes); places.go, where the value of a resource
 //	             is; window.go, what a comparison asks of it
 //	columnorder.go  a page in the order of a column
+//	links.go     chains and _has: the references from one type to another, as a column
 //	sections.go  the resources between some values of a column, for ranges among millions
 //	list.go      an ordered list that is changed in place
 //

@@ -159,16 +159,19 @@ func Together(list []Comparison) []Comparison {
 	return out
 }
 
-// Question is a search of one type.
+// Question is a search of one type: of some clauses, or of Links and what stands beside them.
 type Question struct {
 	Type    int16
-	Whole   Key            // of all its clauses
-	Clauses []match.Clause // all
-	Rest    Key            // of those that no comparison is
-	HasRest bool           // there are some
-	Columns []Comparison   // the others
-	Terms   *Terms         // what Rest says, without Columns what Whole does; nil where that is more than terms
-	Page    Page           // Limit 0 asks for the total
+	Name    string // of the type
+	Clauses []match.Clause
+	Whole   Key            // of Clauses
+	Columns []Comparison   // those that are comparisons
+	Others  []match.Clause // the others
+	Rest    Key            // of Others, where there are some
+	Terms   *Terms         // what Others say; nil where that is more than terms
+	Links   []Link
+	Beside  *Question // what must hold beside Links, without a page; nil where nothing does
+	Page    Page      // Limit 0 asks for the total
 	// Exactly asks for the total in the very state that changes are read in: it stands
 	// beside rows that the same statement has found.
 	Exactly bool
@@ -187,6 +190,7 @@ type Answer struct {
 	version    int
 	stepped    int             // Memory.stepped
 	members    *roaring.Bitmap // nil where they are remembered
+	found      [][]int64       // the refs that each link has found
 }
 
 // Ask answers a question in the state of the memory; false where it cannot.
@@ -216,7 +220,7 @@ func (m *Memory) Renew(a Answer) (Answer, bool) {
 	if m.state == nil || m.generation != a.generation {
 		return Answer{}, false
 	}
-	if m.versions[a.question.Type] != a.version {
+	if m.version(a.question) != a.version {
 		var ok bool
 		if a, ok = m.again(&a); !ok {
 			return Answer{}, false
@@ -227,11 +231,11 @@ func (m *Memory) Renew(a Answer) (Answer, bool) {
 }
 
 func (m *Memory) answer(q *Question) (Answer, bool) {
-	members, own, ok := m.members(q)
+	members, found, own, ok := m.members(q)
 	if !ok {
 		return Answer{}, false
 	}
-	return m.answerOf(q, members, own)
+	return m.answerOf(q, members, found, own)
 }
 
 // again is the answer to the question of a, whose generation this is. What has changed since is
@@ -241,22 +245,40 @@ func (m *Memory) again(a *Answer) (Answer, bool) {
 	if a.members == nil || a.stepped < gone {
 		return m.answer(a.question)
 	}
-	s := set{clauses: a.question.Clauses, members: a.members}
 	for _, step := range m.steps[a.stepped-gone:] {
 		for rid, r := range step.changed {
 			n, ok := number(rid)
-			if int16(rid>>48) == a.question.Type && (!ok || !s.apply(n, r)) {
+			typ := int16(rid >> 48)
+			if a.question.asksOthers(typ) || typ == a.question.Type && (!ok || !a.apply(n, r)) {
 				return m.answer(a.question)
 			}
 		}
 	}
-	return m.answerOf(a.question, a.members, true)
+	return m.answerOf(a.question, a.members, a.found, true)
+}
+
+// apply takes what a resource is now into the members; false where memory cannot tell.
+func (a *Answer) apply(n uint32, r *match.Resource) bool {
+	q := a.question
+	if len(q.Links) == 0 {
+		s := set{clauses: q.Clauses, members: a.members}
+		return s.apply(n, r)
+	}
+	if r == nil || !q.linkedTo(a.found, r) {
+		a.members.Remove(n)
+		return true
+	}
+	s := set{members: a.members}
+	if q.Beside != nil {
+		s.clauses = q.Beside.Clauses
+	}
+	return s.apply(n, r)
 }
 
 // answerOf is the answer whose resources are members, of which the question has those of its one
 // comparison where they are nil. Own ones are of no set that is remembered.
-func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, own bool) (Answer, bool) {
-	a := Answer{question: q, generation: m.generation, version: m.versions[q.Type], stepped: m.stepped}
+func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, found [][]int64, own bool) (Answer, bool) {
+	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
 	if ordered && members == nil {
 		members, own = m.matches(m.compared(q.Columns[0])), true
@@ -290,36 +312,41 @@ func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, own bool) (Answe
 
 // members is the resources that match; nil where they are those of one comparison alone, whose
 // column has the page without looking at each. It may be a set that is remembered and must not be
-// changed, but where own is true. ok is false where the memory cannot tell.
-func (m *Memory) members(q *Question) (members *roaring.Bitmap, own, ok bool) {
+// changed, but where own is true. found is what links have found; ok is false where the memory cannot
+// tell.
+func (m *Memory) members(q *Question) (members *roaring.Bitmap, found [][]int64, own, ok bool) {
+	if len(q.Links) > 0 {
+		members, found, ok = m.linked(q)
+		return members, found, true, ok
+	}
 	if s := m.use(m.sets[q.Whole]); s != nil {
-		return s.set.members, false, true
+		return s.set.members, nil, false, true
 	}
 	if len(q.Columns) == 0 {
 		members, own = m.byTerms(q)
-		return members, own, members != nil
+		return members, nil, own, members != nil
 	}
 	for _, c := range q.Columns {
 		if m.use(m.columns[c.Column]) == nil {
-			return nil, false, false
+			return nil, nil, false, false
 		}
 	}
 	var rest *roaring.Bitmap
-	if q.HasRest {
+	if len(q.Others) > 0 {
 		if s := m.use(m.sets[q.Rest]); s != nil {
 			rest = s.set.members
 		} else if rest, _ = m.byTerms(q); rest == nil {
-			return nil, false, false
+			return nil, nil, false, false
 		}
 	}
 	if rest == nil && len(q.Columns) == 1 {
-		return nil, false, true
+		return nil, nil, false, true
 	}
 	parts := make([][]compared, len(q.Columns))
 	for i, c := range q.Columns {
 		parts[i] = m.compared(c)
 	}
-	return m.intersection(q, rest, parts), true, true
+	return m.intersection(q, rest, parts), nil, true, true
 }
 
 // compared is a comparison with a column that is remembered.

@@ -127,6 +127,18 @@ func (d *dense) add(n uint32) {
 	(*d)[word] |= 1 << (n & 63)
 }
 
+func (d *dense) has(n uint32) bool {
+	word := int(n >> 6)
+	return word < len(*d) && (*d)[word]&(1<<(n&63)) != 0
+}
+
+// set makes d those of a set.
+func (d *dense) set(some *roaring.Bitmap) {
+	*d = (*d)[:0]
+	d.grow(int(some.DenseSize()))
+	some.WriteDenseTo(*d)
+}
+
 func (d *dense) remove(n uint32) {
 	if word := int(n >> 6); word < len(*d) {
 		(*d)[word] &^= 1 << (n & 63)

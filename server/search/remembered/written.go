@@ -177,7 +177,7 @@ func asStored(r *match.Resource) (*fhir.Index, bool) {
 	if indexBytes(r.Index) > maxWrittenBytes {
 		return nil, false
 	}
-	x := newIndex(r.Index.Terms, r.LastUpdated.UnixMicro())
+	x := newIndex(r.Index.Terms, slices.Clone(r.Index.Targets), r.LastUpdated.UnixMicro())
 	x.Dates = append(x.Dates, r.Index.Dates...)
 	x.Numbers, x.Quantities, x.Strings = slices.Clone(r.Index.Numbers), slices.Clone(r.Index.Quantities), slices.Clone(r.Index.Strings)
 	plain := true
@@ -204,7 +204,7 @@ func asStored(r *match.Resource) (*fhir.Index, bool) {
 
 // indexBytes is about what asStored takes.
 func indexBytes(x *fhir.Index) int {
-	n := 8*len(x.Terms) + 24*len(x.Dates) + 40*len(x.Numbers) + 88*len(x.Quantities) + 24*len(x.Strings)
+	n := 8*(len(x.Terms)+len(x.Targets)) + 24*len(x.Dates) + 40*len(x.Numbers) + 88*len(x.Quantities) + 24*len(x.Strings)
 	for i := range x.Quantities {
 		e := &x.Quantities[i]
 		n += len(e.System) + len(e.Code) + len(e.Unit)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kiln/server/search/plan"
+	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -102,8 +103,13 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool)
 // what is written at once has one.
 const sharedFrom = 10
 
+// linksFrom is how many resources of a type there are at least for each that they refer to where links to
+// these are read ahead: without, each of them is looked up by itself.
+const linksFrom = 20
+
 // unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms, then each column. Those of last updates come when all others are there,
+// first: the common terms, then each column. Then come the references to what many refer to, patients,
+// and of these what such links ask. Columns of last updates come when all others are there,
 // as they are seldom asked for; but where its column is small, that of the largest type, which takes
 // longest without, is one of the others.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
@@ -141,16 +147,40 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			out = append(out, f)
 		}
 	}
-	updated := func(n int16) { add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))}) }
-	late := numbers
-	for i, n := range numbers {
+	asked := func(n int16) {
 		add(finding{typ: n, name: names[n], terms: true})
 		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
 			add(finding{typ: n, name: names[n], column: &c})
 		}
+	}
+	updated := func(n int16) { add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))}) }
+	late := numbers
+	for i, n := range numbers {
+		asked(n)
 		if i == 0 && shared >= sharedFrom {
 			updated(n)
 			late = numbers[1:]
+		}
+	}
+	of := make(map[string]int16, len(names))
+	for n, name := range names {
+		of[name] = n
+	}
+	reached := make(map[int16]bool)
+	for _, n := range numbers {
+		for _, l := range plan.LinksOf(n, registry.Parameters(names[n])) {
+			to := of[l.Target]
+			if sizes[to] == 0 || sizes[to]*linksFrom > sizes[n] {
+				continue
+			}
+			if !reached[to] {
+				reached[to] = true
+				add(finding{typ: to, name: l.Target, column: new(remembered.OwnRefs(to))})
+				if sizes[to] < a.from {
+					asked(to)
+				}
+			}
+			add(finding{typ: n, name: names[n], column: &l.References})
 		}
 	}
 	for _, n := range late {

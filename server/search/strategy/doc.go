@@ -16,7 +16,8 @@
 //
 //  1. Memory (package remembered): the matches of the same clauses before, those of
 //     common terms, and of comparisons the values of the parameter, which answer every
-//     comparison of it and have its order.
+//     comparison of it and have its order. Chains and `_has` go along remembered
+//     references, from what is remembered of the other type.
 //  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
 //     Plan.Limit rows; the first that stays below answers the search: total, order
 //     and page are exact in one round trip. Drivers that overflowed are remembered.
@@ -32,7 +33,7 @@
 // the background, on a connection of its own; package remembered follows the change log from
 // there on. Of dear searches for terms these are all common terms of the type, in one reading: what
 // is asked of terms is then an intersection of their sets. While the database has nothing
-// else to do, the same is read of large types before anybody asks. Totals of searches that
+// else to do, the same is read of large types before anybody asks, with their references to patients. Totals of searches that
 // depend on other resources or on full text, and orders, have the snapshot with them
 // that they were made in. They hold while the search parameters are unchanged and the
 // change log has no change, outside of that snapshot, of a type that the query depends

@@ -30,25 +30,61 @@ func (x *searching) question() (*remembered.Question, error) {
 		return x.asks, nil
 	}
 	x.asksKnown = true
-	compared, rest, ok := x.plan.Columns()
+	q, err := questionOf(x.plan)
+	if q == nil || err != nil {
+		return nil, err
+	}
+	page, ok, err := x.plan.RememberedPage()
+	if !ok || err != nil {
+		return nil, err
+	}
+	q.Page = page
+	x.asks = q
+	return q, nil
+}
+
+// questionOf is what a plan finds, as package remembered reads it, without a page; nil where it does
+// not answer that.
+func questionOf(p *plan.Plan) (*remembered.Question, error) {
+	typ, ok := p.OneType()
+	if !ok || slices.Contains(unlogged, typ) {
+		return nil, nil
+	}
+	if links, beside := p.Links(); len(links) > 0 {
+		return linkedQuestion(p, links, beside)
+	}
+	compared, others, ok := p.Columns()
 	if !ok {
 		return nil, nil
 	}
-	page, ok, err := x.plan.RememberedPage()
-	if err != nil || !ok {
-		return nil, err
-	}
-	q := &remembered.Question{Type: x.plan.OnlyType(), Clauses: x.plan.Clauses(), Columns: remembered.Together(compared), HasRest: len(rest) > 0, Page: page,
-		Terms: x.plan.Terms(len(compared))}
+	q := &remembered.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: remembered.Together(compared), Others: others, Terms: p.Terms(len(compared))}
+	var err error
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err
 	}
-	if q.HasRest {
-		if q.Rest, err = clausesKey(q.Type, rest); err != nil {
+	if len(others) > 0 {
+		q.Rest, err = clausesKey(q.Type, others)
+	}
+	return q, err
+}
+
+// linkedQuestion is questionOf a plan with links.
+func linkedQuestion(p *plan.Plan, links []plan.Link, beside *plan.Plan) (*remembered.Question, error) {
+	typ, _ := p.OneType()
+	q := &remembered.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses()}
+	var err error
+	if beside != nil {
+		if q.Beside, err = questionOf(beside); q.Beside == nil || err != nil {
 			return nil, err
 		}
 	}
-	x.asks, x.rest = q, rest
+	for _, l := range links {
+		others, err := questionOf(l.Others)
+		if others == nil || err != nil {
+			return nil, err
+		}
+		q.Links = append(q.Links, remembered.Link{References: l.References, Own: l.Own, Back: l.Back, Others: others})
+	}
 	return q, nil
 }
 
@@ -160,12 +196,24 @@ func sortKey(p remembered.Place) *string {
 // once then, and what is asked of terms is answered by all common terms of the type; a search for all
 // there is by their surrogates alone.
 func (x *searching) learn(dear bool) {
-	q, memory := x.asks, x.s.remembered
-	if q == nil || x.learned {
+	if x.asks == nil || x.learned {
 		return
 	}
 	x.learned = true
 	x.learnOrder(dear)
+	x.s.learn(x.asks, dear)
+}
+
+func (s *Searcher) learn(q *remembered.Question, dear bool) {
+	if len(q.Links) > 0 {
+		s.learnLinks(q, dear)
+		return
+	}
+	memory := s.remembered
+	find := func(f finding) {
+		f.typ, f.name = q.Type, q.Name
+		s.find(f)
+	}
 	known := memory.Has(remembered.TypeKey(q.Type))
 	terms := false            // all that are common
 	var lost, unknown []int64 // of those that are common, and beside them
@@ -188,20 +236,37 @@ func (x *searching) learn(dear bool) {
 	case memory.Has(q.Whole):
 		return
 	case terms:
-		x.find(finding{terms: true, again: known, dear: true})
+		find(finding{terms: true, again: known, dear: true})
 	case len(lost) > 0:
-		x.find(finding{some: lost, again: true, dear: true})
+		find(finding{some: lost, again: true, dear: true})
 	case len(unknown) > 0:
-		x.find(finding{some: unknown, dear: true})
+		find(finding{some: unknown, dear: true})
 	case whole:
-		x.find(finding{set: q.Whole, clauses: q.Clauses})
-	case q.HasRest:
-		x.find(finding{set: q.Rest, clauses: x.rest})
+		find(finding{set: q.Whole, clauses: q.Clauses})
+	case len(q.Others) > 0:
+		find(finding{set: q.Rest, clauses: q.Others})
 	}
 	for _, c := range q.Columns {
 		if !whole || terms {
-			x.find(finding{column: &c.Column, dear: dear})
+			find(finding{column: &c.Column, dear: dear})
 		}
+	}
+}
+
+// learnLinks is learn for a question with links: what these lead along, and both of their ends.
+func (s *Searcher) learnLinks(q *remembered.Question, dear bool) {
+	if q.Beside != nil {
+		s.learn(q.Beside, dear)
+	}
+	for i := range q.Links {
+		l := &q.Links[i]
+		s.learn(l.Others, dear)
+		from, to := q, l.Others
+		if l.Back {
+			from, to = to, from
+		}
+		s.find(finding{typ: from.Type, name: from.Name, column: &l.References, dear: dear})
+		s.find(finding{typ: to.Type, name: to.Name, column: &l.Own, dear: dear})
 	}
 }
 
@@ -213,14 +278,8 @@ const maxLost = 4
 // of the resources themselves.
 func (x *searching) learnOrder(dear bool) {
 	if q := x.asks; q != nil && q.Page.Order != nil && x.q.Sort[0].Code != "_lastUpdated" {
-		x.find(finding{column: &q.Page.Order.Column, dear: dear})
+		x.s.find(finding{typ: q.Type, name: q.Name, column: &q.Page.Order.Column, dear: dear})
 	}
-}
-
-// find queues a finding of the type searched.
-func (x *searching) find(f finding) {
-	f.typ, f.name = x.plan.OnlyType(), x.q.Types[0]
-	x.s.find(f)
 }
 
 // finding is something to remember.

@@ -203,7 +203,6 @@ type searching struct {
 	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
 	learned    bool           // what is missing was asked for
-	rest       []match.Clause // of asks.Rest
 	inSnapshot bool           // conn is a transaction that sees one snapshot
 
 	first      totalKey // of driver 0, once it is known

@@ -1,0 +1,224 @@
+package remembered
+
+import (
+	"math"
+	"slices"
+	"sort"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// References is the kind of a column of references, which no table of the index has: its values are
+// the refs of the resources that are referred to.
+const References = match.QuantityTable + 1
+
+// OwnRefs names the column of the refs that the resources of a type have themselves.
+func OwnRefs(typ int16) ColumnKey { return ColumnKey{Type: typ, Kind: References} }
+
+// A Link asks for the resources that refer to some of Others, or, where it leads Back, that these refer to.
+type Link struct {
+	References ColumnKey // of the type that refers to the other
+	Own        ColumnKey // OwnRefs of the other
+	Back       bool
+	Others     *Question // without a page
+}
+
+// refs are the values of a resource for a column of references.
+func (c *column) refs(r *match.Resource) []int64 {
+	if len(c.keys) == 0 {
+		return []int64{ownRef(r)}
+	}
+	return refsUnder(c.keys, r)
+}
+
+func ownRef(r *match.Resource) int64 { return int64(fhir.ValueReference(r.Type, r.ID)) }
+
+// refsUnder are the refs of what a resource refers to under some keys.
+func refsUnder(keys []fhir.Key, r *match.Resource) (refs []int64) {
+	for _, ref := range r.Index.Targets {
+		if slices.ContainsFunc(keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.Value(ref))) }) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// asks reports whether the answer depends on resources of a type.
+func (q *Question) asks(typ int16) bool { return q.Type == typ || q.asksOthers(typ) }
+
+// asksOthers reports whether it depends on them by a link.
+func (q *Question) asksOthers(typ int16) bool {
+	return slices.ContainsFunc(q.Links, func(l Link) bool { return l.Others.asks(typ) })
+}
+
+// version grows with every change of a type that the answer to q depends on.
+func (m *Memory) version(q *Question) int {
+	n := m.versions[q.Type]
+	for i := range q.Links {
+		n += m.version(q.Links[i].Others)
+	}
+	return n
+}
+
+// linked is the resources that match a question with links, and the refs that each of these has found,
+// in order; false where the memory cannot tell.
+func (m *Memory) linked(q *Question) (members *roaring.Bitmap, found [][]int64, ok bool) {
+	for i := range q.Links {
+		l := &q.Links[i]
+		from, to := l.columns()
+		if m.use(m.columns[from]) == nil || m.use(m.columns[to]) == nil {
+			return nil, nil, false
+		}
+	}
+	if q.Beside != nil {
+		if members, ok = m.all(q.Beside); !ok {
+			return nil, nil, false
+		}
+	}
+	for i := range q.Links {
+		l := &q.Links[i]
+		others, ok := m.all(l.Others)
+		if !ok {
+			return nil, nil, false
+		}
+		from, to := l.columns()
+		refs := m.columns[from].column.refsOf(others, &m.dense[1])
+		members = m.columns[to].column.having(refs, members, &m.dense[0])
+		found = append(found, refs)
+	}
+	return members, found, true
+}
+
+// columns are those of the refs of Others, and of those that lead to what is asked for.
+func (l *Link) columns() (from, to ColumnKey) {
+	if l.Back {
+		return l.References, l.Own
+	}
+	return l.Own, l.References
+}
+
+// all is the resources that match a question, which must not be changed.
+func (m *Memory) all(q *Question) (*roaring.Bitmap, bool) {
+	members, _, _, ok := m.members(q)
+	if ok && members == nil {
+		members = m.matches(m.compared(q.Columns[0]))
+	}
+	return members, ok
+}
+
+// linkedTo reports whether a resource has one of the refs that each link has found.
+func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
+	for i := range q.Links {
+		l := &q.Links[i]
+		has := func(ref int64) bool {
+			_, ok := slices.BinarySearch(found[i], ref)
+			return ok
+		}
+		if l.Back && !has(ownRef(r)) || !l.Back && !slices.ContainsFunc(refsUnder(l.References.List(), r), has) {
+			return false
+		}
+	}
+	return true
+}
+
+// lookups is how many values are read along a column of references in the time in which that of one
+// resource is looked up.
+const lookups = 8
+
+// refsOf is the refs of some resources, each once and in order.
+func (c *column) refsOf(some *roaring.Bitmap, room *dense) (refs []int64) {
+	p := c.part(0)
+	if some.GetCardinality() < uint64(p.n/lookups) {
+		for it := some.Iterator(); it.HasNext(); {
+			if at := c.placeOf(it.Next()); at.Valued {
+				refs = append(refs, at.Low)
+			}
+		}
+		slices.Sort(refs)
+		return slices.Compact(refs)
+	}
+	room.set(some)
+	var buf packedBuffer
+	for _, k := range p.chunks {
+		for i := range k.runs() {
+			r := k.run(i, &buf)
+			if n := len(refs); (n == 0 || refs[n-1] != r.low) && slices.ContainsFunc(r.ns, room.has) {
+				refs = append(refs, r.low)
+			}
+		}
+	}
+	return refs
+}
+
+// having is the resources that have one of some refs, which are in order: all of these, or where it is
+// not nil those of among.
+func (c *column) having(refs []int64, among *roaring.Bitmap, room *dense) *roaring.Bitmap {
+	most := math.MaxInt
+	if among != nil {
+		most = int(among.GetCardinality()) * lookups
+	}
+	if c.collect(refs, room, most) {
+		out := roaring.FromDense(*room, true)
+		if among != nil {
+			out.And(among)
+		}
+		return out
+	}
+	out := roaring.New()
+	for it := among.Iterator(); it.HasNext(); {
+		n := it.Next()
+		if at := c.placeOf(n); at.Valued {
+			if _, has := slices.BinarySearch(refs, at.Low); has {
+				out.Add(n)
+			}
+		}
+	}
+	return out
+}
+
+// collect adds all resources that have one of some refs; false where that would look at more than most.
+func (c *column) collect(refs []int64, into *dense, most int) bool {
+	*into = (*into)[:0]
+	p := c.part(0)
+	var buf packedBuffer
+	chunk := 0
+	for _, ref := range refs {
+		most--
+		for chunk = p.chunkFrom(chunk, ref); chunk < len(p.chunks); chunk++ {
+			k := p.chunks[chunk]
+			run := sort.Search(k.runs(), func(r int) bool { return k.low(r) >= ref })
+			for ; run < k.runs() && k.low(run) == ref; run++ {
+				ns := k.run(run, &buf).ns
+				if most -= len(ns); most < 0 {
+					return false
+				}
+				for _, n := range ns {
+					into.add(n)
+				}
+			}
+			if run < k.runs() {
+				break
+			}
+		}
+		if most < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// chunkFrom is the first chunk, not before one, whose last value is not below low: it is looked for near
+// that one first.
+func (p *part) chunkFrom(first int, low int64) int {
+	below := func(i int) bool { k := p.chunks[i]; return k.low(k.runs()-1) < low }
+	step := 1
+	for first+step < len(p.chunks) && below(first+step) {
+		first += step
+		step *= 2
+	}
+	n := min(step+1, len(p.chunks)-first)
+	return first + sort.Search(n, func(i int) bool { return !below(first + i) })
+}
