@@ -66,27 +66,28 @@ func (m *Memory) version(q *Question) int {
 // linked is the resources that match a question with links, and the refs that each of these has found,
 // in order; false where the memory cannot tell.
 func (m *Memory) linked(q *Question) (members *roaring.Bitmap, found [][]int64, ok bool) {
+	// What is kept of the parts may take the room of a column.
+	columns := make([][2]*column, len(q.Links))
 	for i := range q.Links {
-		l := &q.Links[i]
-		from, to := l.columns()
-		if m.use(m.columns[from]) == nil || m.use(m.columns[to]) == nil {
+		from, to := q.Links[i].columns()
+		f, t := m.use(m.columns[from]), m.use(m.columns[to])
+		if f == nil || t == nil {
 			return nil, nil, false
 		}
+		columns[i] = [2]*column{f.column, t.column}
 	}
 	if q.Beside != nil {
 		if members, ok = m.all(q.Beside); !ok {
 			return nil, nil, false
 		}
 	}
-	for i := range q.Links {
-		l := &q.Links[i]
-		others, ok := m.all(l.Others)
+	for i, c := range columns {
+		others, ok := m.all(q.Links[i].Others)
 		if !ok {
 			return nil, nil, false
 		}
-		from, to := l.columns()
-		refs := m.columns[from].column.refsOf(others, &m.dense[1])
-		members = m.columns[to].column.having(refs, members, &m.dense[0])
+		refs := c[0].refsOf(others, &m.dense[1])
+		members = c[1].having(refs, members, &m.dense[0])
 		found = append(found, refs)
 	}
 	return members, found, true

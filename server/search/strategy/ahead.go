@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"kiln/server/fhir"
 	"kiln/server/search/plan"
 	"kiln/server/search/remembered"
 
@@ -138,55 +139,76 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&shared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
 	}
-	numbers = slices.DeleteFunc(numbers, func(n int16) bool { return sizes[n] < a.from })
+	small := func(n int16) bool { return sizes[n] < a.from }
+	numbers = slices.DeleteFunc(numbers, small)
 	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
-	var out []finding
-	add := func(f finding) {
-		if last, tried := a.tried[f.key()]; !s.remembered.Has(f.key()) && (!tried || last != generation) {
-			f.ahead = true
-			out = append(out, f)
-		}
-	}
-	asked := func(n int16) {
-		add(finding{typ: n, name: names[n], terms: true})
-		for _, c := range plan.ColumnsOf(n, registry.Parameters(names[n])) {
-			add(finding{typ: n, name: names[n], column: &c})
-		}
-	}
-	updated := func(n int16) { add(finding{typ: n, name: names[n], column: new(plan.UpdatedColumn(n))}) }
+	r := &reading{names: names, parameters: registry.Parameters, missing: func(f finding) bool {
+		last, tried := a.tried[f.key()]
+		return !s.remembered.Has(f.key()) && (!tried || last != generation)
+	}}
 	late := numbers
 	for i, n := range numbers {
-		asked(n)
+		r.all(n)
 		if i == 0 && shared >= sharedFrom {
-			updated(n)
+			r.column(n, plan.UpdatedColumn(n))
 			late = numbers[1:]
 		}
 	}
-	of := make(map[string]int16, len(names))
-	for n, name := range names {
-		of[name] = n
-	}
-	reached := make(map[int16]bool)
-	for _, n := range numbers {
-		for _, l := range plan.LinksOf(n, registry.Parameters(names[n])) {
-			to := of[l.Target]
-			if sizes[to] == 0 || sizes[to]*linksFrom > sizes[n] {
-				continue
-			}
-			if !reached[to] {
-				reached[to] = true
-				add(finding{typ: to, name: l.Target, column: new(remembered.OwnRefs(to))})
-				if sizes[to] < a.from {
-					asked(to)
-				}
-			}
-			add(finding{typ: n, name: names[n], column: &l.References})
-		}
+	reached := r.links(numbers, func(n, to int16) bool { return sizes[to] > 0 && sizes[to]*linksFrom <= sizes[n] })
+	for _, n := range slices.DeleteFunc(reached, func(n int16) bool { return !small(n) }) {
+		r.all(n)
 	}
 	for _, n := range late {
-		updated(n)
+		r.column(n, plan.UpdatedColumn(n))
 	}
-	return out, nil
+	return r.list, nil
+}
+
+// A reading is what is to be read ahead, in its order.
+type reading struct {
+	names      map[int16]string // of the types
+	parameters func(typ string) []*fhir.Parameter
+	missing    func(finding) bool
+	list       []finding
+}
+
+func (r *reading) add(n int16, f finding) {
+	f.typ, f.name, f.ahead = n, r.names[n], true
+	if r.missing(f) {
+		r.list = append(r.list, f)
+	}
+}
+
+func (r *reading) column(n int16, key remembered.ColumnKey) { r.add(n, finding{column: &key}) }
+
+// all adds the common terms of a type, and each column of values.
+func (r *reading) all(n int16) {
+	r.add(n, finding{terms: true})
+	for _, c := range plan.ColumnsOf(n, r.parameters(r.names[n])) {
+		r.column(n, c)
+	}
+}
+
+// links adds the references of some types to others where they are read, and returns these.
+func (r *reading) links(from []int16, read func(n, to int16) bool) (reached []int16) {
+	numbers := make(map[string]int16, len(r.names))
+	for n, name := range r.names {
+		numbers[name] = n
+	}
+	for _, n := range from {
+		for _, l := range plan.LinksOf(n, r.parameters(r.names[n])) {
+			to, ok := numbers[l.Target]
+			if !ok || !read(n, to) {
+				continue
+			}
+			if !slices.Contains(reached, to) {
+				reached = append(reached, to)
+				r.column(to, remembered.OwnRefs(to))
+			}
+			r.column(n, l.References)
+		}
+	}
+	return reached
 }
 
 // typeSizes are about how many resources of each type there are, as far as PostgreSQL has looked.

@@ -202,8 +202,8 @@ type searching struct {
 
 	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
-	learned    bool           // what is missing was asked for
-	inSnapshot bool           // conn is a transaction that sees one snapshot
+	learned    bool // what is missing was asked for
+	inSnapshot bool // conn is a transaction that sees one snapshot
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
