@@ -257,7 +257,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 				return drive(ctx, l, b.Watched, b.Client.NewExchange, op)
 			}
 		}
-		this, floor, err := pair{this: on(row.on, row.op), floor: on(row.floorOn, row.floor)}.measure(ctx, l, runs)
+		this, floor, err := pair{on(row.on, row.op), on(row.floorOn, row.floor), []Watched{row.on.Watched, row.floorOn.Watched}}.measure(ctx, l, runs)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", row.name, err)
 		}

@@ -85,6 +85,7 @@ func (t *target) routing(ctx context.Context, s *settings, l Load, runs int) ([]
 		return nil, Goal{}, err
 	}
 	var sides [2]func(context.Context, Load) (*Measured, error) // among 1,000, and alone
+	var watched []Watched
 	for i, w := range []Workload{appsWorkload, appScriptWorkload} {
 		url, err := t.cluster.CreateDatabase(ctx, "kiln_bench_"+strings.ReplaceAll(w.Name, "-", "_"))
 		if err != nil {
@@ -108,11 +109,12 @@ func (t *target) routing(ctx context.Context, s *settings, l Load, runs int) ([]
 		if err != nil {
 			return nil, Goal{}, err
 		}
+		watched = append(watched, b.Watched)
 		sides[i] = func(ctx context.Context, l Load) (*Measured, error) {
 			return drive(ctx, l, b.Watched, client.NewExchange, task.Op)
 		}
 	}
-	this, floor, err := pair{this: sides[0], floor: sides[1]}.measure(ctx, l, runs)
+	this, floor, err := pair{sides[0], sides[1], watched}.measure(ctx, l, runs)
 	if err != nil {
 		return nil, Goal{}, err
 	}

@@ -22,9 +22,10 @@ const pairs = 3
 // A pair is a workload and its floor.
 type pair struct {
 	this, floor func(ctx context.Context, l Load) (*Measured, error)
+	watched     []Watched // of both
 }
 
-// measure drives both sides in turns.
+// measure drives both sides in turns: each begins when what the other has left to do is done.
 func (p pair) measure(ctx context.Context, l Load, runs int) (this, floor []*Measured, err error) {
 	l.Duration /= pairs
 	for i := range pairs * runs {
@@ -35,6 +36,7 @@ func (p pair) measure(ctx context.Context, l Load, runs int) (this, floor []*Mea
 			func() error { m, err := p.this(ctx, l); this = append(this, m); return err },
 		}
 		for k := range sides {
+			quiet(ctx, p.watched...)
 			if err := sides[(i+k)%2](); err != nil {
 				return nil, nil, err
 			}

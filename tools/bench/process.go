@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,6 +106,34 @@ func (w Watched) cpu() map[string]float64 {
 		out["postgres"] = total
 	}
 	return out
+}
+
+// quietFor is how long processes use next to nothing before they are called quiet, quietWithin how long
+// that is awaited.
+const (
+	quietFor    = 300 * time.Millisecond
+	quietWithin = 15 * time.Second
+)
+
+// quiet waits until the servers watched, and PostgreSQL, have ended what they do behind their answers:
+// their AuditEvents, autovacuum.
+func quiet(ctx context.Context, all ...Watched) {
+	used := func() (seconds float64) {
+		for _, w := range all {
+			cpu := w.cpu()
+			seconds += cpu["server"] + cpu["postgres"]
+		}
+		return seconds
+	}
+	end := time.Now().Add(quietWithin)
+	for before := used(); time.Now().Before(end); {
+		wait(ctx, time.Now().Add(quietFor))
+		now := used()
+		if ctx.Err() != nil || now-before < 2.5/ticksPerSecond {
+			return
+		}
+		before = now
+	}
 }
 
 // memory is the resident memory of each group. PostgreSQL's processes share most
