@@ -127,7 +127,7 @@ func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
 
 // lookups is how many values are read along a column of references in the time in which that of one
 // resource is looked up.
-const lookups = 8
+const lookups = 200
 
 // refsOf is the refs of some resources, each once and in order.
 func (c *column) refsOf(some *roaring.Bitmap, room *dense) (refs []int64) {
