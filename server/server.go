@@ -436,13 +436,17 @@ const gcPercent = 200
 
 // aliveBytes is about what is alive beside what searches remember. That is large, without
 // pointers and rarely changed: collecting costs little with it, and the heap does not grow by a
-// part of it.
-const aliveBytes = 32 << 20
+// part of it. The more it is the less the heap grows, down to leastGrowth.
+const (
+	aliveBytes  = 32 << 20
+	leastGrowth = 32 << 20
+)
 
 // collectWith lets the heap grow by what gcPercent leaves to the rest of it.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(int(gcPercent * aliveBytes / (aliveBytes + remembered)))
+		growth := max(leastGrowth, gcPercent*aliveBytes/100-remembered/8)
+		debug.SetGCPercent(int(100 * growth / (aliveBytes + remembered)))
 	}
 }
 

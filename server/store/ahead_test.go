@@ -13,14 +13,14 @@ func TestReadAhead(t *testing.T) {
 	s, url := open(t)
 	s.IndexBy(compiled{})
 	s.SetSearchLimit(20)
-	newCorpus(41, 40, 400).load(t, s)
+	newCorpus(41, 100, 400).load(t, s)
 	if _, err := connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil { // it tells which types are large
 		t.Fatal(err)
 	}
 	s.ReadAheadFrom(300)
 	s.SearchSettled()
 	// date, value-date and value-quantity have one value in an Observation at most, and each has a
-	// last update. There are few Patients: nothing of them is read.
+	// last update. There are few Patients, and few Observations of each: nothing of them is read.
 	if r := s.Remembered(); r.Columns != 4 {
 		t.Fatalf("it remembers %+v", r)
 	}
@@ -53,7 +53,7 @@ func TestReadAhead(t *testing.T) {
 	if all := ask("_sort", ""); all != before {
 		t.Errorf("%d resources, %d without a parameter", before, all)
 	}
-	newCorpus(42, 40, 500).load(t, s) // o400 and on are new
+	newCorpus(42, 100, 500).load(t, s) // o400 and on are new
 	if after := ask("_lastUpdated", "ge2000"); after != before+100 {
 		t.Errorf("%d resources, 100 more, then %d", before, after)
 	}

@@ -489,6 +489,77 @@ func TestPacked(t *testing.T) {
 	}
 }
 
+// Numbers that follow one another are kept as stretches, as long as most do, and are the same.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(19, 20))
+	for _, c := range []struct {
+		stretch  int   // numbers that follow one another
+		together bool  // kept as such
+		bytes    int64 // of all at first
+	}{{40, true, 10 * (2 + 2)}, {3, true, 134 * (2 + 2)}, {1, false, 400 * 2}} {
+		var want []uint32
+		for n := uint32(1000); len(want) < 400; n += 1 + uint32(r.IntN(30)) {
+			for range min(c.stretch, 400-len(want)) {
+				want = append(want, n)
+				n++
+			}
+		}
+		o := numbersOf(want)
+		if got := o.bytes(); (o.ends != nil) != c.together || got < c.bytes || got > c.bytes+32 {
+			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, o.bytes(), o.ends != nil)
+		}
+		check := func() {
+			t.Helper()
+			if o.len() != len(want) {
+				t.Fatalf("stretches of %d: %d numbers, want %d", c.stretch, o.len(), len(want))
+			}
+			var buf packedBuffer
+			for range 20 {
+				from := r.IntN(len(want) + 1)
+				to := from + r.IntN(len(want)-from+1)
+				if got := o.read(from, to, &buf); !slices.Equal(got, want[from:to]) {
+					t.Fatalf("stretches of %d: from %d to %d %v, want %v", c.stretch, from, to, got, want[from:to])
+				}
+			}
+			for i, n := range want {
+				if o.at(i) != n || o.find(n) != i {
+					t.Fatalf("stretches of %d: %d at %d, want %d at %d", c.stretch, o.at(i), o.find(n), n, i)
+				}
+			}
+			for range 20 {
+				if n := r.Uint32N(20_000); !slices.Contains(want, n) && o.find(n) >= 0 {
+					t.Fatalf("stretches of %d: %d is found, and not there", c.stretch, n)
+				}
+			}
+		}
+		check()
+		for i := range 500 {
+			if at := r.IntN(len(want)); r.IntN(2) == 0 {
+				o.delete(at)
+				want = slices.Delete(want, at, at+1)
+			} else if n := want[at] + 1; !slices.Contains(want, n) { // behind another, or at another place
+				if r.IntN(2) == 0 {
+					at = r.IntN(len(want))
+				}
+				o.insert(at+1, n)
+				want = slices.Insert(want, at+1, n)
+			}
+			if i%50 == 0 {
+				check()
+			}
+		}
+		for len(want) > 0 {
+			at := r.IntN(len(want))
+			o.delete(at)
+			want = slices.Delete(want, at, at+1)
+		}
+		if o.len() != 0 {
+			t.Fatalf("stretches of %d: %d numbers left", c.stretch, o.len())
+		}
+	}
+}
+
 func BenchmarkColumnApply(b *testing.B) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var entries []Entry

@@ -773,7 +773,7 @@ func (m *Memory) AheadLeft() int64 {
 }
 
 // ahead is what all may take to which something is added that was found ahead.
-func (m *Memory) ahead() int64 { return m.limit / 8 * 7 }
+func (m *Memory) ahead() int64 { return m.limit / 16 * 15 }
 
 // SetLimit changes the number of bytes that the memory may take. What it holds beyond
 // that is forgotten, the least useful first.

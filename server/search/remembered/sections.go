@@ -57,12 +57,13 @@ func (p *part) setSections() {
 		now = section{}
 	}
 	n := 0
+	var buf packedBuffer
 	for i, k := range p.chunks {
 		if n >= every*(len(p.sections)+1) && p.chunks[i-1].last().low < k.low(0) {
 			end(k.low(0))
 		}
-		for j := range k.len() {
-			now.set(k.ns.at(j), true)
+		for _, n := range k.ns.read(0, k.len(), &buf) {
+			now.set(n, true)
 		}
 		n += k.len()
 	}

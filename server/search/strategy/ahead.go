@@ -106,11 +106,11 @@ const sharedFrom = 10
 
 // linksFrom is how many resources of a type there are at least for each that they refer to where links to
 // these are read ahead: without, each of them is looked up by itself.
-const linksFrom = 20
+const linksFrom = 6
 
-// unread is what broad searches need and memory does not have, of the types with most resources
-// first: the common terms, then each column. Then come the references to what many refer to, patients,
-// and of these what such links ask. Columns of last updates come when all others are there,
+// unread is what broad searches need and memory does not have: of what many refer to, patients, what
+// links ask of them; then of the types with most resources first the common terms, the references to
+// these, and each column. Columns of last updates come when all others are there,
 // as they are seldom asked for; but where its column is small, that of the largest type, which takes
 // longest without, is one of the others.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
@@ -142,10 +142,15 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	small := func(n int16) bool { return sizes[n] < a.from }
 	numbers = slices.DeleteFunc(numbers, small)
 	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
-	r := &reading{names: names, parameters: registry.Parameters, missing: func(f finding) bool {
+	r := &reading{names: names, sizes: sizes, parameters: registry.Parameters, missing: func(f finding) bool {
 		last, tried := a.tried[f.key()]
 		return !s.remembered.Has(f.key()) && (!tried || last != generation)
 	}}
+	for _, to := range r.linked(numbers) {
+		if r.column(to, remembered.OwnRefs(to)); small(to) { // it takes little time and room
+			r.all(to)
+		}
+	}
 	late := numbers
 	for i, n := range numbers {
 		r.all(n)
@@ -153,10 +158,6 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			r.column(n, plan.UpdatedColumn(n))
 			late = numbers[1:]
 		}
-	}
-	reached := r.links(numbers, func(n, to int16) bool { return sizes[to] > 0 && sizes[to]*linksFrom <= sizes[n] })
-	for _, n := range slices.DeleteFunc(reached, func(n int16) bool { return !small(n) }) {
-		r.all(n)
 	}
 	for _, n := range late {
 		r.column(n, plan.UpdatedColumn(n))
@@ -167,6 +168,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 // A reading is what is to be read ahead, in its order.
 type reading struct {
 	names      map[int16]string // of the types
+	sizes      map[int16]int64
 	parameters func(typ string) []*fhir.Parameter
 	missing    func(finding) bool
 	list       []finding
@@ -181,34 +183,45 @@ func (r *reading) add(n int16, f finding) {
 
 func (r *reading) column(n int16, key remembered.ColumnKey) { r.add(n, finding{column: &key}) }
 
-// all adds the common terms of a type, and each column of values.
+// all adds the common terms of a type, its links, and each column of values.
 func (r *reading) all(n int16) {
 	r.add(n, finding{terms: true})
+	for _, ref := range r.links(n) {
+		r.column(n, ref.References)
+	}
 	for _, c := range plan.ColumnsOf(n, r.parameters(r.names[n])) {
 		r.column(n, c)
 	}
 }
 
-// links adds the references of some types to others where they are read, and returns these.
-func (r *reading) links(from []int16, read func(n, to int16) bool) (reached []int16) {
-	numbers := make(map[string]int16, len(r.names))
-	for n, name := range r.names {
-		numbers[name] = n
-	}
+// links are the references of a type that are read: to what many of its resources refer to.
+func (r *reading) links(n int16) []plan.Reference {
+	return slices.DeleteFunc(plan.LinksOf(n, r.parameters(r.names[n])), func(ref plan.Reference) bool {
+		size := r.sizes[r.number(ref.Target)]
+		return size == 0 || size*linksFrom > r.sizes[n]
+	})
+}
+
+// linked are the types that links of some types lead to.
+func (r *reading) linked(from []int16) (to []int16) {
 	for _, n := range from {
-		for _, l := range plan.LinksOf(n, r.parameters(r.names[n])) {
-			to, ok := numbers[l.Target]
-			if !ok || !read(n, to) {
-				continue
+		for _, ref := range r.links(n) {
+			if n := r.number(ref.Target); !slices.Contains(to, n) {
+				to = append(to, n)
 			}
-			if !slices.Contains(reached, to) {
-				reached = append(reached, to)
-				r.column(to, remembered.OwnRefs(to))
-			}
-			r.column(n, l.References)
 		}
 	}
-	return reached
+	return to
+}
+
+// number is that of a type, 0 for one that there is nothing of.
+func (r *reading) number(typ string) int16 {
+	for n, name := range r.names {
+		if name == typ {
+			return n
+		}
+	}
+	return 0
 }
 
 // typeSizes are about how many resources of each type there are, as far as PostgreSQL has looked.
