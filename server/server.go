@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -442,9 +443,13 @@ const (
 	leastGrowth = 32 << 20
 )
 
-// collectWith lets the heap grow by what gcPercent leaves to the rest of it.
+// collectWith lets the heap grow by what gcPercent leaves to the rest of it. It is called when what is
+// remembered has changed, by one goroutine.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
+		if remembered == 0 { // what was forgotten would count as alive, and let the heap grow by twice its size
+			runtime.GC()
+		}
 		growth := max(leastGrowth, gcPercent*aliveBytes/100-remembered/8)
 		debug.SetGCPercent(int(100 * growth / (aliveBytes + remembered)))
 	}

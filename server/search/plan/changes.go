@@ -52,18 +52,18 @@ func (w *writer) snapshot(state string) string {
 	return w.Param(at) + "::text::pg_snapshot"
 }
 
-// ChangedSince is the statement that reads which resources of a type have changed since a state,
+// ChangedSince is the statement that reads which resources of some types have changed since a state,
 // in one row: whether that can be followed, their rids, and the present state. They are one more
 // than most at most. Of the change log it reads what changes_since does.
-func ChangedSince(since string, typ int16, most int) match.Statement {
+func ChangedSince(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
 	at := w.snapshot(since)
 	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
 		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
 		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}'),",
-		" ARRAY(SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ")
-	w.Bind(typ)
-	w.Write("::smallint LIMIT ", strconv.Itoa(most+1), "), ", Now)
+		" ARRAY(SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
+	w.Bind(types)
+	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), "), ", Now)
 	return w.Statement()
 }
 

@@ -11,12 +11,12 @@ import (
 	"kiln/server/search/match"
 )
 
-// MaxChanges is the number of changed resources that are brought in at once; after more
-// of them everything is forgotten.
+// MaxChanges is the number of changed resources that a search brings in at once. After more of them
+// the memory lags: it answers nothing until they were brought in some at a time (CatchUp).
 const MaxChanges = 4000
 
-// MaxBrought is the number of changed resources that are brought into what has been found,
-// and is not remembered yet.
+// MaxBrought is the number of changed resources that are brought in some at a time, into what has been
+// found and is not remembered yet, or a memory that lags; after more of them everything is forgotten.
 const MaxBrought = 1_000_000
 
 // A Position is where changes are read from.
@@ -33,6 +33,7 @@ type Position struct {
 type Changes struct {
 	Position
 	Followed bool   // they can be followed at all
+	Many     bool   // more than are read at once, or it cannot be told which
 	Rows     string // a JSON array of changed, "" for none
 	Now      string
 }
@@ -234,23 +235,26 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 		return false
 	}
 	if m.state.includes(&now) {
-		return true
+		return !m.lags
 	}
 	if !now.includes(m.state) {
 		m.forget()
 		return false
 	}
-	if !m.state.includes(&since) {
+	if m.lags || !m.state.includes(&since) {
+		return false
+	}
+	if c.Many {
+		if c.State == m.state.text { // else it may be a few since the present state
+			m.lags = true
+			m.lagged++
+		}
 		return false
 	}
 	for t := range m.types {
 		if !slices.Contains(c.Types, t) {
 			return false
 		}
-	}
-	if len(all) > MaxChanges {
-		m.forget()
-		return false
 	}
 	changed := make(map[int64]*match.Resource, len(all))
 	for rid, r := range all {
@@ -267,6 +271,56 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 		m.trimSteps()
 	}
 	m.state, m.at = &now, m.now()
+	return true
+}
+
+// A CatchUp brings into a memory that lags what has changed since its state, some resources at a time.
+type CatchUp struct {
+	Position
+	m          *Memory
+	generation int
+}
+
+// CatchUp begins one; false where the memory does not lag.
+func (m *Memory) CatchUp() (c CatchUp, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == nil || !m.lags {
+		return c, false
+	}
+	return CatchUp{Position: m.position(), m: m, generation: m.generation}, true
+}
+
+// Bring brings in resources that have changed, in any order: rows of Changes, all of one state. Where it
+// ends before all were, they are brought in again.
+func (c CatchUp) Bring(rows string) bool {
+	changed, err := parseChanges(rows, nil, c.names)
+	m := c.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil || m.state == nil || m.generation != c.generation {
+		return false
+	}
+	m.apply(changed)
+	m.written.brought(changed)
+	return true
+}
+
+// Brought moves the memory to the state now, in which everything was read that was brought in.
+func (c CatchUp) Brought(now string) bool {
+	later, ok := parseState(now)
+	m := c.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !ok || m.state == nil || m.generation != c.generation {
+		return false
+	}
+	if later.index != m.state.index || !later.includes(m.state) {
+		m.forget()
+		return false
+	}
+	m.state, m.at, m.lags = &later, m.now(), false
+	m.steps, m.behind = nil, &later
 	return true
 }
 

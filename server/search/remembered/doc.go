@@ -48,8 +48,9 @@
 //
 // It forgets everything when the index of stored resources has changed, with the search
 // parameters, on a standby (whose snapshots leave out running transactions), when another
-// PostgreSQL answers, and when more than MaxChanges resources have changed at once. It
-// never answers then, and the search goes on in SQL. Sets of clauses that the index
+// PostgreSQL answers, and when more than MaxBrought resources have changed. It
+// never answers then, and the search goes on in SQL. After more than MaxChanges it lags: it answers
+// nothing either until a CatchUp, some resources at a time, has brought them in. Sets of clauses that the index
 // entries of a resource do not decide (match.ByRows) are not kept.
 //
 // Everything together stays within one budget. What has saved least for its size is

@@ -22,6 +22,8 @@ type Memory struct {
 	limit      int64
 	state      *state // that everything is of; nil while there is nothing
 	at         time.Time
+	lags       bool             // far behind: it answers nothing until a CatchUp ends
+	lagged     int              // how often it did
 	asked      time.Time        // when something was last asked for
 	generation int              // grows when everything is forgotten
 	unasked    bool             // because nobody had asked for it
@@ -198,7 +200,7 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked, m.unasked = m.now(), false
-	if m.state == nil {
+	if m.state == nil || m.lags {
 		return Answer{}, false
 	}
 	if m.asked.Sub(m.at) > followedFor {
@@ -217,7 +219,7 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 func (m *Memory) Renew(a Answer) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == nil || m.generation != a.generation {
+	if m.state == nil || m.lags || m.generation != a.generation {
 		return Answer{}, false
 	}
 	if m.version(a.question) != a.version {
@@ -499,7 +501,7 @@ func (m *Memory) freed(i *item) {
 }
 
 func (m *Memory) forget() {
-	m.state, m.steps, m.behind = nil, nil, nil
+	m.state, m.steps, m.behind, m.lags = nil, nil, nil, false
 	m.sets, m.columns, m.terms, m.common, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
 	m.written.forget()
@@ -525,7 +527,7 @@ func (m *Memory) Generation() (n int, unasked bool) {
 func (m *Memory) Following() (since Position, most int, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == nil {
+	if m.state == nil || m.lags {
 		return Position{}, 0, false
 	}
 	now := m.now()
@@ -556,7 +558,7 @@ func (m *Memory) Since(built string, typ int16, name string) (since Position, ok
 	}
 	m.written.follow(typ)
 	b, ok := parseState(built)
-	if !ok {
+	if !ok || m.lags {
 		return Position{}, false
 	}
 	if m.state == nil || m.state.includes(&b) {
@@ -702,7 +704,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	built, ok1 := parseState(f.State)
 	since, ok2 := parseState(c.State)
 	read, ok3 := parseState(c.Now)
-	if !ok1 || !ok2 || !ok3 || !c.Followed || read.index != built.index || !built.includes(&since) {
+	if !ok1 || !ok2 || !ok3 || !c.Followed || c.Many || m.lags || read.index != built.index || !built.includes(&since) {
 		return false, false
 	}
 	if len(changed) > MaxChanges {
@@ -769,6 +771,9 @@ func (m *Memory) most() int64 { return m.limit / 4 * 3 }
 func (m *Memory) AheadLeft() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.lags {
+		return 0
+	}
 	return m.ahead() - m.bytes
 }
 
@@ -851,7 +856,7 @@ const maxWanted = 4096
 func (m *Memory) Wants(key any, dear bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.limit > 0 && m.wants(key, dear)
+	return m.limit > 0 && !m.lags && m.wants(key, dear)
 }
 
 func (m *Memory) wants(key any, dear bool) bool {
@@ -923,13 +928,15 @@ type Stat struct {
 	Sets, Columns int // the sets of terms among the others
 	Bytes         int64
 	Hits          int64 // answers so far
+	Lagged        int   // how often it was far behind
+	Lags          bool  // it is
 }
 
 // Stat adds up what is kept.
 func (m *Memory) Stat() Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Stat{Sets: len(m.sets) + len(m.terms), Columns: len(m.columns), Hits: m.hits}
+	s := Stat{Sets: len(m.sets) + len(m.terms), Columns: len(m.columns), Hits: m.hits, Lagged: m.lagged, Lags: m.lags}
 	for _, of := range m.items() {
 		for _, i := range of {
 			s.Bytes += i.bytes()

@@ -121,7 +121,7 @@ func (c *changes) since(p remembered.Position) remembered.Changes {
 		out.Now, out.Followed = *c.now, plan.Lasting(*c.now)
 	}
 	if c.rows != nil {
-		out.Rows, out.Followed = *c.rows, out.Followed && *c.rows != ""
+		out.Rows, out.Many = *c.rows, *c.rows == ""
 	}
 	return out
 }
@@ -330,6 +330,9 @@ type finder struct {
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 	ahead *ahead        // nil where nothing is read ahead
 	early bool          // something is still to be read ahead, or may be
+	// looked is the state of the last look whether writers are calm, "" before the first. It belongs to
+	// findAll.
+	looked string
 }
 
 // push queues a finding; mu is held.
@@ -470,13 +473,17 @@ func (s *Searcher) Settled() {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.now != nil || len(w.queue) > 0 || w.early {
+	for w.now != nil || len(w.queue) > 0 || w.early || s.remembered.Stat().Lags {
 		w.idle.Wait()
 	}
 }
 
 // follow brings what is remembered up to the present.
 func (s *Searcher) follow(ctx context.Context) {
+	if behind, ok := s.remembered.CatchUp(); ok {
+		s.catchUpWhereCalm(ctx, behind)
+		return
+	}
 	since, most, ok := s.remembered.Following()
 	if !ok {
 		return
@@ -492,6 +499,47 @@ func (s *Searcher) follow(ctx context.Context) {
 	var c changes
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err == nil {
 		s.remembered.Bring(c.since(since))
+	}
+}
+
+// calmPart is the part of MaxChanges that changes between two looks where writers are calm: while they
+// are not, memory that lags would be behind again at once, and catching up would slow them down.
+const calmPart = 4
+
+// catchUpWhereCalm catches up with what memory lags behind when little has changed since the last look.
+func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.CatchUp) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	conn, err := s.store.Acquire(ctx)
+	if err != nil {
+		return
+	}
+	defer conn.Release()
+	last := cmp.Or(s.finder.looked, behind.State)
+	st := plan.ChangedSince(last, behind.Types, remembered.MaxChanges/calmPart)
+	var followed bool
+	var rids []int64
+	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &s.finder.looked); err != nil || len(rids) > remembered.MaxChanges/calmPart {
+		return
+	}
+	s.finder.looked = ""
+	switch n, err := s.catchUp(ctx, conn, behind.State, behind.Types, behind, s.rests()); {
+	case err != nil: // at the next look
+	case n < 0:
+		s.remembered.Forget()
+	}
+}
+
+// rests returns what is called between parts of long work: while short searches wait it rests as long as
+// the work takes.
+func (s *Searcher) rests() func(ctx context.Context) {
+	begin := time.Now()
+	worked := begin
+	return func(ctx context.Context) {
+		if time.Since(begin) > restFrom && s.admission.short.busy() {
+			wait(ctx, time.Since(worked))
+		}
+		worked = time.Now()
 	}
 }
 
@@ -514,13 +562,8 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		worked := time.Now()
-		rest := func() {
-			if time.Since(begin) > restFrom && s.admission.short.busy() {
-				wait(ctx, time.Since(worked))
-			}
-			worked = time.Now()
-		}
+		rests := s.rests()
+		rest := func() { rests(ctx) }
 		switch {
 		case f.column != nil:
 			return s.readColumn(ctx, tx, *f.column, &out, rest)
@@ -539,7 +582,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		return nil
 	}
 	for range maxCatchUps {
-		if n, err := s.catchUp(ctx, conn, &out); err != nil || n < 0 {
+		if n, err := s.catchUp(ctx, conn, out.State, []int16{f.typ}, &out, nil); err != nil || n < 0 {
 			return err
 		} else if n < remembered.MaxChanges/4 {
 			break
@@ -572,11 +615,17 @@ const (
 	broughtAtOnce = 500
 )
 
-// catchUp brings into what was found the resources that have changed since, and returns their
-// number; below 0 where they cannot be followed.
-func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, out *remembered.Found) (n int, err error) {
+// behind is what resources are brought into that have changed since, some at a time.
+type behind interface {
+	Bring(rows string) bool
+	Brought(now string) bool
+}
+
+// catchUp brings into something of a state the resources of some types that have changed since, and
+// returns their number; below 0 where they cannot be followed. rest, unless nil, is called in between.
+func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, types []int16, to behind, rest func(context.Context)) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		st := plan.ChangedSince(out.State, out.Type, remembered.MaxBrought)
+		st := plan.ChangedSince(state, types, remembered.MaxBrought)
 		var followed bool
 		var rids []int64
 		var now string
@@ -594,12 +643,15 @@ func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, out *remembe
 			if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&rows); err != nil {
 				return err
 			}
-			if !out.Bring(rows) {
+			if !to.Bring(rows) {
 				n = -1
 				return nil
 			}
+			if rest != nil {
+				rest(ctx)
+			}
 		}
-		if !out.Brought(now) {
+		if !to.Brought(now) {
 			n = -1
 		}
 		return nil
