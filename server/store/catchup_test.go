@@ -39,7 +39,7 @@ func TestMemoryCatchesUp(t *testing.T) {
 		s.SearchSettled()
 	}
 	c := newCorpus(62, 40, remembered.MaxChanges+500) // the first 400 are others than before
-	var all []*store.Write // in one transaction: it comes as a whole
+	var all []*store.Write                            // in one transaction: it comes as a whole
 	for i := range c.observations {
 		raw, err := json.Marshal(c.observations[i].json())
 		if err != nil {

@@ -11,10 +11,11 @@ import (
 )
 
 // SetSearchLimit bounds what a search takes as candidates, so that a few hundred
-// resources show how many are found, and forgets what was remembered.
+// resources show how many are found, and forgets what was remembered; nothing of a few hundred
+// takes so long to find that catching up would pay.
 func (s *Store) SetSearchLimit(n int) {
 	s.searcher.Close()
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n, ChangeTakes: 1})
 }
 
 // HoldDearSearches holds every place that dear searches have.

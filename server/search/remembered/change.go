@@ -277,7 +277,10 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 // A CatchUp brings into a memory that lags what has changed since its state, some resources at a time.
 type CatchUp struct {
 	Position
-	m          *Memory
+	Cost  time.Duration // of finding everything anew
+	Asked bool          // somebody would be answered since it lags
+	m     *Memory
+
 	generation int
 }
 
@@ -288,7 +291,13 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 	if m.state == nil || !m.lags {
 		return c, false
 	}
-	return CatchUp{Position: m.position(), m: m, generation: m.generation}, true
+	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, generation: m.generation}
+	for _, of := range m.items() {
+		for _, i := range of {
+			c.Cost += i.cost
+		}
+	}
+	return c, true
 }
 
 // Bring brings in resources that have changed, in any order: rows of Changes, all of one state. Where it

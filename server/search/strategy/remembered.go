@@ -330,9 +330,10 @@ type finder struct {
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 	ahead *ahead        // nil where nothing is read ahead
 	early bool          // something is still to be read ahead, or may be
-	// looked is the state of the last look whether writers are calm, "" before the first. It belongs to
-	// findAll.
+	// looked is the state of the last look whether writers are calm, "" before the first, busy how often
+	// they were not. They belong to findAll.
 	looked string
+	busy   int
 }
 
 // push queues a finding; mu is held.
@@ -503,10 +504,18 @@ func (s *Searcher) follow(ctx context.Context) {
 }
 
 // calmPart is the part of MaxChanges that changes between two looks where writers are calm: while they
-// are not, memory that lags would be behind again at once, and catching up would slow them down.
-const calmPart = 4
+// are not, memory that lags would be behind again at once, and catching up would slow them down. Where
+// somebody asks it waits for busyLooks at most: what is found anew follows them.
+const (
+	calmPart  = 4
+	busyLooks = 20
+)
+
+// defaultChangeTakes is that of Config: most of it PostgreSQL reads the index of the resource.
+const defaultChangeTakes = 100 * time.Microsecond
 
 // catchUpWhereCalm catches up with what memory lags behind when little has changed since the last look.
+// Where finding everything anew takes less it is forgotten.
 func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.CatchUp) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -515,17 +524,22 @@ func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.Catch
 		return
 	}
 	defer conn.Release()
-	last := cmp.Or(s.finder.looked, behind.State)
-	st := plan.ChangedSince(last, behind.Types, remembered.MaxChanges/calmPart)
+	w := &s.finder
+	st := plan.ChangedSince(cmp.Or(w.looked, behind.State), behind.Types, remembered.MaxChanges/calmPart)
 	var followed bool
 	var rids []int64
-	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &s.finder.looked); err != nil || len(rids) > remembered.MaxChanges/calmPart {
+	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &w.looked); err != nil {
 		return
 	}
-	s.finder.looked = ""
-	switch n, err := s.catchUp(ctx, conn, behind.State, behind.Types, behind, s.rests()); {
-	case err != nil: // at the next look
-	case n < 0:
+	most := min(remembered.MaxBrought, int(behind.Cost/s.changeTakes))
+	if len(rids) > remembered.MaxChanges/calmPart && most > len(rids) {
+		if w.busy++; !behind.Asked || w.busy < busyLooks {
+			return
+		}
+		most = 0
+	}
+	w.looked, w.busy = "", 0
+	if n, err := s.catchUp(ctx, conn, behind.State, behind.Types, most, behind, s.rests()); err == nil && n < 0 {
 		s.remembered.Forget()
 	}
 }
@@ -582,7 +596,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		return nil
 	}
 	for range maxCatchUps {
-		if n, err := s.catchUp(ctx, conn, out.State, []int16{f.typ}, &out, nil); err != nil || n < 0 {
+		if n, err := s.catchUp(ctx, conn, out.State, []int16{f.typ}, remembered.MaxBrought, &out, nil); err != nil || n < 0 {
 			return err
 		} else if n < remembered.MaxChanges/4 {
 			break
@@ -622,10 +636,11 @@ type behind interface {
 }
 
 // catchUp brings into something of a state the resources of some types that have changed since, and
-// returns their number; below 0 where they cannot be followed. rest, unless nil, is called in between.
-func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, types []int16, to behind, rest func(context.Context)) (n int, err error) {
+// returns their number; below 0 where they cannot be followed, or are more than most. rest, unless nil, is
+// called in between.
+func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, types []int16, most int, to behind, rest func(context.Context)) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		st := plan.ChangedSince(state, types, remembered.MaxBrought)
+		st := plan.ChangedSince(state, types, most)
 		var followed bool
 		var rids []int64
 		var now string
@@ -633,7 +648,7 @@ func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string
 			return err
 		}
 		n = len(rids)
-		if !followed || n > remembered.MaxBrought {
+		if !followed || n > most {
 			n = -1
 			return nil
 		}

@@ -106,6 +106,9 @@ type Config struct {
 	// Limit is the number of rows that a driver may find, 0 for the default of
 	// plan.Compile.
 	Limit int
+	// ChangeTakes is about how long it takes to bring in one resource that has changed, 0 for the
+	// default: memory that is far behind catches up where that is less than finding everything anew.
+	ChangeTakes time.Duration
 	// MemoryBytes bounds what is remembered; 0 means DefaultMemory, below 0 nothing.
 	MemoryBytes int64
 	// Remembers, if not nil, is told how many bytes are remembered of matches and values,
@@ -132,13 +135,14 @@ type Searcher struct {
 	remembered  *remembered.Memory
 	finder      finder
 	remembers   func(bytes int64) // may be nil
-	sorting     chan struct{}     // has an element for each search that sorts many resources
+	changeTakes time.Duration
+	sorting     chan struct{} // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher that remembers nothing yet.
 func New(c Config) *Searcher {
 	s := &Searcher{store: c.Store, now: c.Now, memory: memory{limit: c.Limit}, admission: newAdmission(c.MaxConns),
-		sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+		changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 	if s.now == nil {
 		s.now = time.Now
 	}
