@@ -16,7 +16,7 @@ type chunk struct {
 	tail      uint32 // of all, where tails is nil
 	base      int64
 	unit      int64
-	ns        numbers
+	ns        stretches
 	starts    []uint16 // of the runs, among ns; nil where each is of one cell
 	distances packed   // of the runs
 	lows      []int64  // instead of distances where these do not fit, else nil
@@ -120,7 +120,7 @@ func (k *chunk) find(n uint32) int { return k.ns.find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.starts, k.tails = packed{}, nil, numbers{}, nil, nil
+	k.distances, k.lows, k.ns, k.starts, k.tails = packed{}, nil, stretches{}, nil, nil
 	if len(cells) == 0 {
 		return
 	}
@@ -134,7 +134,7 @@ func (k *chunk) pack(cells []cell) {
 		}
 		alike = alike && c.tail == k.tail
 	}
-	k.ns = numbersOf(ns)
+	k.ns = stretchesOf(ns)
 	if len(starts) < len(cells) {
 		k.starts = slices.Clone(starts)
 	}

@@ -490,7 +490,7 @@ func TestPacked(t *testing.T) {
 }
 
 // Numbers that follow one another are kept as stretches, as long as most do, and are the same.
-func TestNumbers(t *testing.T) {
+func TestStretches(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(19, 20))
 	for _, c := range []struct {
@@ -505,7 +505,7 @@ func TestNumbers(t *testing.T) {
 				n++
 			}
 		}
-		o := numbersOf(want)
+		o := stretchesOf(want)
 		if got := o.bytes(); (o.ends != nil) != c.together || got < c.bytes || got > c.bytes+32 {
 			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, o.bytes(), o.ends != nil)
 		}

@@ -5,14 +5,14 @@ import (
 	"sort"
 )
 
-// numbers are those of a chunk's resources. Resources that were written together follow one another:
+// stretches are the numbers of a chunk's resources. Resources that were written together follow one another:
 // where most do, the first of each stretch is kept.
-type numbers struct {
+type stretches struct {
 	packed          // the numbers, or the first of each stretch
 	ends   []uint16 // of the stretches, among the numbers; nil where each number is kept
 }
 
-func numbersOf(ns []uint32) numbers {
+func stretchesOf(ns []uint32) stretches {
 	var first []uint32
 	var ends []uint16
 	for i, n := range ns {
@@ -22,15 +22,15 @@ func numbersOf(ns []uint32) numbers {
 		ends[len(ends)-1] = uint16(i + 1)
 	}
 	if !shortStretches(len(first), len(ns)) {
-		return numbers{packedOf(first), slices.Clone(ends)}
+		return stretches{packedOf(first), slices.Clone(ends)}
 	}
-	return numbers{packed: packedOf(ns)}
+	return stretches{packed: packedOf(ns)}
 }
 
 // shortStretches reports whether numbers take as little without so many stretches.
 func shortStretches(stretches, numbers int) bool { return 2*stretches > numbers }
 
-func (o *numbers) len() int {
+func (o *stretches) len() int {
 	if o.ends != nil {
 		return int(o.ends[len(o.ends)-1])
 	}
@@ -38,20 +38,20 @@ func (o *numbers) len() int {
 }
 
 // stretch is the one that the i-th number is in, or would be behind the last, and how far from its first.
-func (o *numbers) stretch(i int) (s, from int) {
+func (o *stretches) stretch(i int) (s, from int) {
 	s = sort.Search(len(o.ends), func(s int) bool { return int(o.ends[s]) > i })
 	return s, i - o.start(s)
 }
 
 // start is the place of a stretch's first number.
-func (o *numbers) start(s int) int {
+func (o *stretches) start(s int) int {
 	if s == 0 {
 		return 0
 	}
 	return int(o.ends[s-1])
 }
 
-func (o *numbers) at(i int) uint32 {
+func (o *stretches) at(i int) uint32 {
 	if o.ends == nil {
 		return o.packed.at(i)
 	}
@@ -60,7 +60,7 @@ func (o *numbers) at(i int) uint32 {
 }
 
 // read returns the numbers from one place to another, which may be in buf.
-func (o *numbers) read(from, to int, buf *packedBuffer) []uint32 {
+func (o *stretches) read(from, to int, buf *packedBuffer) []uint32 {
 	if o.ends == nil {
 		return o.packed.read(from, to, buf)
 	}
@@ -76,7 +76,7 @@ func (o *numbers) read(from, to int, buf *packedBuffer) []uint32 {
 }
 
 // find is the place of a number, below 0 where it has none.
-func (o *numbers) find(n uint32) int {
+func (o *stretches) find(n uint32) int {
 	if o.ends == nil {
 		return o.packed.find(n)
 	}
@@ -89,7 +89,7 @@ func (o *numbers) find(n uint32) int {
 	return -1
 }
 
-func (o *numbers) insert(at int, n uint32) {
+func (o *stretches) insert(at int, n uint32) {
 	if o.ends == nil {
 		o.packed.insert(at, n)
 		return
@@ -106,7 +106,7 @@ func (o *numbers) insert(at int, n uint32) {
 }
 
 // delete takes a number away, of some.
-func (o *numbers) delete(at int) {
+func (o *stretches) delete(at int) {
 	if o.ends == nil {
 		o.packed.delete(at)
 		return
@@ -120,7 +120,7 @@ func (o *numbers) delete(at int) {
 }
 
 // cut makes a stretch begin at a place, and returns it.
-func (o *numbers) cut(at int) (s int) {
+func (o *stretches) cut(at int) (s int) {
 	s, from := o.stretch(at)
 	if from == 0 {
 		return s
@@ -131,14 +131,14 @@ func (o *numbers) cut(at int) (s int) {
 }
 
 // move moves the ends of a stretch and of those behind it.
-func (o *numbers) move(s, by int) {
+func (o *stretches) move(s, by int) {
 	for i := range o.ends[s:] {
 		o.ends[s+i] += uint16(by)
 	}
 }
 
 // spread keeps each number where stretches are short.
-func (o *numbers) spread() {
+func (o *stretches) spread() {
 	if n := len(o.ends); n == 0 || shortStretches(n, o.len()) {
 		all := make([]uint32, 0, chunkFull)
 		for s := range o.ends {
@@ -146,11 +146,11 @@ func (o *numbers) spread() {
 				all = append(all, o.packed.at(s)+uint32(i))
 			}
 		}
-		*o = numbers{}
+		*o = stretches{}
 		if n > 0 {
 			o.packed = packedOf(all)
 		}
 	}
 }
 
-func (o *numbers) bytes() int64 { return o.packed.bytes() + 2*int64(cap(o.ends)) }
+func (o *stretches) bytes() int64 { return o.packed.bytes() + 2*int64(cap(o.ends)) }
