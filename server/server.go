@@ -246,7 +246,7 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
 	c = stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
-		SearchMemory: searchMemory(s.Config.Search), Remembers: collectWith, Logger: s.Logger})
+		SearchMemory: searchMemory(s.Config.Search), Remembers: collecting(), Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -443,15 +443,24 @@ const (
 	leastGrowth = 32 << 20
 )
 
-// collectWith lets the heap grow by what gcPercent leaves to the rest of it. It is called when what is
-// remembered has changed, by one goroutine.
+// collectWith lets the heap grow by what gcPercent leaves to the rest of it.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		if remembered == 0 { // what was forgotten would count as alive, and let the heap grow by twice its size
-			runtime.GC()
-		}
 		growth := max(leastGrowth, gcPercent*aliveBytes/100-remembered/8)
 		debug.SetGCPercent(int(100 * growth / (aliveBytes + remembered)))
+	}
+}
+
+// collecting is collectWith for what is remembered from now on, told by one goroutine. Much that was
+// forgotten is collected first: it would count as alive, and let the heap grow by a part of it.
+func collecting() func(remembered int64) {
+	var before int64
+	return func(remembered int64) {
+		if before-remembered > leastGrowth {
+			runtime.GC()
+		}
+		before = remembered
+		collectWith(remembered)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // SetSearchLimit bounds what a search takes as candidates, so that a few hundred
-// resources show how many are found, and forgets what was remembered; nothing of a few hundred
-// takes so long to find that catching up would pay.
+// resources show how many are found, and forgets what was remembered. Memory that lags
+// catches up, however soon everything would be found anew.
 func (s *Store) SetSearchLimit(n int) {
 	s.searcher.Close()
 	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n, ChangeTakes: 1})

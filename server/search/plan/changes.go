@@ -239,12 +239,13 @@ type Link struct {
 // Links are the clauses that are links, and the plan of those beside them, nil where there are none;
 // no links where one of the clauses asks about other resources in another way.
 func (p *Plan) Links() (links []Link, beside *Plan) {
-	if len(p.types) != 1 || p.Empty {
+	reachesOut := func(c match.Clause) bool { return match.ReachesOut(c.Any) }
+	if len(p.types) != 1 || p.Empty || !slices.ContainsFunc(p.clauses, reachesOut) {
 		return nil, nil
 	}
 	var others []match.Clause
 	for _, c := range p.clauses {
-		if !match.ReachesOut(c.Any) {
+		if !reachesOut(c) {
 			others = append(others, c)
 			continue
 		}
@@ -254,7 +255,7 @@ func (p *Plan) Links() (links []Link, beside *Plan) {
 		}
 		links = append(links, l)
 	}
-	if len(links) > 0 && len(others) > 0 {
+	if len(others) > 0 {
 		beside = Compile(&search.Query{Types: p.q.Types, Clauses: others}, p.env)
 	}
 	return links, beside

@@ -278,17 +278,22 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 type CatchUp struct {
 	Position
 	Cost  time.Duration // of finding everything anew
-	Asked bool          // somebody would be answered since it lags
-	m     *Memory
+	Asked bool          // somebody has asked since it lags
 
+	m          *Memory
 	generation int
 }
 
-// CatchUp begins one; false where the memory does not lag.
+// CatchUp begins one; false where the memory does not lag, or has for longer than it may be followed: the
+// change log does not go back for ever.
 func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil || !m.lags {
+		return c, false
+	}
+	if m.now().Sub(m.at) > followedFor {
+		m.forget()
 		return c, false
 	}
 	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, generation: m.generation}

@@ -164,8 +164,8 @@ func Together(list []Comparison) []Comparison {
 // Question is a search of one type: of some clauses, or of Links and what stands beside them.
 type Question struct {
 	Type    int16
-	Name    string // of the type
-	Clauses []match.Clause
+	Name    string         // of the type
+	Clauses []match.Clause // without Links
 	Whole   Key            // of Clauses
 	Columns []Comparison   // those that are comparisons
 	Others  []match.Clause // the others

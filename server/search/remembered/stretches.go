@@ -13,18 +13,24 @@ type stretches struct {
 }
 
 func stretchesOf(ns []uint32) stretches {
-	var first []uint32
-	var ends []uint16
+	begins := func(i int) bool { return i == 0 || ns[i] != ns[i-1]+1 }
+	count := 0
+	for i := range ns {
+		if begins(i) {
+			count++
+		}
+	}
+	if shortStretches(count, len(ns)) {
+		return stretches{packed: packedOf(ns)}
+	}
+	first, ends := make([]uint32, 0, count), make([]uint16, 0, count)
 	for i, n := range ns {
-		if i == 0 || n != ns[i-1]+1 {
+		if begins(i) {
 			first, ends = append(first, n), append(ends, 0)
 		}
 		ends[len(ends)-1] = uint16(i + 1)
 	}
-	if !shortStretches(len(first), len(ns)) {
-		return stretches{packedOf(first), slices.Clone(ends)}
-	}
-	return stretches{packed: packedOf(ns)}
+	return stretches{packedOf(first), ends}
 }
 
 // shortStretches reports whether numbers take as little without so many stretches.

@@ -71,7 +71,7 @@ func questionOf(p *plan.Plan) (*remembered.Question, error) {
 // linkedQuestion is questionOf a plan with links.
 func linkedQuestion(p *plan.Plan, links []plan.Link, beside *plan.Plan) (*remembered.Question, error) {
 	typ, _ := p.OneType()
-	q := &remembered.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses()}
+	q := &remembered.Question{Type: p.OnlyType(), Name: typ}
 	var err error
 	if beside != nil {
 		if q.Beside, err = questionOf(beside); q.Beside == nil || err != nil {
