@@ -25,6 +25,15 @@ FROM (SELECT @refs::bigint[] AS refs, @one::bigint[] AS one, @one_width::integer
     @another_width::integer AS another_width, @without::bigint[] AS without, @without_width::integer AS without_width) AS q
 JOIN resource r ON r.ref = ANY (q.refs);
 
+-- ReadResourcesHaving is ReadResourcesIf with the list @one alone, which most conditions are:
+-- that a resource is in a patient's compartment. An expression costs when it is prepared, for
+-- each query, more than when it is asked.
+-- name: ReadResourcesHaving :many
+SELECT r.ref, r.id, r.version, r.last_updated, r.method,
+    CASE WHEN r.terms && (q.one)[q.width * (width_bucket(r.ref, q.refs) - 1) + 1:q.width * width_bucket(r.ref, q.refs)] THEN r.body END AS body
+FROM (SELECT @refs::bigint[] AS refs, @one::bigint[] AS one, @width::integer AS width) AS q
+JOIN resource r ON r.ref = ANY (q.refs);
+
 -- LastHistory is the newest row that is no longer current: of a deleted
 -- resource, its deletion.
 -- name: LastHistory :one

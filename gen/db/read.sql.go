@@ -168,6 +168,58 @@ func (q *Queries) ReadResources(ctx context.Context, refs []int64) ([]ReadResour
 	return items, nil
 }
 
+const ReadResourcesHaving = `-- name: ReadResourcesHaving :many
+SELECT r.ref, r.id, r.version, r.last_updated, r.method,
+    CASE WHEN r.terms && (q.one)[q.width * (width_bucket(r.ref, q.refs) - 1) + 1:q.width * width_bucket(r.ref, q.refs)] THEN r.body END AS body
+FROM (SELECT $1::bigint[] AS refs, $2::bigint[] AS one, $3::integer AS width) AS q
+JOIN resource r ON r.ref = ANY (q.refs)
+`
+
+type ReadResourcesHavingParams struct {
+	Refs  []int64
+	One   []int64
+	Width int32
+}
+
+type ReadResourcesHavingRow struct {
+	Ref         int64
+	ID          string
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        interface{}
+}
+
+// ReadResourcesHaving is ReadResourcesIf with the list @one alone, which most conditions are:
+// that a resource is in a patient's compartment. An expression costs when it is prepared, for
+// each query, more than when it is asked.
+func (q *Queries) ReadResourcesHaving(ctx context.Context, arg ReadResourcesHavingParams) ([]ReadResourcesHavingRow, error) {
+	rows, err := q.db.Query(ctx, ReadResourcesHaving, arg.Refs, arg.One, arg.Width)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadResourcesHavingRow
+	for rows.Next() {
+		var i ReadResourcesHavingRow
+		if err := rows.Scan(
+			&i.Ref,
+			&i.ID,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReadResourcesIf = `-- name: ReadResourcesIf :many
 SELECT r.ref, r.id, r.version, r.last_updated, r.method,
     CASE

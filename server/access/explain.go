@@ -32,6 +32,10 @@ func (r *Rights) Explain(method, path string) ([]Decision, error) {
 	}
 	out := []Decision{}
 	names := map[smart.Permissions]string{smart.Create: "create", smart.Read: "read", smart.Update: "update", smart.Delete: "delete", smart.Search: "search"}
+	type question struct {
+		permission smart.Permissions
+		typ        string
+	}
 	seen := make(map[question]bool)
 	for _, scope := range r.Scopes.Resource {
 		types := []string{scope.Type}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -44,18 +45,16 @@ type Rights struct {
 	ctx     context.Context
 	address netip.Addr // where the request comes from
 
-	known    atomic.Pointer[map[question]*answer] // never changed in place
-	mu       sync.Mutex                           // held to decide
-	most     int                                  // of known, 0 for any number
-	patients []string                             // those of a RelatedPerson, once asked for
+	known    atomic.Pointer[map[string]*answers] // by type; never changed in place
+	mu       sync.Mutex                          // held to decide
+	most     int                                 // types of known, 0 for any number
+	patients []string                            // those of a RelatedPerson, once asked for
 	asked    bool
 	policies *Policies
 }
 
-type question struct {
-	permission smart.Permissions
-	typ        string
-}
+// answers are those for each permission by its bit, nil where it was not asked for.
+type answers [5]*answer
 
 type answer struct {
 	Condition
@@ -71,7 +70,7 @@ type answer struct {
 // For returns the rights of a principal in a request.
 func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
 	r := &Rights{Principal: p, d: d, ctx: context.WithoutCancel(ctx)}
-	r.known.Store(&map[question]*answer{})
+	r.known.Store(&map[string]*answers{})
 	return r
 }
 
@@ -134,8 +133,8 @@ type rememberedRights struct {
 	registry *search.Registry
 }
 
-// maxRemembered bounds the answers that are remembered of one principal.
-const maxRemembered = 64
+// maxRemembered bounds the types of which answers are remembered of one principal.
+const maxRemembered = 32
 
 // remembered returns the rights of a principal's earlier requests, nil where a request has
 // rights of its own: under policies, by the search of a granular scope, for a
@@ -200,25 +199,27 @@ func (r *Rights) Any(permissions smart.Permissions, typ string) (Condition, erro
 }
 
 func (r *Rights) answer(permission smart.Permissions, typ string) *answer {
-	q := question{permission, typ}
-	if a := (*r.known.Load())[q]; a != nil {
-		return a
+	bit := bits.TrailingZeros8(uint8(permission))
+	if of := (*r.known.Load())[typ]; of != nil && of[bit] != nil {
+		return of[bit]
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := *r.known.Load()
-	a := known[q]
-	if a == nil {
+	var of answers
+	if before := known[typ]; before != nil {
+		of = *before
+	}
+	if of[bit] == nil {
 		decided := r.decide(permission, typ)
-		a = &decided
-		if r.most == 0 || len(known) < r.most {
-			more := make(map[question]*answer, len(known)+1)
-			maps.Copy(more, known)
-			more[q] = a
+		of[bit] = &decided
+		if r.most == 0 || known[typ] != nil || len(known) < r.most {
+			more := maps.Clone(known)
+			more[typ] = &of
 			r.known.Store(&more)
 		}
 	}
-	return a
+	return of[bit]
 }
 
 // adminOnly are the types whose rows change what the server is: scopes do not reach

@@ -181,8 +181,16 @@ func (q *readRequest) kind() int {
 				kind += 1 << i
 			}
 		}
+		if q.test.None != nil {
+			kind += 1 << len(q.test.Any)
+		}
 	}
 	return kind
+}
+
+// oneList reports whether a condition asks for a term of one list and for nothing else.
+func (q *readRequest) oneList() bool {
+	return q.test.Any[0] != nil && q.test.Any[1] == nil && q.test.None == nil
 }
 
 // sharesQuery reports whether one query can read for q and for next, which comes after it in
@@ -245,9 +253,14 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 	}
 	name, sql := "kiln_read", db.ReadResources
 	m.params = append(m.params[:0], m.refs.param())
-	if len(requests) > 0 && requests[0].conditional {
+	switch {
+	case len(requests) == 0 || !requests[0].conditional:
+	case requests[0].oneList():
+		name, sql = "kiln_read_having", db.ReadResourcesHaving
+		m.tests(1)
+	default:
 		name, sql = "kiln_read_if", db.ReadResourcesIf
-		m.tests()
+		m.tests(len(m.lists))
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -278,9 +291,10 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 	})
 }
 
-// tests adds the parameters of the conditions of m.distinct: lists and their widths.
-func (m *readMemory) tests() {
-	for i := range m.lists {
+// tests adds the parameters of the conditions of m.distinct: the first so many lists and
+// their widths.
+func (m *readMemory) tests(lists int) {
+	for i := range lists {
 		list, width := &m.lists[i], 0
 		of := func(q *readRequest) []int64 { return [3][]int64{q.test.Any[0], q.test.Any[1], q.test.None}[i] }
 		for _, q := range m.distinct {

@@ -127,7 +127,7 @@ func randomReadCase(r *rand.Rand, stored []match.Resource) readCase {
 	return c
 }
 
-// The query of ReadIf reads by the key of resource, whatever is asked.
+// The queries of ReadIf read by the key of resource, whatever is asked.
 func TestPlanOfReadIf(t *testing.T) {
 	s, url := open(t)
 	newCorpus(3, 40, 200).load(t, s)
@@ -136,9 +136,14 @@ func TestPlanOfReadIf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	plan := planOf(t, conn, db.ReadResourcesIf, []int64{int64(fhir.ValueReference("Patient", "p1"))}, []int64{1}, 1, []int64{}, 0, []int64{}, 0)
-	if !strings.Contains(plan, "resource_ref") || strings.Contains(plan, "Seq Scan on resource") {
-		t.Errorf("ReadIf is planned as\n%s", plan)
+	refs := []int64{int64(fhir.ValueReference("Patient", "p1"))}
+	for sql, args := range map[string][]any{
+		db.ReadResourcesIf:     {refs, []int64{1}, 1, []int64{}, 0, []int64{}, 0},
+		db.ReadResourcesHaving: {refs, []int64{1}, 1},
+	} {
+		if plan := planOf(t, conn, sql, args...); !strings.Contains(plan, "resource_ref") || strings.Contains(plan, "Seq Scan on resource") {
+			t.Errorf("ReadIf is planned as\n%s", plan)
+		}
 	}
 }
 

@@ -3,8 +3,9 @@ package web
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -195,7 +196,9 @@ func requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) > 0 && len(v[0]) > 0 && len(v[0]) <= 128 && printable(v[0]) {
 		return v[0]
 	}
-	return fmt.Sprintf("%016x", rand.Uint64())
+	var id [8]byte
+	binary.BigEndian.PutUint64(id[:], rand.Uint64())
+	return hex.EncodeToString(id[:])
 }
 
 func printable(s string) bool {

@@ -32,6 +32,7 @@ type Mux struct {
 	Logger  *slog.Logger
 
 	routes   http.ServeMux
+	first    map[string]bool // the first segments of the patterns of Handle
 	fallback Handler
 }
 
@@ -92,9 +93,13 @@ type Limiter interface {
 const maxURL = 64 << 10
 
 // Handle serves a pattern of http.ServeMux. The handler finds the principal in the
-// request's context.
+// request's context. The first segment of a pattern is no wildcard.
 func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 	route := pattern[strings.IndexByte(pattern, '/'):]
+	if m.first == nil {
+		m.first = map[string]bool{}
+	}
+	m.first[firstSegment(route)] = true
 	m.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		x := w.(*Exchange)
 		x.Route = route
@@ -107,6 +112,12 @@ func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 
 // HandleFunc is Handle for a function.
 func (m *Mux) HandleFunc(g Group, pattern string, h http.HandlerFunc) { m.Handle(g, pattern, h) }
+
+// firstSegment is what of a path stands before its second slash.
+func firstSegment(path string) string {
+	first, _, _ := strings.Cut(path[1:], "/")
+	return first
+}
 
 // HandleRest serves every path that no pattern of Handle matches.
 func (m *Mux) HandleRest(g Group, h Handler) {
@@ -167,6 +178,8 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case unclean(r.URL):
 		// The router would redirect to what it takes for the meaning.
 		m.fallback.ServeExchange(x, r)
+	case m.fallback != nil && strings.HasPrefix(r.URL.Path, "/") && !m.first[firstSegment(r.URL.Path)]:
+		m.fallback.ServeExchange(x, r) // nearly every request of FHIR: no pattern matches
 	default:
 		m.routes.ServeHTTP(x, r)
 	}

@@ -14,7 +14,7 @@ func appsCommand(s *settings) *cobra.Command {
 		Short: "Measure operations of Apps beside plain reads",
 		Long: `Measure operations of Apps, a small script and a service that does nothing, beside plain
 reads of the same patients, on --url or a server of --kiln. Of the latter a script is also
-measured among 1,000 Apps, in turns with one App, by the processor time that it takes.`,
+measured among 1,000 Apps, in turns with one App.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			t, err := s.target(c.Context())
@@ -119,7 +119,7 @@ func (t *target) routing(ctx context.Context, s *settings, l Load, runs int) ([]
 		return nil, Goal{}, err
 	}
 	return []Result{summarise("script, one App", l, floor), summarise("script, 1,000 Apps", l, this)},
-		costGoal("routing among 1,000 Apps, a script", this, floor, 0.95), nil
+		paceGoal("routing among 1,000 Apps, a script", this, floor, 0.95), nil
 }
 
 // copyPatients stores patients of one server on another.

@@ -137,6 +137,9 @@ func (m *Measured) Total() *Series {
 	return t
 }
 
+// rate is operations a second.
+func (m *Measured) rate() float64 { return float64(m.Total().Latency.N()) / m.Elapsed.Seconds() }
+
 // drive runs op from l.Clients workers until the time is over, the work is done
 // or an operation fails. newExchange may be nil for operations that need no
 // server.

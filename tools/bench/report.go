@@ -92,7 +92,7 @@ func summarise(name string, l Load, runs []*Measured) Result {
 	for _, m := range runs {
 		s := m.Elapsed.Seconds()
 		seconds = append(seconds, s)
-		rates = append(rates, float64(m.Total().Latency.N())/s)
+		rates = append(rates, m.rate())
 		resources = append(resources, float64(m.Resources)/s)
 		paces = append(paces, float64(m.Pace)/1e3)
 		for group, u := range m.Usage {
