@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -111,30 +112,37 @@ const maxInMemory = 256 << 10
 // spooledBody is a large body, complete.
 type spooledBody struct {
 	io.Reader
-	size int64    // -1 where the body is still to be read
-	file *os.File // nil where memory holds it
+	size int64         // -1 where the body is still to be read
+	file *os.File      // nil where memory holds it
+	head *bytes.Buffer // one of heads, which close gives back; else nil
 }
+
+// heads are the buffers of the first part of large bodies.
+var heads = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // spool waits for all of a large body, up to one byte more than limit. It comes
 // before the bodyLimit, so that a client that sends slowly, or nothing any more, takes
 // up a file and no room there. Where no file can be made, the body is left to be
 // read inside the bodyLimit.
 func spool(in io.Reader, limit int64) (spooledBody, error) {
-	var head bytes.Buffer
-	n, err := io.CopyN(&head, in, maxInMemory)
+	head := heads.Get().(*bytes.Buffer)
+	head.Reset()
+	n, err := io.CopyN(head, in, maxInMemory)
 	switch {
 	case errors.Is(err, io.EOF):
-		return spooledBody{Reader: &head, size: n}, nil
+		return spooledBody{Reader: head, size: n, head: head}, nil
 	case err != nil:
+		heads.Put(head)
 		return spooledBody{}, unreadable(err)
 	}
-	all := io.MultiReader(&head, io.LimitReader(in, limit+1-n))
+	all := io.MultiReader(head, io.LimitReader(in, limit+1-n))
 	f, err := os.CreateTemp("", "kiln-body-")
 	if err != nil {
-		return spooledBody{Reader: all, size: -1}, nil
+		return spooledBody{Reader: all, size: -1, head: head}, nil
 	}
 	_ = os.Remove(f.Name()) // it lives as long as it is open
 	size, err := io.Copy(f, all)
+	heads.Put(head)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
@@ -148,9 +156,12 @@ func spool(in io.Reader, limit int64) (spooledBody, error) {
 	return spooledBody{Reader: f, size: size, file: f}, nil
 }
 
-// close gives the file back.
+// close gives back what holds the body.
 func (a spooledBody) close() {
 	if a.file != nil {
 		a.file.Close()
+	}
+	if a.head != nil {
+		heads.Put(a.head)
 	}
 }

@@ -136,7 +136,7 @@ func (k *chunk) pack(cells []cell) {
 	}
 	k.ns = stretchesOf(ns)
 	if len(starts) < len(cells) {
-		k.starts = slices.Clone(starts)
+		k.starts = starts
 	}
 	if !alike {
 		k.tails = make([]uint32, len(starts))
@@ -149,13 +149,31 @@ func (k *chunk) pack(cells []cell) {
 		for r, i := range starts {
 			k.lows[r] = cells[i].low
 		}
-		return
+	} else {
+		distances := make([]uint32, len(starts))
+		for r, i := range starts {
+			distances[r] = uint32((cells[i].low - k.base) / k.unit)
+		}
+		k.distances = packedOf(distances)
 	}
-	distances := make([]uint32, len(starts))
-	for r, i := range starts {
-		distances[r] = uint32((cells[i].low - k.base) / k.unit)
+	together(&k.ns.low, &k.ns.ends, &k.starts, &k.distances.low)
+}
+
+// together moves slices into one piece of memory, each without room: the collector has fewer
+// to mark.
+func together(all ...*[]uint16) {
+	n := 0
+	for _, s := range all {
+		n += len(*s)
 	}
-	k.distances = packedOf(distances)
+	piece := make([]uint16, 0, n)
+	for _, s := range all {
+		if *s != nil {
+			from := len(piece)
+			piece = append(piece, *s...)
+			*s = piece[from:len(piece):len(piece)]
+		}
+	}
 }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell

@@ -191,10 +191,8 @@ func (g *placesPage) remove(at int, n uint32) {
 
 // compact gives the memory back that is not filled.
 func (g *placesPage) compact() {
-	g.ns, g.low, g.high = slices.Clip(slices.Clone(g.ns)), slices.Clip(slices.Clone(g.low)), slices.Clip(slices.Clone(g.high))
-	if g.starts != nil {
-		g.starts = append(make([]uint16, 0, len(g.starts)), g.starts...)
-	}
+	together(&g.ns, &g.starts, &g.low)
+	g.high = slices.Clip(slices.Clone(g.high))
 }
 
 // bytes is about what the page takes.

@@ -330,10 +330,10 @@ type finder struct {
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 	ahead *ahead        // nil where nothing is read ahead
 	early bool          // something is still to be read ahead, or may be
-	// looked is the state of the last look whether writers are calm, "" before the first, busy how often
-	// they were not. They belong to findAll.
+	// looked is the state of the last look whether writers are calm, "" before the first. It and looks
+	// belong to findAll.
 	looked string
-	busy   int
+	looks  looks
 }
 
 // push queues a finding; mu is held.
@@ -505,9 +505,11 @@ func (s *Searcher) follow(ctx context.Context) {
 
 // calmPart is the part of MaxChanges that changes between two looks where writers are calm: while they
 // are not, memory that lags would be behind again at once, and catching up would slow them down. Where
+// nobody asks they are to be calm for calmLooks: an import that waits for the disk is not over. Where
 // somebody asks it waits for busyLooks at most: what is found anew follows them.
 const (
 	calmPart  = 4
+	calmLooks = 8
 	busyLooks = 20
 )
 
@@ -532,16 +534,33 @@ func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.Catch
 		return
 	}
 	most := min(remembered.MaxBrought, int(behind.Cost/s.changeTakes))
-	if len(rids) > remembered.MaxChanges/calmPart && most > len(rids) {
-		if w.busy++; !behind.Asked || w.busy < busyLooks {
-			return
-		}
-		most = 0
+	most, ready := w.looks.look(len(rids), most, behind.Asked)
+	if !ready {
+		return
 	}
-	w.looked, w.busy = "", 0
+	w.looked, w.looks = "", looks{}
 	if n, err := s.catchUp(ctx, conn, behind.State, behind.Types, most, behind, s.rests()); err == nil && n < 0 {
 		s.remembered.Forget()
 	}
+}
+
+// looks are how often writers were calm, in succession, and busy.
+type looks struct{ calm, busy int }
+
+// look says whether to catch up where so many resources have changed since the last look, and with
+// how many at most, of those that most allows: after more, and with none at all where writers are never
+// calm and somebody asks, everything is forgotten.
+func (l *looks) look(changed, most int, asked bool) (atMost int, ready bool) {
+	switch {
+	case changed <= remembered.MaxChanges/calmPart:
+		l.calm++
+		return most, asked || l.calm >= calmLooks
+	case changed >= most:
+		return most, true
+	}
+	l.calm = 0
+	l.busy++
+	return 0, asked && l.busy >= busyLooks
 }
 
 // rests returns what is called between parts of long work: while short searches wait it rests as long as
