@@ -58,6 +58,28 @@ func newMux(v access.Verifier) *Mux {
 	return m
 }
 
+// What a part has mounted is its own however the path is written; all else is FHIR's.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	m := &Mux{Logger: slog.New(slog.DiscardHandler)}
+	m.HandleFunc(Public, "GET /own/{id}/part", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "part "+r.PathValue("id")) })
+	m.HandleRest(Public, handlerFunc(func(x *Exchange, _ *http.Request) { io.WriteString(x, "rest") }))
+	for target, want := range map[string]string{
+		"/own/1/part": "part 1", "/fhir/own/1/part": "part 1", "/own/1/part/": "part 1", "/%6Fwn/1/p%61rt": "part 1", "/own/a%2Fb/part": "part a/b",
+		"/own": "rest", "/own/1": "rest", "/own/1/part/2": "rest", "/own%2F1/part": "rest", "/ownx/1/part": "rest", "/Patient/own/part": "rest", "/": "rest", "/fhir": "rest", "//own/1/part": "rest",
+	} {
+		w := httptest.NewRecorder()
+		m.ServeHTTP(w, httptest.NewRequest("GET", "http://kiln.test"+target, nil))
+		if got := w.Body.String(); got != want {
+			t.Errorf("%s: %q, want %q", target, got, want)
+		}
+	}
+}
+
+type handlerFunc func(x *Exchange, r *http.Request)
+
+func (f handlerFunc) ServeExchange(x *Exchange, r *http.Request) { f(x, r) }
+
 // Authorization, Shape: every path but health, discovery and the authorization
 // server needs a token, metrics and administration one of an administrator.
 // Contract, Operations: all of `/admin/*` needs an admin token.
