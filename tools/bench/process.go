@@ -111,7 +111,7 @@ func (w Watched) cpu() map[string]float64 {
 // quietFor is how long processes use next to nothing before they are called quiet, quietWithin how long
 // that is awaited.
 const (
-	quietFor    = 300 * time.Millisecond
+	quietFor    = 600 * time.Millisecond
 	quietWithin = 15 * time.Second
 )
 

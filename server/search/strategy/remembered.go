@@ -509,7 +509,7 @@ func (s *Searcher) follow(ctx context.Context) {
 // somebody asks it waits for busyLooks at most: what is found anew follows them.
 const (
 	calmPart  = 4
-	calmLooks = 8
+	calmLooks = 2
 	busyLooks = 20
 )
 
