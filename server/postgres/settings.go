@@ -38,6 +38,8 @@ func (s *Server) settings(ctx context.Context, dir string) string {
 	if s.accepts(ctx, dir, "wal_compression=lz4") {
 		walCompression, toast = "lz4", "lz4"
 	}
+	// With a quarter of the memory for buffers an import among 25 million resources goes at 1.4 times the
+	// pace, and searches beside writes at two thirds of it: most pages are kept twice.
 	var b strings.Builder
 	for _, line := range []string{
 		"# Written once by kiln. Change settings in postgresql.conf, below its include of this file.",
@@ -45,8 +47,7 @@ func (s *Server) settings(ctx context.Context, dir string) string {
 		"fsync = on",
 		"synchronous_commit = on",
 		"full_page_writes = on",
-		"# Memory: an eighth of the machine, at most 4 GB; the system's cache has the rest. With a quarter an",
-		"# import among 25 million resources is half as fast again, and searches beside writes slower by a third.",
+		"# Memory: an eighth of the machine, at most 4 GB; the system's cache has the rest.",
 		fmt.Sprintf("shared_buffers = %dMB", buffers/mb),
 		fmt.Sprintf("effective_cache_size = %dMB", max(memory/2, 256*mb)/mb),
 		"work_mem = 16MB",

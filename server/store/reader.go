@@ -170,8 +170,8 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	return n > 0
 }
 
-// kind tells apart what a query asks: nothing but the refs, or whether a resource has terms
-// of one list, of two, or of none.
+// kind tells apart what a query asks: nothing but the refs, or which of the lists of a condition
+// there are.
 func (q *readRequest) kind() int {
 	kind := 0
 	if q.conditional {

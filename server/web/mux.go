@@ -93,13 +93,18 @@ type Limiter interface {
 const maxURL = 64 << 10
 
 // Handle serves a pattern of http.ServeMux. The handler finds the principal in the
-// request's context. The first segment of a pattern is no wildcard.
+// request's context. It panics where the first segment of the pattern is a wildcard: by that
+// segment requests are told from those of HandleRest.
 func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 	route := pattern[strings.IndexByte(pattern, '/'):]
-	if m.first == nil {
-		m.first = map[string]bool{}
+	first := firstSegment(route)
+	if strings.HasPrefix(first, "{") {
+		panic("web: the pattern " + pattern + " begins with a wildcard")
 	}
-	m.first[firstSegment(route)] = true
+	if m.first == nil {
+		m.first = make(map[string]bool)
+	}
+	m.first[first] = true
 	m.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		x := w.(*Exchange)
 		x.Route = route

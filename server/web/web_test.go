@@ -74,6 +74,12 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s: %q, want %q", target, got, want)
 		}
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a pattern that begins with a wildcard is taken")
+		}
+	}()
+	m.HandleFunc(Public, "GET /{any}/part", func(http.ResponseWriter, *http.Request) {})
 }
 
 type handlerFunc func(x *Exchange, r *http.Request)

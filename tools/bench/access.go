@@ -181,7 +181,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 	// Assertions hold for five minutes: they are signed when their row begins.
 	var assertions []string
 	signAll := func() (err error) {
-		assertions, err = signAssertions(key, guarded.URL+"/auth/token", int((l.Duration+pairs*rewarming).Seconds()*2500)*runs+int(l.WarmUp.Seconds()*2500)+1000)
+		assertions, err = signAssertions(key, guarded.URL+"/auth/token", int((l.WarmUp+time.Duration(runs)*(l.Duration+pairs*rewarming)).Seconds()*2500)+1000)
 		return err
 	}
 	var used atomic.Int64
@@ -267,7 +267,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		}
 		results = append(results, f, r)
 		if row.ratio > 0 {
-			goals = append(goals, paceGoal(row.name, this, floor, row.ratio))
+			goals = append(goals, pairedGoal(row.name, this, floor, row.ratio))
 		} else {
 			goals = append(goals, rate(row.name, row.target, r.Rate.Median, f.Rate.Median, 0, "/s"))
 		}

@@ -119,7 +119,7 @@ func (t *target) routing(ctx context.Context, s *settings, l Load, runs int) ([]
 		return nil, Goal{}, err
 	}
 	return []Result{summarise("script, one App", l, floor), summarise("script, 1,000 Apps", l, this)},
-		paceGoal("routing among 1,000 Apps, a script", this, floor, 0.95), nil
+		pairedGoal("routing among 1,000 Apps, a script", this, floor, 0.95), nil
 }
 
 // copyPatients stores patients of one server on another.

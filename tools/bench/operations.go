@@ -108,7 +108,7 @@ func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) 
 		}
 		stop()
 		results = append(results, f, r)
-		goals = append(goals, paceGoal(row.name, this, floor, row.ratio))
+		goals = append(goals, pairedGoal(row.name, this, floor, row.ratio))
 	}
 	// What writes leave behind, AuditEvents still to be made and work for autovacuum, would
 	// slow the next run: each has a database of its own.
@@ -124,7 +124,7 @@ func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) 
 			return nil, nil, fmt.Errorf("%s: %w", name, err)
 		}
 		results = append(results, summarise(name+": without", l, floor), summarise(name, l, this))
-		goals = append(goals, paceGoal(name, this, floor, 0.90))
+		goals = append(goals, pairedGoal(name, this, floor, 0.90))
 	}
 	goals = append(goals, inProcess()...)
 	limited, more, err := flooded(ctx, s, t, l, samples, runs)

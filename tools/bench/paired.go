@@ -51,10 +51,10 @@ func (p pair) measure(ctx context.Context, l Load, runs int) (this, floor []*Mea
 	return this, floor, nil
 }
 
-// paceGoal asks for a rate of ratio times that of the floor at least. Each run is compared
+// pairedGoal asks for a rate of ratio times that of the floor at least. Each run is compared
 // with the floor that was measured beside it: the machine changes more from pair to pair than
 // within one.
-func paceGoal(name string, this, floor []*Measured, ratio float64) Goal {
+func pairedGoal(name string, this, floor []*Measured, ratio float64) Goal {
 	var rates, floors, ratios []float64
 	for i := range this {
 		t, f := this[i].rate(), floor[i].rate()

@@ -37,7 +37,7 @@ func TestCatchUp(t *testing.T) {
 
 		many.Position, many.Now = m.position(), "7:7: index"
 		m.Bring(many)
-		if time.Sleep(followedFor); !m.lags {
+		if time.Sleep(followedFor); !m.lags { // by synctest's clock, like the second below
 			t.Fatal("it does not lag again")
 		}
 		if _, ok := m.CatchUp(); !ok {

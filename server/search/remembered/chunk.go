@@ -160,7 +160,7 @@ func (k *chunk) pack(cells []cell) {
 }
 
 // together moves slices into one piece of memory, each without room: the collector has fewer
-// to mark.
+// to mark. One that grows leaves it, and the piece stays as long as one of them is in it.
 func together(all ...*[]uint16) {
 	n := 0
 	for _, s := range all {
