@@ -1,6 +1,7 @@
 package remembered
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"sort"
@@ -12,16 +13,31 @@ import (
 // that all are multiples of, and a tail that all have once.
 type chunk struct {
 	*part
-	place     uint32
-	tail      uint32 // of all, where tails is nil
-	base      int64
-	unit      int64
-	ns        stretches
-	starts    []uint16 // of the runs, among ns; nil where each is of one cell
-	distances packed   // of the runs
-	lows      []int64  // instead of distances where these do not fit, else nil
-	tails     []uint32
+	place        uint32
+	tail         uint32 // of all, where runTails has none
+	base         int64
+	unit         int32
+	numberBase   uint32
+	distanceBase uint32
+	piece
 }
+
+// The arrays of a chunk.
+const (
+	numbers      array = 0<<4 | wide2 // of the resources: stretches, with the next two
+	numberEnds   array = 3<<4 | wide2
+	runStarts    array = 4<<4 | wide2 // among the cells; none where each run is of one
+	runDistances array = 5<<4 | wide2 // packed, with the next two
+	runLows      array = 8<<4 | wide8 // instead of distances where these do not fit
+	runTails     array = 9<<4 | wide4
+)
+
+// ns are the resources of the cells.
+func (k *chunk) ns() stretches {
+	return stretches{packed{&k.piece, &k.numberBase, numbers}, numberEnds}
+}
+
+func (k *chunk) distances() packed { return packed{&k.piece, &k.distanceBase, runDistances} }
 
 // A run is the resources with one value.
 type run struct {
@@ -32,63 +48,66 @@ type run struct {
 
 // chunkUnits are the units of distances: second, millisecond and microsecond of dates, and
 // the same parts of a number.
-var chunkUnits = []int64{1_000_000, 1000, 1}
+var chunkUnits = []int32{1_000_000, 1000, 1}
 
-func (k *chunk) len() int { return k.ns.len() }
+func (k *chunk) len() int { return k.ns().len() }
 
 // low is the low end of a run.
 func (k *chunk) low(r int) int64 {
-	if k.lows != nil {
-		return k.lows[r]
+	if lows := k.array(runLows); len(lows) > 0 {
+		return int64(binary.LittleEndian.Uint64(lows[8*r:]))
 	}
-	return k.base + k.unit*int64(k.distances.at(r))
+	return k.base + int64(k.unit)*int64(k.distances().at(r))
 }
 
 func (k *chunk) tailOf(r int) uint32 {
-	if k.tails == nil {
-		return k.tail
+	if tails := k.array(runTails); len(tails) > 0 {
+		return binary.LittleEndian.Uint32(tails[4*r:])
 	}
-	return k.tails[r]
+	return k.tail
 }
 
 // runs is the number of runs.
 func (k *chunk) runs() int {
-	if k.starts == nil {
-		return k.len()
+	if n := k.piece.len(runStarts); n > 0 {
+		return n
 	}
-	return len(k.starts)
+	return k.len()
 }
 
 // bounds are the places of the cells of a run.
 func (k *chunk) bounds(r int) (from, to int) {
-	if k.starts == nil {
+	starts := k.array(runStarts)
+	if len(starts) == 0 {
 		return r, r + 1
 	}
-	to = k.len()
-	if r+1 < len(k.starts) {
-		to = int(k.starts[r+1])
+	if 2*r+2 < len(starts) {
+		to = int(uint16At(starts, r+1))
+	} else {
+		to = k.len()
 	}
-	return int(k.starts[r]), to
+	return int(uint16At(starts, r)), to
 }
 
 // run is a run whose resources may be in buf.
 func (k *chunk) run(r int, buf *packedBuffer) run {
 	from, to := k.bounds(r)
-	return run{k.low(r), k.tailOf(r), k.ns.read(from, to, buf)}
+	return run{k.low(r), k.tailOf(r), k.ns().read(from, to, buf)}
 }
 
 // runOf is the run that has a cell.
 func (k *chunk) runOf(i int) int {
-	if k.starts == nil {
+	starts := k.array(runStarts)
+	if len(starts) == 0 {
 		return i
 	}
-	return sort.Search(len(k.starts), func(r int) bool { return int(k.starts[r]) > i }) - 1
+	return sort.Search(len(starts)/2, func(r int) bool { return int(uint16At(starts, r)) > i }) - 1
 }
 
 func (k *chunk) cell(i int) cell { return k.cellOf(k.runOf(i), i) }
 
 // cellOf is the cell at a place that is in a run.
-func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns.at(i), k.tailOf(r)} }
+func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns().at(i), k.tailOf(r)} }
 
 func (k *chunk) last() cell { return k.cellOf(k.runs()-1, k.len()-1) }
 
@@ -115,66 +134,55 @@ func (k *chunk) seek(before func(cell) bool) int {
 	return from + sort.Search(to-from, func(i int) bool { return !before(k.cellOf(r, from+i)) })
 }
 
+// runFrom is the first run whose low end is not below low; one at least has such.
+func (k *chunk) runFrom(low int64) int {
+	return sort.Search(k.runs()-1, func(r int) bool { return k.low(r) >= low })
+}
+
 // find is where the cell of a resource is, below 0 where there is none.
-func (k *chunk) find(n uint32) int { return k.ns.find(n) }
+func (k *chunk) find(n uint32) int { return k.ns().find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.distances, k.lows, k.ns, k.starts, k.tails = packed{}, nil, stretches{}, nil, nil
+	k.piece = piece{}
 	if len(cells) == 0 {
 		return
 	}
-	k.base, k.tail = cells[0].low, cells[0].tail
-	ns := make([]uint32, len(cells))
-	starts, alike := make([]uint16, 0, chunkFull), true
+	var room [packRoom]byte
+	p := chunk{base: cells[0].low, tail: cells[0].tail, unit: unitOf(cells), piece: piece{bytes: room[:0]}}
+	var ns, distances, tails packedBuffer
+	var starts [chunkFull]uint16
+	var lows [chunkFull]int64
+	runs, alike := 0, true
 	for i, c := range cells {
 		ns[i] = c.n
-		if i == 0 || c.low != cells[i-1].low || c.tail != cells[i-1].tail {
-			starts = append(starts, uint16(i))
+		if i > 0 && c.low == cells[i-1].low && c.tail == cells[i-1].tail {
+			continue
 		}
-		alike = alike && c.tail == k.tail
+		starts[runs], lows[runs], tails[runs] = uint16(i), c.low, c.tail
+		if p.unit != 0 {
+			distances[runs] = uint32((c.low - p.base) / int64(p.unit))
+		}
+		runs, alike = runs+1, alike && c.tail == p.tail
 	}
-	k.ns = stretchesOf(ns)
-	if len(starts) < len(cells) {
-		k.starts = starts
+	p.ns().fill(ns[:len(cells)])
+	if runs < len(cells) {
+		fill(&p.piece, runStarts, starts[:runs])
+	}
+	if p.unit != 0 {
+		p.distances().fill(distances[:runs])
+	} else {
+		fill(&p.piece, runLows, lows[:runs])
 	}
 	if !alike {
-		k.tails = make([]uint32, len(starts))
-		for r, i := range starts {
-			k.tails[r] = cells[i].tail
-		}
+		fill(&p.piece, runTails, tails[:runs])
 	}
-	if k.unit = unitOf(cells); k.unit == 0 {
-		k.lows = make([]int64, len(starts))
-		for r, i := range starts {
-			k.lows[r] = cells[i].low
-		}
-	} else {
-		distances := make([]uint32, len(starts))
-		for r, i := range starts {
-			distances[r] = uint32((cells[i].low - k.base) / k.unit)
-		}
-		k.distances = packedOf(distances)
-	}
-	together(&k.ns.low, &k.ns.ends, &k.starts, &k.distances.low)
+	k.base, k.tail, k.unit, k.numberBase, k.distanceBase = p.base, p.tail, p.unit, p.numberBase, p.distanceBase
+	k.piece = piece{append([]byte(nil), p.bytes...), p.begins}
 }
 
-// together moves slices into one piece of memory, each without room: the collector has fewer
-// to mark. One that grows leaves it, and the piece stays as long as one of them is in it.
-func together(all ...*[]uint16) {
-	n := 0
-	for _, s := range all {
-		n += len(*s)
-	}
-	piece := make([]uint16, 0, n)
-	for _, s := range all {
-		if *s != nil {
-			from := len(piece)
-			piece = append(piece, *s...)
-			*s = piece[from:len(piece):len(piece)]
-		}
-	}
-}
+// packRoom is what most chunks take at most, in bytes.
+const packRoom = 8 << 10
 
 // insert puts a cell into its place; false where it is no such distance from the first cell
 // as the others are, and the chunk must be packed anew.
@@ -194,52 +202,41 @@ func (k *chunk) insert(at int, c cell) bool {
 			return false
 		}
 	}
-	if k.starts == nil && k.distances.len()+len(k.lows) == k.len() { // no run was made: the cell joins another
-		k.starts = make([]uint16, k.len())
-		for i := range k.starts {
-			k.starts[i] = uint16(i)
+	if !k.has(runStarts) && k.distances().len()+k.piece.len(runLows) == k.len() { // no run was made: the cell joins another
+		var starts [chunkFull]uint16
+		for i := range k.len() {
+			starts[i] = uint16(i)
 		}
+		fill(&k.piece, runStarts, starts[:k.len()])
 	}
-	if k.starts != nil {
-		for i := range k.starts[r+1:] {
-			k.starts[r+1+i]++
-		}
-	}
-	k.ns.insert(at, c.n)
+	k.shift(runStarts, r+1, 1)
+	k.ns().insert(at, c.n)
 	return true
 }
 
 // insertRun makes a run without a cell, for the value of one; false where its low end is no
 // such distance as those of the others.
 func (k *chunk) insertRun(r, at int, c cell) bool {
-	if k.lows != nil {
-		k.lows = insert(k.lows, r, c.low)
+	runs := k.runs()
+	if k.has(runLows) {
+		k.piece.insert(runLows, r, uint64(c.low))
 	} else {
 		distance := uint64(c.low) - uint64(k.base)
 		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
 			return false
 		}
-		k.distances.insert(r, uint32(distance/uint64(k.unit)))
+		k.distances().insert(r, uint32(distance/uint64(k.unit)))
 	}
-	if k.tails == nil && c.tail != k.tail {
-		k.tails = slices.Repeat([]uint32{k.tail}, k.runs())
+	if !k.has(runTails) && c.tail != k.tail {
+		fill(&k.piece, runTails, slices.Repeat([]uint32{k.tail}, runs))
 	}
-	if k.tails != nil {
-		k.tails = insert(k.tails, r, c.tail)
+	if k.has(runTails) {
+		k.piece.insert(runTails, r, uint64(c.tail))
 	}
-	if k.starts != nil {
-		k.starts = insert(k.starts, r, uint16(at))
+	if k.has(runStarts) {
+		k.piece.insert(runStarts, r, uint64(at))
 	}
 	return true
-}
-
-// insert is slices.Insert that makes room for a sixteenth more, not for a fourth: writes touch
-// every chunk in time.
-func insert[E any](s []E, at int, e E) []E {
-	if len(s) == cap(s) {
-		s = append(make([]E, 0, len(s)+len(s)/16+4), s...)
-	}
-	return slices.Insert(s, at, e)
 }
 
 // delete takes a cell away.
@@ -247,31 +244,24 @@ func (k *chunk) delete(at int) {
 	r := k.runOf(at)
 	from, to := k.bounds(r)
 	alone := to-from == 1
-	k.ns.delete(at)
-	if k.starts != nil {
-		for i := range k.starts[r+1:] {
-			k.starts[r+1+i]--
-		}
-	}
+	k.ns().delete(at)
+	k.shift(runStarts, r+1, -1)
 	if !alone {
 		return
 	}
-	if k.starts != nil {
-		k.starts = slices.Delete(k.starts, r, r+1)
+	for _, a := range []array{runStarts, runLows, runTails} {
+		if k.has(a) {
+			k.piece.delete(a, r, 1)
+		}
 	}
-	if k.lows != nil {
-		k.lows = slices.Delete(k.lows, r, r+1)
-	} else {
-		k.distances.delete(r)
-	}
-	if k.tails != nil {
-		k.tails = slices.Delete(k.tails, r, r+1)
+	if k.distances().len() > 0 {
+		k.distances().delete(r)
 	}
 }
 
 // unitOf is the unit of the distances of cells, 0 where these are too far from each other
 // or too fine.
-func unitOf(cells []cell) int64 {
+func unitOf(cells []cell) int32 {
 	base := cells[0].low
 	widest := uint64(cells[len(cells)-1].low) - uint64(base)
 	for _, unit := range chunkUnits {
@@ -282,10 +272,13 @@ func unitOf(cells []cell) int64 {
 	return 0
 }
 
-// bytes is about what the chunk takes, 0 without cells.
-func (k *chunk) bytes() int64 {
+// size is about what the chunk takes, 0 without cells.
+func (k *chunk) size() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return 320 + k.ns.bytes() + k.distances.bytes() + 4*int64(cap(k.tails)) + 8*int64(cap(k.lows)) + 2*int64(cap(k.starts))
+	return chunkBytes + int64(cap(k.bytes))
 }
+
+// chunkBytes is about what a chunk takes beside its piece.
+const chunkBytes = 144

@@ -73,7 +73,8 @@ type part struct {
 	n        int   // of all
 	widest   int64 // of the short ones
 	chunks   []*chunk
-	sizes    []int32    // of the chunks: summing them up reads no chunk
+	lasts    []int64    // the low ends of the chunks' last cells: finding one reads no chunk
+	sizes    []int32    // of the chunks
 	sections []section  // nil until they are needed
 	scarce   bool       // there were too few entries among too many resources for sections
 	moved    int        // entries that have come or gone since either was found
@@ -185,8 +186,7 @@ func (b *ColumnBuilder) Add(e Entry) bool {
 	p.n++
 	p.widen(&b.column, c)
 	if end.chunk == nil {
-		end.chunk = &chunk{part: p}
-		b.of.add(end.chunk)
+		end.chunk = b.of.newChunk(p)
 	}
 	b.of.set(c.n, end.place)
 	if end.cells = append(end.cells, c); len(end.cells) == chunkFilled {
@@ -212,7 +212,7 @@ func (b *ColumnBuilder) pack(p *part, end *partEnd) {
 		return
 	}
 	b.column.pack(end.chunk, end.cells)
-	p.chunks, p.sizes = append(p.chunks, end.chunk), append(p.sizes, int32(len(end.cells)))
+	p.put(len(p.chunks), end.chunk)
 	end.chunk, end.cells = nil, end.cells[:0]
 }
 
@@ -264,8 +264,7 @@ func (c *column) cellOf(e Entry) (cell, bool) {
 
 // newChunk makes a chunk of cells.
 func (c *column) newChunk(p *part, cells []cell) *chunk {
-	k := &chunk{part: p}
-	c.of.add(k)
+	k := c.of.newChunk(p)
 	for _, e := range cells {
 		c.of.set(e.n, k.place)
 	}
@@ -280,21 +279,45 @@ func (c *column) pack(k *chunk, cells []cell) {
 
 // change changes a chunk, whose size is the column's.
 func (c *column) change(k *chunk, change func() bool) bool {
-	before := k.bytes()
+	before := k.size()
 	done := change()
-	c.size += k.bytes() - before
+	c.size += k.size() - before
 	return done
 }
 
-// seek is the place of the first cell that is not before; before holds for some cells at
-// the start.
-func (p *part) seek(before func(cell) bool) (chunk, at int) {
-	chunk = sort.Search(len(p.chunks), func(i int) bool { return !before(p.chunks[i].last()) })
-	if chunk == len(p.chunks) {
-		return chunk, 0
+// put makes a chunk, which has cells, the i-th.
+func (p *part) put(i int, k *chunk) {
+	p.chunks, p.lasts, p.sizes = slices.Insert(p.chunks, i, k), slices.Insert(p.lasts, i, 0), slices.Insert(p.sizes, i, 0)
+	p.changed(i)
+}
+
+// changed tells of the i-th chunk, which has no cells any more or others.
+func (p *part) changed(i int) {
+	if k := p.chunks[i]; k.len() > 0 {
+		p.lasts[i], p.sizes[i] = k.low(k.runs()-1), int32(k.len())
+		return
 	}
-	c := p.chunks[chunk]
-	return chunk, c.seek(before)
+	p.chunks, p.lasts, p.sizes = slices.Delete(p.chunks, i, i+1), slices.Delete(p.lasts, i, i+1), slices.Delete(p.sizes, i, i+1)
+}
+
+// chunkFrom is the first chunk, not before one, whose last low end is not below low: it is looked for near
+// that one first.
+func (p *part) chunkFrom(first int, low int64) int {
+	step := 1
+	for first+step < len(p.lasts) && p.lasts[first+step] < low {
+		first += step
+		step *= 2
+	}
+	i, _ := slices.BinarySearch(p.lasts[first:min(first+step+1, len(p.lasts))], low)
+	return first + i
+}
+
+// chunkOf is the chunk that a cell is in, or would be; the last one where it is behind all.
+func (c *column) chunkOf(p *part, e cell) int {
+	i, _ := slices.BinarySearch(p.lasts, e.low)
+	alike := sort.Search(len(p.lasts)-i, func(j int) bool { return p.lasts[i+j] > e.low })
+	i += sort.Search(alike, func(j int) bool { return c.order(p.chunks[i+j].last(), e) >= 0 })
+	return min(i, len(p.chunks)-1)
 }
 
 func (c *column) insert(p *part, e cell) {
@@ -307,28 +330,24 @@ func (c *column) insert(p *part, e cell) {
 	p.widen(c, e)
 	p.resection(e.low, e.n, true)
 	if len(p.chunks) == 0 {
-		p.chunks, p.sizes = []*chunk{c.newChunk(p, []cell{e})}, []int32{1}
+		p.put(0, c.newChunk(p, []cell{e}))
 		return
 	}
-	i, at := p.seek(func(o cell) bool { return c.order(o, e) < 0 })
-	if i == len(p.chunks) {
-		i--
-		at = p.chunks[i].len()
-	}
+	i := c.chunkOf(p, e)
 	in := p.chunks[i]
+	at := in.seek(func(o cell) bool { return c.order(o, e) < 0 })
 	c.of.set(e.n, in.place)
 	if in.len() < chunkFull-1 && c.change(in, func() bool { return in.insert(at, e) }) {
-		p.sizes[i]++
+		p.changed(i)
 		return
 	}
 	cells := slices.Insert(in.cells(), at, e)
 	if half := len(cells) / 2; len(cells) >= chunkFull {
-		other := c.newChunk(p, cells[half:])
-		p.chunks, p.sizes = slices.Insert(p.chunks, i+1, other), slices.Insert(p.sizes, i+1, int32(other.len()))
+		p.put(i+1, c.newChunk(p, cells[half:]))
 		cells = cells[:half]
 	}
 	c.pack(in, cells)
-	p.sizes[i] = int32(in.len())
+	p.changed(i)
 }
 
 // remove takes away the entry of a resource, if there is one.
@@ -346,12 +365,10 @@ func (c *column) remove(n uint32) {
 		p := in.part
 		at := in.find(n)
 		p.resection(in.cell(at).low, n, false)
-		last := in.last()
-		i := sort.Search(len(p.chunks), func(i int) bool { return c.order(p.chunks[i].last(), last) >= 0 })
+		i := c.chunkOf(p, in.last())
 		p.n--
 		c.change(in, func() bool { in.delete(at); return true })
-		if p.sizes[i] = int32(in.len()); in.len() == 0 {
-			p.chunks, p.sizes = slices.Delete(p.chunks, i, i+1), slices.Delete(p.sizes, i, i+1)
+		if p.changed(i); in.len() == 0 {
 			c.of.drop(in)
 		}
 	}
@@ -457,10 +474,9 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 			return
 		}
 		var buf packedBuffer
-		i, at := p.seek(func(e cell) bool { return e.low < from })
-		for ; i < len(p.chunks); i, at = i+1, 0 {
+		for i := p.chunkFrom(0, from); i < len(p.chunks); i++ {
 			k := p.chunks[i]
-			for j := k.runOf(at); j < k.runs(); j++ {
+			for j := k.runFrom(from); j < k.runs(); j++ {
 				if k.low(j) >= to || !yield(k.run(j, &buf)) {
 					return
 				}
@@ -510,9 +526,15 @@ func (p *part) below(at int64) int {
 	if at == lowest {
 		return 0
 	}
-	i, n := p.seek(func(e cell) bool { return e.low < at })
+	i, _ := slices.BinarySearch(p.lasts, at)
+	n := 0
 	for _, size := range p.sizes[:i] {
 		n += int(size)
+	}
+	if i < len(p.chunks) {
+		k := p.chunks[i]
+		within, _ := k.bounds(k.runFrom(at))
+		n += within
 	}
 	return n
 }

@@ -2,6 +2,7 @@ package remembered
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -396,7 +397,7 @@ func TestPlaces(t *testing.T) {
 			checkAlong(t, r, &o, now, c.afterAll)
 			inRuns := 0
 			for _, g := range o.pages {
-				if g.starts != nil {
+				if g.inRuns() {
 					inRuns++
 				}
 			}
@@ -439,6 +440,67 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 	}
 }
 
+// The arrays of a piece are lists of their own, whatever happens to the others.
+func TestPiece(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(21, 22))
+	arrays := []array{numbers, numberEnds, runStarts, runLows, runTails}
+	var p piece
+	want := make(map[array][]uint64)
+	for range 3000 {
+		a := arrays[r.IntN(len(arrays))]
+		mask := uint64(1)<<(8<<(a&15)) - 1
+		n := r.Uint64() & mask
+		switch list := want[a]; {
+		case len(list) == 0 && r.IntN(2) == 0:
+			some := []int64{int64(r.Uint64()), 0, -1}
+			fill(&p, a, some)
+			for _, n := range some {
+				list = append(list, uint64(n)&mask)
+			}
+			want[a] = list
+		case len(list) == 0 || r.IntN(100) < 50:
+			at := r.IntN(len(list) + 1)
+			p.insert(a, at, n)
+			want[a] = slices.Insert(list, at, n)
+		case r.IntN(100) < 60:
+			at := r.IntN(len(list))
+			most := 1 + r.IntN(len(list)-at)
+			p.delete(a, at, most)
+			want[a] = slices.Delete(list, at, at+most)
+		case a&15 == wide2 && r.IntN(2) == 0:
+			from := r.IntN(len(list) + 1)
+			p.shift(a, from, -1)
+			for i := range list[from:] {
+				list[from+i] = (list[from+i] - 1) & mask
+			}
+		case r.IntN(10) == 0:
+			p.drop(a)
+			want[a] = nil
+		default:
+			at := r.IntN(len(list))
+			p.set(a, at, n)
+			list[at] = n
+		}
+		if r.IntN(50) == 0 {
+			p.trim()
+		}
+		for _, a := range arrays {
+			var buf [8]byte
+			var got []uint64
+			width := a.bytes(1)
+			for b := range slices.Chunk(p.array(a), width) {
+				clear(buf[:])
+				copy(buf[:], b)
+				got = append(got, binary.LittleEndian.Uint64(buf[:]))
+			}
+			if !slices.Equal(got, want[a]) || p.len(a) != len(got) || p.has(a) != (len(got) > 0) {
+				t.Fatalf("array %d: %v, want %v", a.number(), got, want[a])
+			}
+		}
+	}
+}
+
 // Numbers are kept in two, three or four bytes each, and are the same in all.
 func TestPacked(t *testing.T) {
 	t.Parallel()
@@ -455,8 +517,11 @@ func TestPacked(t *testing.T) {
 			for range 400 {
 				want = append(want, c.least+uint32(r.Int64N(int64(c.span))))
 			}
-			o := packedOf(want)
-			if got := o.bytes() / 400; got != c.bytes {
+			var p piece
+			var base uint32
+			o := packed{&p, &base, numbers}
+			o.fill(want)
+			if got := int64(len(p.bytes)) / 400; got != c.bytes {
 				t.Fatalf("%d bytes each, want %d", got, c.bytes)
 			}
 			for i := range 600 {
@@ -505,9 +570,12 @@ func TestStretches(t *testing.T) {
 				n++
 			}
 		}
-		o := stretchesOf(want)
-		if got := o.bytes(); (o.ends != nil) != c.together || got < c.bytes || got > c.bytes+32 {
-			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, o.bytes(), o.ends != nil)
+		var p piece
+		var base uint32
+		o := stretches{packed{&p, &base, numbers}, numberEnds}
+		o.fill(want)
+		if got, together := int64(len(p.bytes)), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
+			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, got, together)
 		}
 		check := func() {
 			t.Helper()

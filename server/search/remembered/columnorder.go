@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+	"sort"
 
 	"github.com/RoaringBitmap/roaring/v2"
 )
@@ -200,7 +201,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		var buf packedBuffer
 		last := len(p.chunks) - 1
 		if bound {
-			i, _ := p.seek(func(e cell) bool { return e.low <= page.Beyond.Low })
+			i := sort.Search(len(p.lasts), func(i int) bool { return p.lasts[i] > page.Beyond.Low })
 			last = min(i, last)
 		}
 		for i := last; i >= 0; i-- {

@@ -3,7 +3,6 @@ package remembered
 import (
 	"math"
 	"slices"
-	"sort"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -190,7 +189,7 @@ func (c *column) collect(refs []int64, into *dense, most int) bool {
 		most--
 		for chunk = p.chunkFrom(chunk, ref); chunk < len(p.chunks); chunk++ {
 			k := p.chunks[chunk]
-			run := sort.Search(k.runs(), func(r int) bool { return k.low(r) >= ref })
+			run := k.runFrom(ref)
 			for ; run < k.runs() && k.low(run) == ref; run++ {
 				ns := k.run(run, &buf).ns
 				if most -= len(ns); most < 0 {
@@ -209,17 +208,4 @@ func (c *column) collect(refs []int64, into *dense, most int) bool {
 		}
 	}
 	return true
-}
-
-// chunkFrom is the first chunk, not before one, whose last value is not below low: it is looked for near
-// that one first.
-func (p *part) chunkFrom(first int, low int64) int {
-	below := func(i int) bool { k := p.chunks[i]; return k.low(k.runs()-1) < low }
-	step := 1
-	for first+step < len(p.chunks) && below(first+step) {
-		first += step
-		step *= 2
-	}
-	n := min(step+1, len(p.chunks)-first)
-	return first + sort.Search(n, func(i int) bool { return !below(first + i) })
 }

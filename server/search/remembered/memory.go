@@ -57,7 +57,8 @@ type item struct {
 	column *column
 	term   *termSet
 	typ    int16
-	cost   time.Duration // of finding it
+	cost   time.Duration // of finding it, with others that were found together
+	alone  time.Duration // of finding it again by itself
 	uses   float64
 	used   time.Time
 	// upkeep is about how long following changes has taken since it was last used, of what is
@@ -430,7 +431,7 @@ func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Durati
 		return
 	}
 	members = compacted(members)
-	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, used: m.now(), uses: 1}
+	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, used: m.now(), uses: 1}
 	if m.makeRoom(s.bytes(), s.score(m.now())) {
 		m.keep(keyed{s, q.Whole})
 	}
@@ -604,7 +605,7 @@ func (f *Found) Make(now time.Time) bool {
 		if f.Ahead { // what nobody has asked for goes first
 			uses = 0.1
 		}
-		return &item{typ: f.Type, cost: f.Cost, used: now, uses: uses}
+		return &item{typ: f.Type, cost: f.Cost, alone: f.Cost, used: now, uses: uses}
 	}
 	switch {
 	case f.Column != nil:
@@ -623,6 +624,7 @@ func (f *Found) Make(now time.Time) bool {
 		}
 		for _, i := range f.items { // they were found together
 			i.cost = time.Duration(float64(f.Cost) * float64(i.bytes()) / float64(all))
+			i.alone = min(f.Cost, time.Duration(i.term.members.GetCardinality())*memberTakes)
 		}
 	default:
 		ns := make([]uint32, len(f.RIDs))
@@ -642,6 +644,10 @@ func (f *Found) Make(now time.Time) bool {
 	}
 	return true
 }
+
+// memberTakes is about how long it takes to find one member of a set by the index of terms, among many
+// millions of resources. All terms of a type are read along its resources in less.
+const memberTakes = 3 * time.Microsecond
 
 // Bring brings resources into what was made: rows of Changes that were read in a later state.
 // It reports false where that cannot be. When all that have changed were brought, Brought says so.
@@ -827,7 +833,7 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 
 // score is how much time an item saves for its size, of late.
 func (i *item) score(now time.Time) float64 {
-	return float64(i.cost+time.Microsecond) * i.uses / float64(i.bytes()) / (1 + now.Sub(i.used).Minutes())
+	return float64(i.alone+time.Microsecond) * i.uses / float64(i.bytes()) / (1 + now.Sub(i.used).Minutes())
 }
 
 func (m *Memory) use(i *item) *item {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"kiln/server/fhir"
+
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
@@ -16,7 +18,7 @@ func TestSetLimit(t *testing.T) {
 	m.state, m.at = &state{}, now
 	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	for i := range 16 {
-		s := &item{set: &set{members: roaring.BitmapOf(uint32(i))}, cost: time.Duration(i) * time.Second, uses: 1, used: now}
+		s := &item{set: &set{members: roaring.BitmapOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
 		m.keep(keyed{s, Key{byte(i)}})
 	}
 	all := m.Bytes()
@@ -34,5 +36,46 @@ func TestSetLimit(t *testing.T) {
 	m.SetLimit(1 << 20)
 	if m.Wants(Key{2}, false) || !m.Wants(Key{2}, false) || !m.Wants(Key{3}, true) || m.Wants(Key{3}, true) {
 		t.Error("with room again, what is asked for twice is wanted once, what is dear at once")
+	}
+}
+
+// A common term saves what finding it by itself takes, not its part of finding all together: terms stay where a
+// column goes that is found in more time for its size than all of them.
+func TestTermsStay(t *testing.T) {
+	t.Parallel()
+	const each = 400 // terms
+	now := time.Unix(0, 0)
+	var together [][]int64
+	for term := range int64(each) {
+		together = append(together, []int64{term})
+	}
+	terms := NewTerms(together)
+	column := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
+	for n := range int64(100_000) {
+		if !terms.Add(n, []int64{n % each, Every}) || !column.Add(Entry{RID: n, Low: n << 33, High: n<<33 + n}) {
+			t.Fatal("an entry does not fit")
+		}
+	}
+	m := New(64<<20, func() time.Time { return now })
+	for _, f := range []*Found{{Terms: terms, Cost: 100 * time.Millisecond}, {Column: column}} {
+		f.State, f.Type, f.Ahead = "5:5: index", 7, true
+		if f.Column != nil {
+			f.Cost = time.Duration(float64(150*time.Millisecond) * float64(f.Column.Bytes()) / float64(m.Bytes()))
+		}
+		if !f.Make(now) {
+			t.Fatal("what was found cannot be kept")
+		}
+		if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+			t.Fatal("what was found is not kept")
+		}
+	}
+	m.SetLimit(m.Bytes() - 1)
+	if m.Has(column.key) {
+		t.Error("the column is kept")
+	}
+	for term := range int64(each) {
+		if m.terms[termKey{7, term}] == nil {
+			t.Fatal("a term has given way to a column")
+		}
 	}
 }

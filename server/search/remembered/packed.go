@@ -5,126 +5,149 @@ import (
 	"slices"
 )
 
-// packed are numbers, those of a chunk's resources or how far the values of its runs are from the
+// packed are numbers in a piece, those of a chunk's resources or how far the values of its runs are from the
 // first: what each is above a base takes two bytes where all are near each other, as resources are
-// that were written one after the other, and three among sixteen million.
+// that were written one after the other, three among sixteen million, and else four.
 type packed struct {
-	base uint32
-	low  []uint16
-	high []uint8  // the rest of what they are above it; nil where that is 0 for all
-	far  []uint32 // the numbers themselves, where more is needed
+	in   *piece
+	base *uint32
+	low  array // two bytes of each; the third and the fourth are in the arrays behind it, where one needs them
 }
 
-// maxDistance is how far above the base a number may be of which low and high are kept.
-const maxDistance = 1<<24 - 1
+// width2 to width4 are the most that a number may be above the base.
+const (
+	width2 = 1<<16 - 1
+	width3 = 1<<24 - 1
+	width4 = math.MaxUint32
+)
 
 // packedBuffer is what numbers are read into.
 type packedBuffer [chunkFull]uint32
 
-func packedOf(ns []uint32) (o packed) {
+func (o packed) third() array  { return o.low&^15 + 1<<4 | wide1 }
+func (o packed) fourth() array { return o.low&^15 + 2<<4 | wide1 }
+
+// fill makes numbers those of packed that have none.
+func (o packed) fill(ns []uint32) {
 	least, most := slices.Min(ns), slices.Max(ns)
+	*o.base = 0
+	width := uint32(width4)
 	switch {
-	case most-least <= math.MaxUint16:
-		o.base = least - min(least, (math.MaxUint16-(most-least))/2) // so that there is room on both sides
-	case most <= maxDistance:
-		o.high = make([]uint8, len(ns))
-	case most-least <= maxDistance:
-		o.base, o.high = least, make([]uint8, len(ns))
-	default:
-		o.far = slices.Clone(ns)
-		return o
+	case most-least <= width2:
+		width, *o.base = width2, least-min(least, (width2-(most-least))/2) // so that there is room on both sides
+	case most <= width3:
+		width = width3
+	case most-least <= width3:
+		width, *o.base = width3, least
 	}
-	o.low = make([]uint16, len(ns))
-	for i, n := range ns {
-		o.low[i] = uint16(n - o.base)
-		if o.high != nil {
-			o.high[i] = uint8((n - o.base) >> 16)
+	byteOf := func(a array, shift int) {
+		b := o.in.open(a, 0, len(ns))
+		for i, n := range ns {
+			b[i] = uint8((n - *o.base) >> shift)
 		}
 	}
-	return o
+	low := o.in.open(o.low, 0, len(ns))
+	for i, n := range ns {
+		put(low, o.low, i, uint64(n-*o.base))
+	}
+	if width > width2 {
+		byteOf(o.third(), 16)
+	}
+	if width > width3 {
+		byteOf(o.fourth(), 24)
+	}
 }
 
-func (o *packed) len() int { return len(o.low) + len(o.far) }
+func (o packed) len() int { return o.in.len(o.low) }
 
-func (o *packed) at(i int) uint32 {
-	switch {
-	case o.far != nil:
-		return o.far[i]
-	case o.high != nil:
-		return o.base + uint32(o.low[i]) + uint32(o.high[i])<<16
+func (o packed) at(i int) uint32 {
+	n := *o.base + uint32(uint16At(o.in.array(o.low), i))
+	if third := o.in.array(o.third()); len(third) > 0 {
+		n += uint32(third[i]) << 16
+		if fourth := o.in.array(o.fourth()); len(fourth) > 0 {
+			n += uint32(fourth[i]) << 24
+		}
 	}
-	return o.base + uint32(o.low[i])
+	return n
 }
 
 // most is how far above the base a number may be that is added to these.
-func (o *packed) most() uint32 {
-	if o.high != nil {
-		return maxDistance
+func (o packed) most() uint32 {
+	switch {
+	case o.in.has(o.fourth()):
+		return width4
+	case o.in.has(o.third()):
+		return width3
 	}
-	return math.MaxUint16
+	return width2
 }
 
-// read returns the numbers from one place to another, which may be in buf.
-func (o *packed) read(from, to int, buf *packedBuffer) []uint32 {
-	if o.far != nil {
-		return o.far[from:to]
-	}
+// read returns the numbers from one place to another, in buf.
+func (o packed) read(from, to int, buf *packedBuffer) []uint32 {
 	out := buf[:to-from]
-	for i, low := range o.low[from:to] {
-		out[i] = o.base + uint32(low)
+	base := *o.base
+	for i, low := 0, o.in.array(o.low)[2*from:2*to]; i < len(out); i++ {
+		out[i] = base + uint32(uint16At(low, i))
 	}
-	if o.high != nil {
-		for i, high := range o.high[from:to] {
+	if third := o.in.array(o.third()); len(third) > 0 {
+		for i, high := range third[from:to] {
 			out[i] += uint32(high) << 16
+		}
+		if fourth := o.in.array(o.fourth()); len(fourth) > 0 {
+			for i, high := range fourth[from:to] {
+				out[i] += uint32(high) << 24
+			}
 		}
 	}
 	return out
 }
 
 // find is the place of a number, below 0 where it has none.
-func (o *packed) find(n uint32) int {
-	if o.far != nil {
-		return slices.Index(o.far, n)
-	}
-	distance := n - o.base
+func (o packed) find(n uint32) int {
+	distance := n - *o.base
 	if distance > o.most() {
 		return -1
 	}
-	for i, low := range o.low {
-		if low == uint16(distance) && (o.high == nil || o.high[i] == uint8(distance>>16)) {
+	low, third, fourth := o.in.array(o.low), o.in.array(o.third()), o.in.array(o.fourth())
+	for i := range len(low) / 2 {
+		if uint16At(low, i) == uint16(distance) && (len(third) == 0 || third[i] == uint8(distance>>16)) &&
+			(len(fourth) == 0 || fourth[i] == uint8(distance>>24)) {
 			return i
 		}
 	}
 	return -1
 }
 
-func (o *packed) insert(at int, n uint32) {
-	distance := n - o.base
-	switch {
-	case o.far != nil:
-		o.far = insert(o.far, at, n)
-	case distance > o.most():
+func (o packed) insert(at int, n uint32) {
+	distance := n - *o.base
+	most := o.most()
+	if distance > most {
 		var buf packedBuffer
-		*o = packedOf(slices.Insert(o.read(0, o.len(), &buf), at, n))
-	default:
-		o.low = insert(o.low, at, uint16(distance))
-		if o.high != nil {
-			o.high = insert(o.high, at, uint8(distance>>16))
+		all := slices.Insert(o.read(0, o.len(), &buf), at, n)
+		o.clear()
+		o.fill(all)
+		return
+	}
+	o.in.insert(o.low, at, uint64(distance))
+	if most > width2 {
+		o.in.insert(o.third(), at, uint64(distance>>16))
+	}
+	if most > width3 {
+		o.in.insert(o.fourth(), at, uint64(distance>>24))
+	}
+}
+
+func (o packed) delete(at int) {
+	for _, a := range []array{o.low, o.third(), o.fourth()} {
+		if o.in.has(a) {
+			o.in.delete(a, at, 1)
 		}
 	}
 }
 
-func (o *packed) delete(at int) {
-	if o.far != nil {
-		o.far = slices.Delete(o.far, at, at+1)
-		return
+// clear takes all numbers away.
+func (o packed) clear() {
+	for _, a := range []array{o.low, o.third(), o.fourth()} {
+		o.in.drop(a)
 	}
-	o.low = slices.Delete(o.low, at, at+1)
-	if o.high != nil {
-		o.high = slices.Delete(o.high, at, at+1)
-	}
-}
-
-func (o *packed) bytes() int64 {
-	return 2*int64(cap(o.low)) + int64(cap(o.high)) + 4*int64(cap(o.far))
 }

@@ -1,6 +1,8 @@
 package remembered
 
 import (
+	"cmp"
+	"encoding/binary"
 	"iter"
 	"math/bits"
 	"slices"
@@ -17,7 +19,7 @@ const (
 // The number of resources of a page of places: where many of them have an entry, and where few do.
 const (
 	pageSize    = 1 << 10
-	fewPageSize = 1 << 16
+	fewPageSize = 1 << 13
 )
 
 // sparse is how many resources there are at least for each that has an entry, where few do.
@@ -25,35 +27,64 @@ const sparse = 20
 
 // A placesPage is the places of those of a page's resources that have an entry, in their order.
 type placesPage struct {
-	n     int      // of these
-	there []uint64 // where many have one: a bit for each resource that does
-	ns    []uint16 // where few do: their numbers within the page
-	// starts are where the runs of one place begin, nil where each has its own: resources
-	// that were written one after the other have their last updates in one chunk.
-	starts []uint16
-	low    []uint16 // of each place, or run
-	high   []uint8  // the rest of it; nil where all are 0
+	n int // of these
+	piece
 }
 
-// at is where the place of a resource is among those of its page, or would be.
-func (g *placesPage) at(n uint32) (i int, there bool) {
-	if g.there == nil {
-		return slices.BinarySearch(g.ns, uint16(n%fewPageSize))
+// The arrays of a page.
+const (
+	pageThere   array = 0<<4 | wide8 // where many have a place: a bit for each resource that does
+	pageNumbers array = 1<<4 | wide2 // where few do: their numbers within the page
+	// pageStarts are where the runs of one place begin, none where each has its own: resources
+	// that were written one after the other have their last updates in one chunk.
+	pageStarts array = 2<<4 | wide2
+	placeLow   array = 3<<4 | wide2 // of each place, or run
+	placeHigh  array = 4<<4 | wide1 // the rest of it; none where all are 0
+)
+
+// many reports whether many resources of the page have a place.
+func (g *placesPage) many() bool { return g.has(pageThere) }
+
+// word is a word of what pageThere says.
+func (g *placesPage) word(i int) uint64 { return binary.LittleEndian.Uint64(g.array(pageThere)[8*i:]) }
+
+// mark says whether a resource has a place, where many do.
+func (g *placesPage) mark(n uint32, there bool) {
+	i := int(n % pageSize / 64)
+	if w, bit := g.word(i), uint64(1)<<(n%64); there {
+		g.set(pageThere, i, w|bit)
+	} else {
+		g.set(pageThere, i, w&^bit)
 	}
-	word, bit := n%pageSize/64, n%64
-	for _, w := range g.there[:word] {
-		i += bits.OnesCount64(w)
-	}
-	return i + bits.OnesCount64(g.there[word]&(1<<bit-1)), g.there[word]&(1<<bit) != 0
 }
+
+// find is where the place of a resource is among those of its page, or would be.
+func (g *placesPage) find(n uint32) (i int, there bool) {
+	if !g.many() {
+		numbers := g.array(pageNumbers)
+		return sort.Find(len(numbers)/2, func(i int) int { return cmp.Compare(uint16(n%fewPageSize), uint16At(numbers, i)) })
+	}
+	word, bit := int(n%pageSize/64), n%64
+	for w := range word {
+		i += bits.OnesCount64(g.word(w))
+	}
+	return i + bits.OnesCount64(g.word(word)&(1<<bit-1)), g.word(word)&(1<<bit) != 0
+}
+
+// runs is the number of runs, 0 where each place is kept by itself.
+func (g *placesPage) runs() int { return g.len(pageStarts) }
+
+// inRuns reports whether runs are kept.
+func (g *placesPage) inRuns() bool { return g.n == 0 || g.has(pageStarts) }
 
 // run is the run that a place is in; below 0 before the first.
 func (g *placesPage) run(at int) int {
-	return sort.Search(len(g.starts), func(r int) bool { return int(g.starts[r]) > at }) - 1
+	starts := g.array(pageStarts)
+	return sort.Search(len(starts)/2, func(r int) bool { return int(uint16At(starts, r)) > at }) - 1
 }
 
 func (g *placesPage) place(at int) uint32 {
-	if g.starts != nil {
+	if g.inRuns() {
 		at = g.run(at)
 	}
 	return g.kept(at)
@@ -61,42 +92,43 @@ func (g *placesPage) place(at int) uint32 {
 
 // end is where a run ends.
 func (g *placesPage) end(r int) int {
-	if r+1 < len(g.starts) {
-		return int(g.starts[r+1])
+	if r+1 < g.runs() {
+		return g.at(pageStarts, r+1)
 	}
 	return g.n
 }
 
 // kept is what is kept as i-th place.
 func (g *placesPage) kept(i int) uint32 {
-	place := uint32(g.low[i])
-	if g.high != nil {
-		place |= uint32(g.high[i]) << 16
+	place := uint32(g.at(placeLow, i))
+	if high := g.array(placeHigh); len(high) > 0 {
+		place |= uint32(high[i]) << 16
 	}
 	return place
 }
 
 func (g *placesPage) setPlace(at int, place uint32) {
-	if g.starts != nil {
+	if g.inRuns() {
 		if g.place(at) != place {
 			g.takeFromRun(at)
 			g.addToRuns(at, place)
 		}
 		return
 	}
-	g.low[at] = uint16(place)
-	if g.high != nil {
-		g.high[at] = uint8(place >> 16)
+	g.widen(place)
+	g.set(placeLow, at, uint64(place))
+	if g.has(placeHigh) {
+		g.set(placeHigh, at, uint64(place>>16))
 	}
 }
 
 func (g *placesPage) insert(at int, n, place uint32) {
-	if g.there == nil {
-		g.ns = insert(g.ns, at, uint16(n%fewPageSize))
+	if g.many() {
+		g.mark(n, true)
 	} else {
-		g.there[n%pageSize/64] |= 1 << (n % 64)
+		g.piece.insert(pageNumbers, at, uint64(n%fewPageSize))
 	}
-	if g.starts != nil {
+	if g.inRuns() {
 		g.addToRuns(at, place)
 		return
 	}
@@ -106,9 +138,25 @@ func (g *placesPage) insert(at int, n, place uint32) {
 
 // keep makes place the i-th that is kept.
 func (g *placesPage) keep(i int, place uint32) {
-	g.low = insert(g.low, i, uint16(place))
-	if g.high != nil {
-		g.high = insert(g.high, i, uint8(place>>16))
+	g.widen(place)
+	if g.has(placeHigh) || place>>16 != 0 {
+		g.piece.insert(placeHigh, i, uint64(place>>16))
+	}
+	g.piece.insert(placeLow, i, uint64(place))
+}
+
+// widen makes room for the rest of a place.
+func (g *placesPage) widen(place uint32) {
+	if place>>16 != 0 && !g.has(placeHigh) {
+		clear(g.open(placeHigh, 0, g.len(placeLow)))
+	}
+}
+
+// discard takes away what is kept as i-th place.
+func (g *placesPage) discard(i int) {
+	g.delete(placeLow, i, 1)
+	if g.has(placeHigh) {
+		g.delete(placeHigh, i, 1)
 	}
 }
 
@@ -121,23 +169,21 @@ func (g *placesPage) addToRuns(at int, place uint32) {
 		end = g.end(before)
 	}
 	g.n++
-	for r := range g.starts[next:] {
-		g.starts[next+r]++
-	}
+	g.shift(pageStarts, next, 1)
 	switch {
 	case before >= 0 && g.kept(before) == place:
 		return
-	case next < len(g.starts) && end == at && g.kept(next) == place:
-		g.starts[next]--
+	case next < g.runs() && end == at && g.kept(next) == place:
+		g.set(pageStarts, next, uint64(at))
 		return
 	}
-	g.starts = insert(g.starts, next, uint16(at))
+	g.piece.insert(pageStarts, next, uint64(at))
 	g.keep(next, place)
 	if before >= 0 && at < end { // in the midst of a run
-		g.starts = insert(g.starts, next+1, uint16(at+1))
+		g.piece.insert(pageStarts, next+1, uint64(at+1))
 		g.keep(next+1, g.kept(before))
 	}
-	if len(g.starts) > shortRuns && 2*len(g.starts) > g.n {
+	if runs := g.runs(); runs > shortRuns && 2*runs > g.n {
 		g.spread()
 	}
 }
@@ -149,64 +195,60 @@ const shortRuns = 8
 func (g *placesPage) takeFromRun(at int) {
 	r := g.run(at)
 	g.n--
-	for i := range g.starts[r+1:] {
-		g.starts[r+1+i]--
-	}
-	if int(g.starts[r]) == g.end(r) {
-		g.starts, g.low = slices.Delete(g.starts, r, r+1), slices.Delete(g.low, r, r+1)
-		if g.high != nil {
-			g.high = slices.Delete(g.high, r, r+1)
-		}
+	g.shift(pageStarts, r+1, -1)
+	if g.at(pageStarts, r) == g.end(r) {
+		g.delete(pageStarts, r, 1)
+		g.discard(r)
 	}
 }
 
 // spread keeps each place by itself.
 func (g *placesPage) spread() {
-	all := placesPage{low: make([]uint16, 0, g.n)}
-	if g.high != nil {
-		all.high = make([]uint8, 0, g.n)
+	all := make([]uint32, g.n)
+	for at := range all {
+		all[at] = g.place(at)
 	}
-	for at := range g.n {
-		all.keep(at, g.place(at))
+	g.drop(pageStarts)
+	g.drop(placeLow)
+	g.drop(placeHigh)
+	fill(&g.piece, placeLow, all)
+	if slices.Max(all)>>16 != 0 {
+		high := g.open(placeHigh, 0, len(all))
+		for i, place := range all {
+			high[i] = uint8(place >> 16)
+		}
 	}
-	g.starts, g.low, g.high = nil, all.low, all.high
 }
 
 func (g *placesPage) remove(at int, n uint32) {
-	if g.there == nil {
-		g.ns = slices.Delete(g.ns, at, at+1)
+	if g.many() {
+		g.mark(n, false)
 	} else {
-		g.there[n%pageSize/64] &^= 1 << (n % 64)
+		g.delete(pageNumbers, at, 1)
 	}
-	if g.starts != nil {
+	if g.inRuns() {
 		g.takeFromRun(at)
 		return
 	}
 	g.n--
-	g.low = slices.Delete(g.low, at, at+1)
-	if g.high != nil {
-		g.high = slices.Delete(g.high, at, at+1)
-	}
+	g.discard(at)
 }
 
-// compact gives the memory back that is not filled.
-func (g *placesPage) compact() {
-	together(&g.ns, &g.starts, &g.low)
-	g.high = slices.Clip(slices.Clone(g.high))
-}
+// size is about what the page takes.
+func (g *placesPage) size() int64 { return placesPageBytes + int64(cap(g.bytes)) }
 
-// bytes is about what the page takes.
-func (g *placesPage) bytes() int64 {
-	return 152 + 8*int64(cap(g.there)) + 2*int64(cap(g.ns)+cap(g.starts)+cap(g.low)) + int64(cap(g.high))
-}
+// placesPageBytes is about what a page takes beside its piece.
+const placesPageBytes = 72
 
 // places are the chunks by their places, and the place of the entry of each resource.
 type places struct {
-	few    bool // of the resources have an entry
-	pages  []*placesPage
-	size   int64    // of the pages, in bytes
-	chunks []*chunk // by place, less noChunk; nil where it is free. 2^24 of them have all resources
-	free   []uint32
+	few       bool // of the resources have an entry
+	pages     []*placesPage
+	size      int64    // of the pages, in bytes
+	chunks    []*chunk // by place, less noChunk. 2^24 of them have all resources
+	free      []uint32 // places of chunks without cells
+	newPages  []placesPage
+	newChunks []chunk
 }
 
 func (o *places) pageSize() uint32 {
@@ -218,7 +260,7 @@ func (o *places) pageSize() uint32 {
 
 func (o *places) get(n uint32) uint32 {
 	if i := int(n / o.pageSize()); i < len(o.pages) && o.pages[i] != nil {
-		if at, there := o.pages[i].at(n); there {
+		if at, there := o.pages[i].find(n); there {
 			return o.pages[i].place(at)
 		}
 	}
@@ -232,18 +274,15 @@ func (o *places) set(n, place uint32) {
 	}
 	g := o.pages[i]
 	if g == nil {
-		g = &placesPage{starts: []uint16{}}
+		g = next(&o.newPages)
 		if !o.few {
-			g.there = make([]uint64, pageSize/64)
+			clear(g.open(pageThere, 0, pageSize/64))
 		}
 		o.pages[i] = g
-		o.size += g.bytes()
+		o.size += g.size()
 	}
-	o.size -= g.bytes()
-	if place>>16 != 0 && g.high == nil {
-		g.high = make([]uint8, len(g.low))
-	}
-	at, there := g.at(n)
+	o.size -= g.size()
+	at, there := g.find(n)
 	switch {
 	case there && place != nowhere:
 		g.setPlace(at, place)
@@ -252,7 +291,7 @@ func (o *places) set(n, place uint32) {
 	case place != nowhere:
 		g.insert(at, n, place)
 	}
-	o.size += g.bytes()
+	o.size += g.size()
 }
 
 // compact gives the memory back that is not filled, and keeps the places of few as such.
@@ -264,7 +303,7 @@ func (o *places) compact() {
 		}
 	}
 	if !o.few && n*sparse < len(o.pages)*pageSize || n == 0 {
-		few := places{few: true, chunks: o.chunks, free: o.free}
+		few := places{few: true, chunks: o.chunks, free: o.free, newChunks: o.newChunks}
 		for number, place := range o.along(Page{}, func(uint32) bool { return false }) {
 			few.set(number, place)
 		}
@@ -273,29 +312,43 @@ func (o *places) compact() {
 	o.size = 0
 	for _, g := range o.pages {
 		if g != nil {
-			g.compact()
-			o.size += g.bytes()
+			g.trim()
+			o.size += g.size()
 		}
 	}
 }
 
 func (o *places) chunk(place uint32) *chunk { return o.chunks[place-noChunk] }
 
-// add gives a chunk a place.
-func (o *places) add(c *chunk) {
+// newChunk is one of a part, without cells.
+func (o *places) newChunk(p *part) (k *chunk) {
 	if last := len(o.free) - 1; last >= 0 {
-		c.place, o.free = o.free[last], o.free[:last]
-		o.chunks[c.place-noChunk] = c
+		k, o.free = o.chunk(o.free[last]), o.free[:last]
 	} else {
-		c.place = uint32(len(o.chunks)) + noChunk
-		o.chunks = append(o.chunks, c)
+		k = next(&o.newChunks)
+		k.place = uint32(len(o.chunks)) + noChunk
+		o.chunks = append(o.chunks, k)
 	}
+	k.part = p
+	return k
 }
 
-func (o *places) drop(c *chunk) {
-	o.chunks[c.place-noChunk] = nil
-	o.free = append(o.free, c.place)
+func (o *places) drop(k *chunk) {
+	*k = chunk{place: k.place}
+	o.free = append(o.free, k.place)
 }
+
+// next is the next of some that were made together: the collector marks those as one.
+func next[E any](made *[]E) (e *E) {
+	if len(*made) == cap(*made) {
+		*made = make([]E, 0, min(max(1, 2*cap(*made)), madeTogether))
+	}
+	*made = (*made)[:len(*made)+1]
+	return &(*made)[len(*made)-1]
+}
+
+// madeTogether is how many are made together at most.
+const madeTogether = 64
 
 // along gives the resources that have an entry, and its place, in the order of a page of matches.
 // Those of a place that is none's may be left out.
@@ -328,18 +381,18 @@ func (o *places) along(p Page, none func(place uint32) bool) iter.Seq2[uint32, u
 
 // forwards gives the resources of a page from first on; false where they are enough.
 func (g *placesPage) forwards(first uint32, none func(place uint32) bool, yield func(n, place uint32) bool) bool {
-	at, _ := g.at(first)
-	if g.there == nil {
+	at, _ := g.find(first)
+	if !g.many() {
 		page := first - first%fewPageSize
 		for ; at < g.n; at++ {
-			if !yield(page+uint32(g.ns[at]), g.place(at)) {
+			if !yield(page+uint32(g.at(pageNumbers, at)), g.place(at)) {
 				return false
 			}
 		}
 		return true
 	}
 	page, word := first-first%pageSize, int(first%pageSize/64)
-	left := g.there[word] &^ (1<<(first%64) - 1)
+	left := g.word(word) &^ (1<<(first%64) - 1)
 	until := at // those before are of a run that is left out
 	for {
 		if n := bits.OnesCount64(left); at+n <= until {
@@ -350,37 +403,37 @@ func (g *placesPage) forwards(first uint32, none func(place uint32) bool, yield 
 				continue
 			}
 			place := g.place(at)
-			if g.starts != nil && none(place) {
+			if g.inRuns() && none(place) {
 				until = g.end(g.run(at))
 			} else if !yield(page+uint32(word*64+bits.TrailingZeros64(left)), place) {
 				return false
 			}
 		}
-		if word++; word == len(g.there) {
+		if word++; word == pageSize/64 {
 			return true
 		}
-		left = g.there[word]
+		left = g.word(word)
 	}
 }
 
 // backwards gives the resources of a page from last on, the last one first; false where they are
 // enough.
 func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield func(n, place uint32) bool) bool {
-	at, there := g.at(last)
+	at, there := g.find(last)
 	if !there {
 		at--
 	}
-	if g.there == nil {
+	if !g.many() {
 		page := last - last%fewPageSize
 		for ; at >= 0; at-- {
-			if !yield(page+uint32(g.ns[at]), g.place(at)) {
+			if !yield(page+uint32(g.at(pageNumbers, at)), g.place(at)) {
 				return false
 			}
 		}
 		return true
 	}
 	page, word := last-last%pageSize, int(last%pageSize/64)
-	left := g.there[word] & (1<<(last%64)<<1 - 1)
+	left := g.word(word) & (1<<(last%64)<<1 - 1)
 	from := at // those behind are of a run that is left out
 	for {
 		if n := bits.OnesCount64(left); at-n >= from {
@@ -393,8 +446,8 @@ func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield 
 				continue
 			}
 			place := g.place(at)
-			if g.starts != nil && none(place) {
-				from = int(g.starts[g.run(at)]) - 1
+			if g.inRuns() && none(place) {
+				from = g.at(pageStarts, g.run(at)) - 1
 			} else if !yield(page+uint32(word*64+bit), place) {
 				return false
 			}
@@ -402,6 +455,6 @@ func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield 
 		if word--; word < 0 {
 			return true
 		}
-		left = g.there[word]
+		left = g.word(word)
 	}
 }

@@ -59,10 +59,10 @@ func (p *part) setSections() {
 	n := 0
 	var buf packedBuffer
 	for i, k := range p.chunks {
-		if n >= every*(len(p.sections)+1) && p.chunks[i-1].last().low < k.low(0) {
+		if n >= every*(len(p.sections)+1) && p.lasts[i-1] < k.low(0) {
 			end(k.low(0))
 		}
-		for _, n := range k.ns.read(0, k.len(), &buf) {
+		for _, n := range k.ns().read(0, k.len(), &buf) {
 			now.set(n, true)
 		}
 		n += k.len()
@@ -82,7 +82,7 @@ func (p *part) newSectionsBytes() (n int64) {
 		least, most := uint32(math.MaxUint32), uint32(0)
 		for i := first; i < min(first+every, len(p.chunks)); i += every/looks + 1 {
 			for j := 0; j < p.chunks[i].len(); j += looks {
-				n := p.chunks[i].ns.at(j)
+				n := p.chunks[i].ns().at(j)
 				least, most = min(least, n), max(most, n)
 			}
 		}
