@@ -31,9 +31,10 @@ const (
 	// flushPause without a write is when fewer are flushed. Flushing while a lot
 	// is written repeats work: 2.8 kB of WAL for an imported resource, not 2.5.
 	flushPause = 200 * time.Millisecond
-	// flushRounds pauses pass at most before a trickle is flushed, which is cheap.
-	flushRounds  = 10
-	flushTrickle = 20_000
+	// flushRounds pauses pass at most before fewer than flushTrickle are flushed: what some hundred writes a
+	// second leave behind costs the searches beside them more than sorting it in.
+	flushRounds  = 3
+	flushTrickle = 40_000
 	// analyzeTerms is the least growth that is looked at.
 	analyzeTerms = 100_000
 	// termsOfResource is what a resource has on average.
