@@ -15,8 +15,8 @@ import (
 )
 
 // AheadFrom is how many resources a type has of which something is read ahead: of fewer the
-// first broad search is short without.
-const AheadFrom = 100_000
+// first broad search is short without, and the first that a link leads through.
+const AheadFrom = 30_000
 
 // aheadEvery is how often a server looks for what could be read ahead, busyFor how long it leaves a
 // database alone that it has found at work. It reads when it has found it at rest at so many ticks
