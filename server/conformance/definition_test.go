@@ -54,4 +54,17 @@ func TestSearchOfBuiltInDefinitions(t *testing.T) {
 			t.Errorf("%s", a.body)
 		}
 	})
+	t.Run("one cannot be deleted, what is stored in its place can", func(t *testing.T) {
+		s := s.in(t)
+		for _, path := range []string{"/SearchParameter/individual-family", "/StructureDefinition/Patient", "/ValueSet/administrative-gender"} {
+			s.do("DELETE", path, "").issue(405, "not-supported", "built with")
+			s.get(path).want(200)
+		}
+		s.do("POST", "", `{"resourceType":"Bundle","type":"transaction","entry":[{"request":{"method":"DELETE","url":"ValueSet/administrative-gender"}}]}`).
+			issue(405, "not-supported", "built with")
+		s.do("DELETE", "/ValueSet/nobody", "").want(204)
+		s.put("/ValueSet/days-of-week", `{"resourceType":"ValueSet","id":"days-of-week","status":"draft"}`).want(201)
+		s.do("DELETE", "/ValueSet/days-of-week", "").want(204)
+		s.do("DELETE", "/ValueSet/days-of-week", "").want(204)
+	})
 }

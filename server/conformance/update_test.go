@@ -139,6 +139,13 @@ func TestUpdateWithoutCreate(t *testing.T) {
 	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).issue(405, "not-supported", "fhir.update_create")
 	id := s.create(`{"resourceType":"Patient"}`)
 	s.put("/Patient/"+id, `{"resourceType":"Patient","id":"`+id+`"}`).want(200)
+	// Where the criteria match nothing and the body has no id, the server chooses it (http.html#cond-update).
+	named := `{"resourceType":"Patient","identifier":[{"system":"urn:x","value":"1"}]}`
+	s.put("/Patient?identifier=urn:x|1", named).want(201)
+	s.put("/Patient?identifier=urn:x|1", named).want(200)
+	s.put("/Patient?identifier=urn:x|2", `{"resourceType":"Patient","id":"own"}`).issue(405, "not-supported", "fhir.update_create")
+	s.do("POST", "", `{"resourceType":"Bundle","type":"transaction","entry":[{"resource":{"resourceType":"Patient"},"request":{"method":"PUT","url":"Patient?identifier=urn:x|3"}}]}`).
+		want(200).equal("entry.0.response.status", "201 Created")
 }
 
 // http.html#concurrency: of many updates with one If-Match, one wins.

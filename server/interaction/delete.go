@@ -47,7 +47,27 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 	if err := s.write(ctx, w); err != nil {
 		return Response{}, err
 	}
+	if w.Result.VersionID == 0 {
+		if err := s.stays(ctx, p.ResourceType, p.ID); err != nil {
+			return Response{}, err
+		}
+	}
 	return deleted(w), nil
+}
+
+// stays fails with not-supported, 405, for a Definition in whose place nothing was ever stored: it would be
+// there after its delete.
+func (s *Service) stays(ctx context.Context, typ, id string) error {
+	if s.Definition == nil {
+		return nil
+	}
+	if _, ok, err := s.Definition(typ, id); err != nil || !ok {
+		return err
+	}
+	if _, err := s.Store.Read(ctx, typ, id); !outcome.Is(err, outcome.CodeNotFound) {
+		return nil
+	}
+	return outcome.MethodNotAllowed("%s/%s is a definition that the server is built with, and is not deleted; what is stored under its id takes its place", typ, id)
 }
 
 func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store.Write) (Response, error) {

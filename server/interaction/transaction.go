@@ -181,6 +181,9 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	case "DELETE":
 		kind, what, criteria = access.Delete, "a conditional delete", j.to.query
 		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.typ, ID: j.to.id}
+		if err := t.s.stays(ctx, j.to.typ, j.to.id); err != nil {
+			return err
+		}
 	default:
 		return nil
 	}

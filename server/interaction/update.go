@@ -119,6 +119,7 @@ func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition,
 		return err
 	}
 	own := r.Header().ID.Text
+	w.MustExist = s.now().RefuseUpdateCreate
 	switch {
 	case match != nil && own != "" && own != match.ID:
 		return outcome.Invalid("the body has the id %q, the search of the conditional update matches %s/%s", outcome.Clip(own), match.ResourceType, match.ID).
@@ -137,7 +138,9 @@ func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition,
 		}
 		w.ID = own
 	default:
-		w.ID = s.NewID()
+		// The server chooses the id: it is a create.
+		// Spec: https://hl7.org/fhir/R4/http.html#cond-update ("No matches, no id provided").
+		w.ID, w.MustExist = s.NewID(), false
 	}
 	return nil
 }

@@ -62,10 +62,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	if c.Any == nil {
 		var unknown unknownParameter
 		if errors.As(failure, &unknown) && len(targets) > 1 {
-			return c, outcome.Invalid("parameter %s: no type that %s may refer to has a parameter %q", outcome.Clip(c.Name), param.Code, outcome.Clip(rest))
-		}
-		if errors.As(failure, &unknown) {
-			return c, unknown.outcome
+			return c, unknownParameter{outcome.Invalid("parameter %s: no type that %s may refer to has a parameter %q", outcome.Clip(c.Name), param.Code, outcome.Clip(rest))}
 		}
 		return c, failure
 	}
@@ -152,7 +149,7 @@ func (p *parser) from(types []string, c match.Clause, source, reference string, 
 	}
 	param, err := p.lookup([]string{source}, c.Name, reference)
 	if err != nil {
-		return c, known(err)
+		return c, err
 	}
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: %s of %s is of type %s, expected a reference", outcome.Clip(c.Name), param.Code, source, param.Type)
@@ -163,7 +160,7 @@ func (p *parser) from(types []string, c match.Clause, source, reference string, 
 	}
 	sub, err := read()
 	if err != nil {
-		return c, known(err)
+		return c, err
 	}
 	c.Any = []match.Match{match.Has{Source: source, Keys: param.Keys, Clauses: []match.Clause{sub}}}
 	if urls := p.urlKeys(types, param); urls != nil {
@@ -186,14 +183,4 @@ func (p *parser) urlKeys(types []string, param *fhir.Parameter) []fhir.Key {
 		}
 	}
 	return keys
-}
-
-// known makes an unknown parameter of another type an error that Lenient does not
-// forgive: the parameter of this type was understood.
-func known(err error) error {
-	var unknown unknownParameter
-	if errors.As(err, &unknown) {
-		return unknown.outcome
-	}
-	return err
 }

@@ -26,7 +26,11 @@ func (p *parser) filter(types []string, c match.Clause, modifier string, depth i
 	}
 	read, err := p.filtered(types, n, depth)
 	if err != nil {
-		return c, known(err)
+		var unknown unknownParameter
+		if errors.As(err, &unknown) {
+			return c, unknown.outcome // the filter itself is known, and not ignored
+		}
+		return c, err
 	}
 	c.Any, c.Not = read.Any, read.Not
 	return c, nil

@@ -56,10 +56,23 @@ func TestLenient(t *testing.T) {
 	if len(q.Ignored) != 1 || !strings.Contains(q.Ignored[0].Diagnostics, `did you mean "name"?`) || q.Ignored[0].Severity != outcome.Warning {
 		t.Errorf("ignored is %+v", q.Ignored)
 	}
-	for _, bad := range []url.Values{{"birthdate": {"x"}}, {"name:nonsense": {"x"}}, {"_has:Observation:patient:nonsense": {"x"}}, {"_sort": {"nonsense"}}, {"organization.nonsense": {"x"}}} {
+	for _, bad := range []url.Values{{"birthdate": {"x"}}, {"name:nonsense": {"x"}}, {"_has:Nonsense:patient:code": {"x"}}, {"_filter": {"nonsense eq x"}}, {"_include": {"Patient:nonsense"}}} {
 		if _, err := Parse(testRegistry, "Patient", bad, lenient); err == nil {
 			t.Errorf("%v is accepted", bad)
 		}
+	}
+	for _, name := range []string{"_has:Observation:patient:nonsense", "_has:Observation:nonsense:code", "organization.nonsense", "general-practitioner.nonsense", "general-practitioner:Practitioner.nonsense"} {
+		q, err := Parse(testRegistry, "Patient", url.Values{name: {"x", "y"}, "name": {"eve"}}, lenient)
+		if err != nil || len(q.Ignored) != 1 || len(q.Clauses) != 1 || q.Applied().Has(name) {
+			t.Errorf("%s: %+v, %v", name, q, err)
+		}
+		if _, err := Parse(testRegistry, "Patient", url.Values{name: {"x"}}, testOptions); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	q, err = Parse(testRegistry, "Patient", url.Values{"_sort": {"birthdate,nonsense"}}, lenient)
+	if err != nil || len(q.Ignored) != 1 || len(q.Sort) != 0 || q.Applied().Has("_sort") {
+		t.Errorf("_sort: %+v, %v", q, err)
 	}
 }
 

@@ -108,6 +108,7 @@ func (p *parser) sort(q *Query, value string) error {
 	if len(keys) > 8 {
 		return outcome.New(outcome.CodeTooCostly, "parameter _sort: at most 8 keys are accepted, %d came", len(keys))
 	}
+	var by []SortKey
 	for _, k := range keys {
 		code, descending := strings.CutPrefix(k, "-")
 		s := SortKey{Code: code, Descending: descending}
@@ -121,7 +122,7 @@ func (p *parser) sort(q *Query, value string) error {
 		default:
 			param, err := p.lookup(q.Types, "_sort="+k, code)
 			if err != nil {
-				return known(err)
+				return err
 			}
 			if !isOrdered(param.Type) && !isText(param.Type) {
 				return outcome.Invalid("parameter _sort: %q is of type %s, which has no order; parameters of every other type do, and _id and _lastUpdated", outcome.Clip(code), param.Type)
@@ -131,11 +132,12 @@ func (p *parser) sort(q *Query, value string) error {
 				p.reg.byIndex(&s, q.Types)
 			}
 		}
-		if slices.ContainsFunc(q.Sort, func(o SortKey) bool { return o.Code == code }) {
+		if slices.ContainsFunc(by, func(o SortKey) bool { return o.Code == code }) {
 			return badValue("_sort", value, code+" is named twice")
 		}
-		q.Sort = append(q.Sort, s)
+		by = append(by, s)
 	}
+	q.Sort = append(q.Sort, by...)
 	return nil
 }
 
