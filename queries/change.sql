@@ -1,11 +1,11 @@
 -- Changes are read in the order of transaction ids. A transaction that is still
 -- running may have any id from pg_snapshot_xmin on, so reading stops there.
 -- name: Changes :many
-SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method
+SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method, coalesce(u.trace, '')::text AS trace
 FROM change c
 CROSS JOIN LATERAL (
     SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
-        unnest(string_to_array(c.methods, NULL))::"char" AS method
+        unnest(string_to_array(c.methods, NULL))::"char" AS method, unnest(c.traces) AS trace
 ) u
 WHERE c.xid >= sqlc.arg(after_xid)::text::xid8
     AND (c.xid > sqlc.arg(after_xid)::text::xid8 OR (u.rid, u.version) > (@after_rid::bigint, @after_version::integer))

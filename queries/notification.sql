@@ -18,10 +18,10 @@ WHERE s.id = u.id
 RETURNING s.id, (s.events - u.events)::bigint AS before;
 
 -- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created)
+INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
 SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
     unnest(@refs::bigint[]), unnest(@versions::integer[]), unnest(@events::text[])::"char", unnest(@resource_types::text[]),
-    unnest(@resource_ids::text[]), unnest(@createds::timestamptz[])
+    unnest(@resource_ids::text[]), unnest(@createds::timestamptz[]), unnest(@traces::text[])
 ON CONFLICT DO NOTHING;
 
 -- ClaimSubscribers gives a server subscribers that have something due and that no
@@ -72,7 +72,7 @@ FROM (
 ) c
 WHERE d.id = c.id
 RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
-    d.next_attempt;
+    d.next_attempt, d.trace;
 
 -- FinishDeliveries writes what came of attempts.
 -- name: FinishDeliveries :exec

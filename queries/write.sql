@@ -98,9 +98,9 @@ SELECT u.rid, u.hash, to_tsvector('simple', u.text)
 FROM (SELECT unnest(@rids::bigint[]) AS rid, unnest(@hashes::bigint[]) AS hash, unnest(@texts::text[]) AS text) u;
 
 -- name: InsertChanges :exec
-INSERT INTO change (shard, rids, refs, versions, methods)
+INSERT INTO change (shard, rids, refs, versions, methods, traces)
 SELECT ((@refs::bigint[])[1] & 255)::smallint, @rids::bigint[], @refs::bigint[], @versions::integer[],
-    array_to_string(@methods::text[], '');
+    array_to_string(@methods::text[], ''), CASE WHEN array_to_string(@traces::text[], '') <> '' THEN @traces::text[] END;
 
 -- LostRaces are resources of which a version was committed that the transaction
 -- did not know when it gave out its own. It is asked after the insert: from then

@@ -158,11 +158,11 @@ func (q *Queries) ChangedVersions(ctx context.Context, arg ChangedVersionsParams
 }
 
 const Changes = `-- name: Changes :many
-SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method
+SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method, coalesce(u.trace, '')::text AS trace
 FROM change c
 CROSS JOIN LATERAL (
     SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
-        unnest(string_to_array(c.methods, NULL))::"char" AS method
+        unnest(string_to_array(c.methods, NULL))::"char" AS method, unnest(c.traces) AS trace
 ) u
 WHERE c.xid >= $1::text::xid8
     AND (c.xid > $1::text::xid8 OR (u.rid, u.version) > ($2::bigint, $3::integer))
@@ -185,6 +185,7 @@ type ChangesRow struct {
 	Version int32
 	Ref     int64
 	Method  fhir.Method
+	Trace   string
 }
 
 // Changes are read in the order of transaction ids. A transaction that is still
@@ -210,6 +211,7 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 			&i.Version,
 			&i.Ref,
 			&i.Method,
+			&i.Trace,
 		); err != nil {
 			return nil, err
 		}

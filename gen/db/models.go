@@ -70,6 +70,7 @@ type Change struct {
 	Refs     []int64
 	Versions []int32
 	Methods  string
+	Traces   []string
 }
 
 type ChangeReader struct {
@@ -185,6 +186,7 @@ type NotificationDelivery struct {
 	NextAttempt  time.Time
 	Log          []byte
 	NotBefore    pgtype.Timestamptz
+	Trace        string
 }
 
 type NotificationMessage struct {

@@ -14,10 +14,10 @@ import (
 )
 
 const AddDeliveries = `-- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created)
+INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
 SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::bigint[]),
     unnest($6::bigint[]), unnest($7::integer[]), unnest($8::text[])::"char", unnest($9::text[]),
-    unnest($10::text[]), unnest($11::timestamptz[])
+    unnest($10::text[]), unnest($11::timestamptz[]), unnest($12::text[])
 ON CONFLICT DO NOTHING
 `
 
@@ -33,6 +33,7 @@ type AddDeliveriesParams struct {
 	ResourceTypes []string
 	ResourceIds   []string
 	Createds      []time.Time
+	Traces        []string
 }
 
 func (q *Queries) AddDeliveries(ctx context.Context, arg AddDeliveriesParams) error {
@@ -48,6 +49,7 @@ func (q *Queries) AddDeliveries(ctx context.Context, arg AddDeliveriesParams) er
 		arg.ResourceTypes,
 		arg.ResourceIds,
 		arg.Createds,
+		arg.Traces,
 	)
 	return err
 }
@@ -114,7 +116,7 @@ FROM (
 ) c
 WHERE d.id = c.id
 RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
-    d.next_attempt
+    d.next_attempt, d.trace
 `
 
 type ClaimDeliveriesParams struct {
@@ -137,6 +139,7 @@ type ClaimDeliveriesRow struct {
 	Queued       time.Time
 	Attempts     int32
 	NextAttempt  time.Time
+	Trace        string
 }
 
 // ClaimDeliveries takes what is due of subscribers that the server has: a limited
@@ -164,6 +167,7 @@ func (q *Queries) ClaimDeliveries(ctx context.Context, arg ClaimDeliveriesParams
 			&i.Queued,
 			&i.Attempts,
 			&i.NextAttempt,
+			&i.Trace,
 		); err != nil {
 			return nil, err
 		}

@@ -52,9 +52,9 @@ func (q *Queries) DeleteStrings(ctx context.Context, rids []int64) error {
 }
 
 const InsertChanges = `-- name: InsertChanges :exec
-INSERT INTO change (shard, rids, refs, versions, methods)
+INSERT INTO change (shard, rids, refs, versions, methods, traces)
 SELECT (($1::bigint[])[1] & 255)::smallint, $2::bigint[], $1::bigint[], $3::integer[],
-    array_to_string($4::text[], '')
+    array_to_string($4::text[], ''), CASE WHEN array_to_string($5::text[], '') <> '' THEN $5::text[] END
 `
 
 type InsertChangesParams struct {
@@ -62,6 +62,7 @@ type InsertChangesParams struct {
 	Rids     []int64
 	Versions []int32
 	Methods  []string
+	Traces   []string
 }
 
 func (q *Queries) InsertChanges(ctx context.Context, arg InsertChangesParams) error {
@@ -70,6 +71,7 @@ func (q *Queries) InsertChanges(ctx context.Context, arg InsertChangesParams) er
 		arg.Rids,
 		arg.Versions,
 		arg.Methods,
+		arg.Traces,
 	)
 	return err
 }

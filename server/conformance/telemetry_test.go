@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -170,8 +171,36 @@ func TestTraceparentIsSentOn(t *testing.T) {
 		t.Errorf("the App got traceparent %q", got)
 	}
 	s.post("/Patient", `{"resourceType":"Patient","name":[{"family":"Traced"}]}`, "Traceparent", traceparent(traceB)).want(201)
-	// The delivery is made later, of many writes: it is a trace of its own.
-	if got := hook.next().header.Get("Traceparent"); !regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]$`).MatchString(got) {
-		t.Errorf("the webhook got traceparent %q", got)
+	if got := hook.next().header.Get("Traceparent"); !strings.HasPrefix(got, "00-"+traceB+"-") || got == traceparent(traceB) {
+		t.Errorf("the webhook got traceparent %q, want a span of its own in %s", got, traceB)
+	}
+	s.post("/Patient", `{"resourceType":"Patient","name":[{"family":"Traced"}]}`).want(201)
+	if got := hook.next().header.Get("Traceparent"); !regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]$`).MatchString(got) || strings.Contains(got, traceB) {
+		t.Errorf("of a request without trace the webhook got traceparent %q", got)
+	}
+}
+
+// A caller's trace goes on to webhooks where this server traces nothing, too: also of a bundle,
+// and not into the deliveries of neighbours.
+func TestTraceparentWithoutTracing(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick)
+	hook := newReceiver(t)
+	s.subscribe(subscription("Patient?family=Traced", hook.url))
+	traced := func(id string) string {
+		return `{"resource":{"resourceType":"Patient","id":"` + id + `","name":[{"family":"Traced"}]},"request":{"method":"PUT","url":"Patient/` + id + `"}}`
+	}
+	s.post("", `{"resourceType":"Bundle","type":"transaction","entry":[`+traced("a")+`,`+traced("b")+`]}`, "Traceparent", traceparent(traceA)).want(200)
+	s.put("/Patient/c", `{"resourceType":"Patient","id":"c","name":[{"family":"Traced"}]}`).want(201)
+	s.do("DELETE", "/Patient/c", "", "Traceparent", traceparent(traceB)).want(204)
+	got := map[string][]string{}
+	for range 4 {
+		d := hook.next()
+		id, _ := d.json["resourceId"].(string)
+		got[id] = append(got[id], d.header.Get("Traceparent"))
+	}
+	want := map[string][]string{"a": {traceparent(traceA)}, "b": {traceparent(traceA)}, "c": {"", traceparent(traceB)}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("traceparent by resource:\n%s", diff)
 	}
 }

@@ -131,6 +131,7 @@ type Event struct {
 	// Previous is the version before, the zero value where there was none.
 	Previous fhir.Version
 	Written  time.Time // when its transaction began
+	Trace    string    // that the write was part of, as traceparent; "" for none
 
 	ref              int64
 	shown            []byte // body of Version as it is sent
@@ -277,7 +278,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 		if !ok {
 			continue
 		}
-		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, ref: c.Ref, shown: s.shown(v)}
+		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, Trace: c.Trace, ref: c.Ref, shown: s.shown(v)}
 		if e.Kind != VRead {
 			e.Previous = versions[c.Previous()]
 			if e.Previous.Deleted() {

@@ -17,6 +17,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/store"
+	"kiln/server/telemetry"
 )
 
 // queue is this server's share of the work on the queue of deliveries. It leases subscribers
@@ -195,6 +196,7 @@ func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 		p.ResourceTypes = append(p.ResourceTypes, e.Version.ResourceType)
 		p.ResourceIds = append(p.ResourceIds, e.Version.ID)
 		p.Createds = append(p.Createds, e.Written)
+		p.Traces = append(p.Traces, e.Trace)
 	}
 	if len(p.Ids) == 0 {
 		return nil
@@ -348,7 +350,7 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 		if !ok {
 			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
 		}
-		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, ref: r.Ref, shown: q.s.shown(v)}
+		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, Trace: r.Trace, ref: r.Ref, shown: q.s.shown(v)}
 		if e.Kind == Delete || e.Kind == Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}
@@ -401,7 +403,7 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		group.Go(func() {
 			defer func() { <-places }()
 			// What was begun is finished when the server stops, within the timeout.
-			r := to.deliver(context.WithoutCancel(ctx), d)
+			r := to.deliver(telemetry.Continue(context.WithoutCancel(ctx), d.Event.Trace), d)
 			f, stop := q.settle(to, d, r)
 			mu.Lock()
 			sent = sent || r.OK()

@@ -38,6 +38,7 @@ type Change struct {
 	// creates, after a deletion too.
 	Method  fhir.Method
 	Written time.Time // when its transaction began, by PostgreSQL's clock
+	Trace   string    // that the write was part of, as traceparent; "" for none
 }
 
 // Changes returns up to count changes behind a position. It stops before the
@@ -59,7 +60,7 @@ func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([
 		}
 		changes[i] = Change{
 			Position:     ChangePosition{XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
-			ResourceType: typ, Ref: r.Ref, VersionID: int(r.Version), Method: r.Method, Written: r.Written.UTC(),
+			ResourceType: typ, Ref: r.Ref, VersionID: int(r.Version), Method: r.Method, Written: r.Written.UTC(), Trace: r.Trace,
 		}
 	}
 	return changes, nil

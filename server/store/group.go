@@ -13,6 +13,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/telemetry"
 )
 
 // entry is a write on its way into a transaction.
@@ -28,6 +29,7 @@ type entry struct {
 	version     int
 	lastUpdated time.Time
 	body        []byte // JSON
+	trace       string // that the write is part of, as traceparent; "" for none
 	ranges      int64  // of the current version, see rangesHash
 	fhirIndex   *fhir.Index
 }
@@ -53,9 +55,10 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 	entries := make([]entry, len(ws))
 	indexes := make([]*fhir.Index, len(ws))
 	now := s.now() // one for all: last updates are remembered in runs of one value
+	trace := telemetry.Traceparent(ctx)
 	for i, w := range ws {
 		e := &entries[i]
-		*e = entry{w: w, index: i, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index}
+		*e = entry{w: w, index: i, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index, trace: trace}
 		indexes[i] = w.Index
 		if w.Method == fhir.DELETE {
 			e.fhirIndex = nil
@@ -250,7 +253,7 @@ var groups = sync.Pool{New: func() any {
 		text: newStatement("text", db.InsertStrings, oidInt8, oidInt8, oidText, oidBool).
 			withCopy("index_string (key, rid, text, word)"),
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
-		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText),
+		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText, oidText),
 		events:    newStatement("events", db.InsertAuditOfWrites, oidBytea),
 		check:     newStatement("check", db.CheckParametersVersion, oidInt8),
 	}
@@ -366,6 +369,7 @@ func (g *group) logChange(e *entry) {
 	c[1].int64(e.rid)
 	c[2].int32(int32(e.version))
 	c[3].char(byte(method))
+	c[4].text(e.trace)
 }
 
 // addEvents adds what is told of writes, if anything is.

@@ -141,7 +141,7 @@ func (t *Tracing) Request(ctx context.Context, r *http.Request) (context.Context
 	return ctx, Span{span: span}
 }
 
-// Root begins a span of what no request has asked for.
+// Root begins a span of what no request waits for: below the remote one that ctx is in, if any (Continue).
 func (t *Tracing) Root(ctx context.Context, name string) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -213,6 +213,26 @@ func TraceID(ctx context.Context) string {
 	return c.TraceID().String()
 }
 
+// Traceparent is the trace that ctx is in, as the header traceparent says it; "" where it is in none.
+// Spec: https://www.w3.org/TR/trace-context/#traceparent-header.
+func Traceparent(ctx context.Context) string {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ""
+	}
+	h := propagation.MapCarrier{}
+	propagator.Inject(ctx, h)
+	return h["traceparent"]
+}
+
+// Continue puts ctx, which is in no trace, into that of a Traceparent: what is called on behalf of a request
+// that has its answer already is in the trace of the request.
+func Continue(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return propagator.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
+}
+
 // Transport passes the trace on to what is called: the header traceparent, and a span
 // for each call. A call that no request has asked for is the root of a trace.
 type Transport struct {
@@ -225,7 +245,7 @@ type Transport struct {
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var span Span
 	ctx := r.Context()
-	if trace.SpanContextFromContext(ctx).IsValid() || ctx.Value(timingsKey{}) != nil {
+	if in := trace.SpanContextFromContext(ctx); in.IsValid() && !in.IsRemote() || ctx.Value(timingsKey{}) != nil {
 		ctx, span = Start(ctx, t.Name)
 	} else {
 		ctx, span = t.Tracing.Root(ctx, t.Name)
