@@ -1,13 +1,62 @@
 package match
 
-// FullText holds for a resource with all of the words: in its narrative, or, with
-// Content, in any of its texts. Words are compared as PostgreSQL's text search does,
+// FullText holds for a resource whose narrative, or, with Content, any of whose texts, has the words of Query. Words are compared as PostgreSQL's text search does,
 // configuration simple, without case. The index has the words of narratives; those of
 // a whole resource are read from its body, some 3,000 resources a second.
 // Spec: https://hl7.org/fhir/R4/search.html#content.
 type FullText struct {
-	Words   string
+	Query   TextQuery
 	Content bool
+}
+
+// TextQuery is what is asked of a text: its words, all of them in any order; a phrase, which has them one behind
+// the other; or what Op says of others.
+type TextQuery struct {
+	Op   TextQueryOp
+	Text string      // of AllWords and Phrase
+	Of   []TextQuery // of the others: one for NoneOf
+}
+
+// TextQueryOp is a kind of TextQuery.
+type TextQueryOp uint8
+
+// The kinds of queries.
+const (
+	AllWords TextQueryOp = iota
+	Phrase
+	AllOf
+	OneOf
+	NoneOf
+)
+
+// write writes q as a tsquery.
+func (q *TextQuery) write(w *Writer) {
+	switch q.Op {
+	case AllWords:
+		w.Write("plainto_tsquery('simple', ")
+		w.Bind(q.Text)
+		w.Write("::text)")
+		return
+	case Phrase:
+		w.Write("phraseto_tsquery('simple', ")
+		w.Bind(q.Text)
+		w.Write("::text)")
+		return
+	case NoneOf:
+		w.Write("!! ")
+	}
+	operator := " && "
+	if q.Op == OneOf {
+		operator = " || "
+	}
+	w.Write("(")
+	for i := range q.Of {
+		if i > 0 {
+			w.Write(operator)
+		}
+		q.Of[i].write(w)
+	}
+	w.Write(")")
 }
 
 func (m FullText) tested() bool { return m.Content }
@@ -18,9 +67,8 @@ func (m FullText) find(w *Writer, types []int16) {
 		return
 	}
 	x := "x" + w.Next()
-	w.Write("SELECT ", x, ".rid FROM index_narrative ", x, " WHERE ", x, ".words @@ plainto_tsquery('simple', ")
-	w.Bind(m.Words)
-	w.Write("::text)")
+	w.Write("SELECT ", x, ".rid FROM index_narrative ", x, " WHERE ", x, ".words @@ ")
+	m.Query.write(w)
 	if len(types) > 0 {
 		w.Write(" AND (", x, ".rid >> 48)::smallint = ANY (")
 		w.Bind(types)
@@ -30,15 +78,14 @@ func (m FullText) find(w *Writer, types []int16) {
 
 func (m FullText) test(w *Writer, r string) {
 	if m.Content {
-		w.Write("jsonb_to_tsvector('simple', resource_body(", r, ".body)::jsonb, '[\"string\"]') @@ plainto_tsquery('simple', ")
-		w.Bind(m.Words)
-		w.Write("::text)")
+		w.Write("jsonb_to_tsvector('simple', resource_body(", r, ".body)::jsonb, '[\"string\"]') @@ ")
+		m.Query.write(w)
 		return
 	}
 	x := "x" + w.Next()
-	w.Write("EXISTS (SELECT 1 FROM index_narrative ", x, " WHERE ", x, ".rid = ", r, ".rid AND ", x, ".words @@ plainto_tsquery('simple', ")
-	w.Bind(m.Words)
-	w.Write("::text) OFFSET 0)")
+	w.Write("EXISTS (SELECT 1 FROM index_narrative ", x, " WHERE ", x, ".rid = ", r, ".rid AND ", x, ".words @@ ")
+	m.Query.write(w)
+	w.Write(" OFFSET 0)")
 }
 
 // MaxContent is the number of resources whose bodies a search by their content reads.
