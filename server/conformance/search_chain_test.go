@@ -71,6 +71,10 @@ func TestSearchChain(t *testing.T) {
 		{"#has: a part is missing", "_has:Observation:patient=x", "400 _has"},
 		{"#has: alone", "_has=x", "400 _has"},
 	})
+	s.searches(t, "Bundle", []searchCase{
+		{"bundle.html#search: what is in a document has no index", "composition.status=final", "400 composition within the Bundle"},
+		{"bundle.html#search: what is in a message has no index", "message:MessageHeader.code=x", "400 message within the Bundle"},
+	})
 	s.searches(t, "QuestionnaireResponse", []searchCase{
 		{"#chaining: along a canonical", "questionnaire.status=active", "ra"},
 		{"#chaining: along a canonical, of a version", "questionnaire.status=draft", "rb"},
