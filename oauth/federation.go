@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"kiln/oauth/storage"
+	"kiln/server/outcome"
 )
 
 // provider is an OpenID provider to sign in with.
@@ -198,6 +200,10 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		again("You are signed in with "+p.Name+", but have no account here.", err)
 		return
 	}
+	if errors.Is(err, errFHIRUser) {
+		again("You are signed in with "+p.Name+", but the record that it names as yours (fhirUser) is not here.", err)
+		return
+	}
 	if err != nil {
 		again(p.Name+" did not sign you in.", err)
 		return
@@ -205,7 +211,10 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	s.signedIn(w, r, f, c, u)
 }
 
-var errNoAccount = errors.New("there is no user for this identity")
+var (
+	errNoAccount = errors.New("there is no user for this identity")
+	errFHIRUser  = errors.New("the fhirUser claim names nobody here")
+)
 
 // userOf exchanges the provider's code and finds, or makes, the user.
 func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, code string) (*storage.User, error) {
@@ -264,14 +273,13 @@ func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, code str
 
 // provision links somebody who signs in for the first time to a user: one that an
 // administrator has linked by username where the provider's claim is configured for
-// it, or a new one.
+// it, or a new one. It fails with errFHIRUser, and makes no user, where the fhirUser
+// claim is there and not acceptable: a user without fhirUser would reach with user/
+// scopes what a patient does not.
 func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, claims map[string]any) (*storage.User, error) {
+	value := func(field, otherwise string) any { return claims[cmp.Or(p.Claims[field], otherwise)] }
 	claim := func(field, otherwise string) string {
-		name := p.Claims[field]
-		if name == "" {
-			name = otherwise
-		}
-		v, _ := claims[name].(string)
+		v, _ := value(field, otherwise).(string)
 		return v
 	}
 	username := claim("username", "preferred_username")
@@ -299,11 +307,21 @@ func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, c
 			return nil, err
 		}
 	}
-	// A claim that is not acceptable, such as a resource that is not here, is left out.
+	fhirUser, ok := claimedUser(value("fhirUser", "fhirUser"))
+	if !ok {
+		return nil, errFHIRUser
+	}
+	body.FHIRUser = fhirUser
+	if u, err = s.user(ctx, body, false); err != nil {
+		if outcome.Is(err, outcome.CodeInvalid) {
+			return nil, fmt.Errorf("%w: %w", errFHIRUser, err)
+		}
+		return nil, err
+	}
+	// Another claim that is not acceptable is left out.
 	for _, add := range []func(*userBody){
 		func(b *userBody) { b.Name = claim("name", "name") },
 		func(b *userBody) { b.Email = claim("email", "email") },
-		func(b *userBody) { b.FHIRUser = relativeUser(claim("fhirUser", "fhirUser")) },
 		func(b *userBody) {
 			if name := p.Claims["roles"]; name != "" {
 				b.Roles = slices.DeleteFunc(texts(claims[name]), func(role string) bool { return !roleSyntax.MatchString(role) })

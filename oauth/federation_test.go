@@ -5,6 +5,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -71,11 +73,19 @@ func (p *fakeProvider) signIn(t *testing.T, s *service, claims map[string]any) (
 	all := map[string]any{"iss": p.URL, "aud": "kiln", "sub": "42", "exp": now + 300, "iat": now, "nonce": to.Query().Get("nonce")}
 	maps.Copy(all, claims)
 	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
+	token := p.sign(t, all)
+	p.token.Store(&token)
+	return b, b.do("GET", s.base+"/auth/callback?"+url.Values{"code": {"c"}, "state": {to.Query().Get("state")}}.Encode(), nil)
+}
+
+// sign is a JWT of the provider.
+func (p *fakeProvider) sign(t *testing.T, claims map[string]any) string {
+	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, _ := json.Marshal(all)
+	body, _ := json.Marshal(claims)
 	signed, err := signer.Sign(body)
 	if err != nil {
 		t.Fatal(err)
@@ -84,12 +94,12 @@ func (p *fakeProvider) signIn(t *testing.T, s *service, claims map[string]any) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.token.Store(&token)
-	return b, b.do("GET", s.base+"/auth/callback?"+url.Values{"code": {"c"}, "state": {to.Query().Get("state")}}.Encode(), nil)
+	return token
 }
 
 // A provider's ID token is held against OpenID Connect Core §3.1.3.7, and its claims
 // against what users may have here: one that is not acceptable takes nothing else along.
+// But nobody signs in whose fhirUser is not here: a user without one is not bounded to a compartment.
 // Contract, Authorization 5: `auth.federation.providers[]`: an ID token that is not for this server.
 func TestProviderThatMisbehaves(t *testing.T) {
 	t.Parallel()
@@ -134,11 +144,26 @@ func TestProviderThatMisbehaves(t *testing.T) {
 		}
 		return u
 	}
-	if _, a := p.signIn(t, s, map[string]any{"sub": "1", "preferred_username": "zoe", "name": "Zoe", "email": 7, "fhirUser": "Patient/nobody", "groups": []any{"nurse", "Domain Users", 3}}); a.status != 200 {
+	if _, a := p.signIn(t, s, map[string]any{"sub": "1", "preferred_username": "zoe", "name": "Zoe", "email": 7, "fhirUser": "https://login.example.org/fhir/Practitioner/1", "groups": []any{"nurse", "Domain Users", 3}}); a.status != 200 {
 		t.Fatalf("claims of which some are not acceptable: %d %s", a.status, a.body)
 	}
-	if u := user("zoe"); u.Name != "Zoe" || u.FHIRUser != "" || !slices.Equal(u.Roles, []string{"nurse"}) {
+	if u := user("zoe"); u.Name != "Zoe" || u.FHIRUser != "Practitioner/1" || !slices.Equal(u.Roles, []string{"nurse"}) {
 		t.Errorf("claims of which some are not acceptable: %+v", u)
+	}
+	for _, v := range []any{"Patient/nobody", "Organization/1", "nobody", "Practitioner/1/", 7, []any{"Practitioner/1"}} {
+		_, a := p.signIn(t, s, map[string]any{"sub": "no", "preferred_username": "nan", "fhirUser": v})
+		if a.status != 401 || len(a.field("username")) != 1 || !strings.Contains(string(a.body), "fhirUser") {
+			t.Errorf("fhirUser %v: %d %s", v, a.status, a.body)
+		}
+	}
+	if u, err := s.server.Store.User(t.Context(), "nan"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("a user whose fhirUser is not here was made: %+v %v", u, err)
+	}
+	for i, v := range []any{nil, ""} {
+		name := fmt.Sprintf("plain%d", i)
+		if _, a := p.signIn(t, s, map[string]any{"sub": name, "preferred_username": name, "fhirUser": v}); a.status != 200 || user(name).FHIRUser != "" {
+			t.Errorf("without fhirUser: %d %s", a.status, a.body)
+		}
 	}
 	if _, a := p.signIn(t, s, map[string]any{"sub": "2", "preferred_username": "a\x00b", "groups": "nurse", "": "admin"}); a.status != 200 {
 		t.Fatalf("a name that is none: %d %s", a.status, a.body)
@@ -148,5 +173,38 @@ func TestProviderThatMisbehaves(t *testing.T) {
 	}
 	if _, a := p.signIn(t, s, map[string]any{"sub": "3", "preferred_username": "doctor"}); a.status != 200 || user("Hospital:3").Username == "doctor" {
 		t.Errorf("somebody else's name: %d %s", a.status, a.body)
+	}
+}
+
+// A trusted issuer's token that names its user or patient so that it cannot be read here is no token that names none.
+// Contract, Authorization 5: `auth.federation.trusted_issuers[]`; 4: user/ of a Patient user reaches the compartment.
+func TestTrustedIssuerWhoseUserIsNone(t *testing.T) {
+	t.Parallel()
+	p := newFakeProvider(t)
+	s := start(t, func(o *oauth.Options) {
+		o.Config.Federation.TrustedIssuers = []map[string]any{{"issuer": p.URL, "audience": "kiln", "claims": map[string]any{"fhirUser": "fhir_user"}}}
+	})
+	for name, c := range map[string]struct {
+		claims            map[string]any
+		status            int
+		fhirUser, patient string
+	}{
+		"nobody named":            {nil, 200, "", ""},
+		"null and empty":          {map[string]any{"fhir_user": "", "patient": nil, "encounter": ""}, 200, "", ""},
+		"a user and a patient":    {map[string]any{"fhir_user": "https://login.example.org/Patient/p1", "patient": "Patient/p1"}, 200, "Patient/p1", "p1"},
+		"another claim":           {map[string]any{"fhirUser": "x"}, 200, "", ""},
+		"no user's type":          {map[string]any{"fhir_user": "Organization/1"}, 401, "", ""},
+		"no reference":            {map[string]any{"fhir_user": "p1"}, 401, "", ""},
+		"a user that is a number": {map[string]any{"fhir_user": 1}, 401, "", ""},
+		"a list of users":         {map[string]any{"fhir_user": []any{"Patient/p1"}}, 401, "", ""},
+		"no id of a patient":      {map[string]any{"patient": "p 1"}, 401, "", ""},
+		"a list of patients":      {map[string]any{"patient": []any{"p1", "p2"}}, 401, "", ""},
+		"no id of an encounter":   {map[string]any{"encounter": "e 1"}, 200, "", ""},
+	} {
+		all := map[string]any{"iss": p.URL, "aud": "kiln", "sub": "42", "exp": time.Now().Unix() + 300, "scope": "user/*.rs"}
+		maps.Copy(all, c.claims)
+		if a := s.call("GET", "/Patient", p.sign(t, all), ""); a.status != c.status || a.text("fhirUser") != c.fhirUser || a.text("patient") != c.patient {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
 	}
 }

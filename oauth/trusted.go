@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -128,16 +129,17 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 		Subject: standard.Subject, ClientID: standard.ClientID, Scopes: scopes, Admin: scopes.Has("admin"),
 		TokenID: standard.ID, Expires: expires,
 	}
-	claim := func(name string) string {
-		if mapped := t.Claims[name]; mapped != "" {
-			name = mapped
-		}
-		v, _ := claims[name].(string)
-		return v
+	claim := func(name string) any { return claims[cmp.Or(t.Claims[name], name)] }
+	// A token that names its user or patient in a way that cannot be read here is not
+	// taken as one that names none, which may reach more. An encounter bounds nothing.
+	var ok bool
+	if p.FHIRUser, ok = claimedUser(claim("fhirUser")); !ok {
+		return nil, errToken
 	}
-	p.FHIRUser = relativeUser(claim("fhirUser"))
-	p.Patient = idOrNone("Patient", claim("patient"))
-	p.Encounter = idOrNone("Encounter", claim("encounter"))
+	if p.Patient, ok = claimedID("Patient", claim("patient")); !ok {
+		return nil, errToken
+	}
+	p.Encounter, _ = claimedID("Encounter", claim("encounter"))
 	if name := t.Claims["roles"]; name != "" {
 		p.Roles = texts(claims[name])
 	}
@@ -203,26 +205,32 @@ func texts(v any) []string {
 	return nil
 }
 
-// relativeUser is a fhirUser claim as we write it: the end of a URL, "" for what is
-// none.
-func relativeUser(claim string) string {
-	parts := strings.Split(claim, "/")
-	if len(parts) < 2 {
-		return ""
+// claimedUser is a fhirUser claim as we write it, the end of a URL; "" where there is
+// none. ok is false for one that is there and names no user.
+func claimedUser(claim any) (user string, ok bool) {
+	if claim == nil || claim == "" {
+		return "", true
 	}
-	user := strings.Join(parts[len(parts)-2:], "/")
+	text, _ := claim.(string)
+	parts := strings.Split(text, "/")
+	user = strings.Join(parts[max(0, len(parts)-2):], "/")
 	if !fhirUserSyntax.MatchString(user) {
-		return ""
+		return "", false
 	}
-	return user
+	return user, true
 }
 
-func idOrNone(typ, text string) string {
-	id := strings.TrimPrefix(text, typ+"/")
-	if !logicalID.MatchString(id) {
-		return ""
+// claimedID is the logical id in a claim that is one, or a reference to a typ; "" where
+// there is none. ok is false for a claim that is there and has no id.
+func claimedID(typ string, claim any) (id string, ok bool) {
+	if claim == nil || claim == "" {
+		return "", true
 	}
-	return id
+	text, _ := claim.(string)
+	if id = strings.TrimPrefix(text, typ+"/"); !logicalID.MatchString(id) {
+		return "", false
+	}
+	return id, true
 }
 
 // discover returns the address of an issuer's keys. OpenID Connect Discovery §4,
