@@ -177,7 +177,7 @@ func (s *Server) verifyAPIKey(ctx context.Context, token string) (*verified, err
 		return nil, errToken
 	}
 	v := &verified{apiKey: true, issued: k.Created, principal: &access.Principal{
-		Subject: k.Name, ClientID: apiKeyClient + k.Name, Scopes: scopes, Admin: scopes.Has("admin"), TokenID: k.ID,
+		Subject: k.Name, ClientID: apiKeyClient + k.Name, Scopes: scopes, Admin: scopes.Has("admin"), APIKey: true, TokenID: k.ID,
 	}}
 	if k.Expires.Before(storage.Never) {
 		v.expires, v.principal.Expires = k.Expires, k.Expires

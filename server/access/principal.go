@@ -11,7 +11,7 @@ import (
 // Principal is on whose behalf a request runs. The Verifier sets its fields once;
 // nobody changes them afterwards.
 type Principal struct {
-	Subject   string       // the username, or the client id of a backend service; "" for Open
+	Subject   string       // the username, the client id of a backend service, or the name of an API key; "" for Open
 	ClientID  string       // the client that the token was given to
 	Scopes    smart.Scopes // granted
 	Patient   string       // logical id of the launch context's patient, "" without one
@@ -19,6 +19,7 @@ type Principal struct {
 	FHIRUser  string       // "Practitioner/1", "Patient/7"; "" without one
 	Roles     []string
 	Admin     bool      // the scope admin was granted
+	APIKey    bool      // the token is an API key, which has no user
 	TokenID   string    // the token's jti, or the id of the API key
 	SessionID string    // of the authorization that the token comes from
 	Origins   []string  // origins whose pages may read answers to the token; none: those of the server

@@ -395,6 +395,8 @@ func (r *Rights) lacking(permission smart.Permissions, typ string) string {
 // context is the first part of the scope that would allow it.
 func (r *Rights) context(permission smart.Permissions, typ string) string {
 	switch {
+	case r.APIKey:
+		return "system" // the only one that it can have
 	case r.Patient != "" && r.inReach(permission, typ):
 		return "patient"
 	case r.FHIRUser != "" || r.Patient != "" || r.Subject != r.ClientID:

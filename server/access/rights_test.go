@@ -142,6 +142,7 @@ func TestExplain(t *testing.T) {
 	d := decider(t, `{"name":"p","effect":"deny","condition":"Condition?code=x"}`)
 	app := principal(t, "patient/Observation.rs?category=laboratory patient/Practitioner.r", patient("1"))
 	backend := principal(t, "system/*.rs", func(p *Principal) { p.Subject = p.ClientID })
+	key := principal(t, "system/Patient.rs", func(p *Principal) { p.Subject, p.ClientID, p.APIKey = "feed", "apikey:feed", true })
 	for _, tt := range []struct {
 		name         string
 		who          *Principal
@@ -153,6 +154,8 @@ func TestExplain(t *testing.T) {
 		{"allowed", app, "GET", "/fhir/Practitioner/dr", []Decision{{Interaction: "read", ResourceType: "Practitioner", Decision: "allow", By: []string{"patient/Practitioner.r"}}}},
 		{"lacking", app, "DELETE", "/Observation/1", []Decision{{Interaction: "delete", ResourceType: "Observation", Decision: "deny",
 			Scope: "patient/Observation.d", Reason: "the scope patient/Observation.d is lacking"}}},
+		{"lacking of an API key", key, "GET", "/Observation", []Decision{{Interaction: "search", ResourceType: "Observation", Decision: "deny",
+			Scope: "system/Observation.s", Reason: "the scope system/Observation.s is lacking"}}},
 		{"update or create", app, "PUT", "Observation/1", []Decision{
 			{Interaction: "update", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.u", Reason: "the scope patient/Observation.u is lacking"},
 			{Interaction: "create", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.c", Reason: "the scope patient/Observation.c is lacking"}}},

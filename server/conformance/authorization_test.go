@@ -424,6 +424,9 @@ func TestAuthorizationOfPaths(t *testing.T) {
 		admin.get(s.origin() + path).want(200)
 	}
 	lacks(admin.get("/Patient/a"), "Patient.r") // the scope admin alone reads no patient's data
+	// An API key has no user: what it lacks is of the system.
+	key := admin.post(s.origin()+"/admin/apikeys", `{"name":"feed","scope":"system/Patient.rs"}`, "Content-Type", "application/json").want(201).str("key")
+	lacks(s.bearer(key).get("/Observation"), "system/Observation.s")
 	// No token would help with a path or a method that there is not.
 	for _, path := range []string{"/auth/nowhere", "/.well-known/nowhere", "/health/nowhere"} {
 		s.get(s.origin() + path).want(404)
