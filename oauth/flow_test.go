@@ -475,8 +475,10 @@ func TestTokensEnd(t *testing.T) {
 	})
 
 	a := s.tokens()
-	if r := s.post("/auth/revoke", url.Values{"token": {a.text("access_token")}, "client_id": {"other"}}); r.status != 200 {
-		t.Errorf("revoking another client's token: %d", r.status)
+	for _, kind := range []string{"access_token", "refresh_token"} { // RFC 7009 §2.1
+		if r := s.post("/auth/revoke", url.Values{"token": {a.text(kind)}, "client_id": {"other"}}); r.status != 400 || r.text("error") != "invalid_grant" {
+			t.Errorf("revoking another client's %s: %d %s", kind, r.status, r.body)
+		}
 	}
 	if r := s.post("/auth/revoke", url.Values{"token": {"x"}, "client_id": {"app"}}); r.status != 200 {
 		t.Errorf("revoking nothing: %d", r.status)
@@ -486,6 +488,9 @@ func TestTokensEnd(t *testing.T) {
 	}
 	if s.use(a.text("access_token")) != 200 {
 		t.Error("another client can revoke the token")
+	}
+	if a = s.refresh(a.text("refresh_token")); a.status != 200 {
+		t.Errorf("another client can revoke the refresh token: %d %s", a.status, a.body)
 	}
 	s.pass(time.Hour + time.Second)
 	if status := s.use(a.text("access_token")); status != 401 {

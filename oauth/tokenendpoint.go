@@ -65,7 +65,8 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, answer.ToMap())
 }
 
-// revoke is POST /auth/revoke. RFC 7009.
+// revoke is POST /auth/revoke: 200 also for a token that is unknown or no longer good,
+// invalid_grant for one of another client. RFC 7009.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	if err := readForm(w, r); err != nil {
 		s.oauthError(w, r, err)
@@ -77,7 +78,8 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	}
 	err := s.provider.NewRevocationRequest(r.Context(), r)
 	if err != nil && errors.Is(err, fosite.ErrUnauthorizedClient) {
-		err = nil // of another client: it is not told whose, and stays. RFC 7009 §2.1, §2.2
+		// It stays good; whose it is is not told. RFC 7009 §2.1, RFC 6749 §5.2.
+		err = fosite.ErrInvalidGrant.WithHint("The token was issued to another client.")
 	}
 	if err != nil {
 		s.oauthError(w, r, err)
