@@ -297,6 +297,9 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	granted := s.grantable(ctx, c, asked)
 	if !s.Config().Smart.LaunchStandaloneEnabled {
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch/patient" || o == "launch/encounter" })
+		if !q.Has("launch") { // no patient is in context, and none is asked for
+			granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.Patient })
+		}
 	}
 	if !s.Config().Smart.LaunchEHREnabled {
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })

@@ -95,8 +95,9 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		f.Context.FHIRUser = u.FHIRUser
 	}
 
-	// 3. Whose record, and which visit.
-	wantsPatient, wantsEncounter := granted.Has("launch/patient"), granted.Has("launch/encounter")
+	// 3. Whose record, and which visit. A patient/ scope asks for a patient as launch/patient
+	// does: SMART App Launch 2.2, scopes for requesting FHIR resources.
+	wantsPatient, wantsEncounter := granted.Has("launch/patient") || granted.HasContext(smart.Patient), granted.Has("launch/encounter")
 	if (wantsPatient || wantsEncounter) && f.Context.Patient == "" {
 		if id, ok := strings.CutPrefix(u.FHIRUser, "Patient/"); ok {
 			f.Context.Patient = id
@@ -250,8 +251,11 @@ func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *sto
 	if !granted.Has("launch") {
 		// The app is told no more of what is open in the EHR than it was allowed.
 		session.Context = storage.Context{FHIRUser: f.Context.FHIRUser}
-		if granted.Has("launch/patient") || granted.Has("launch/encounter") {
+		switch {
+		case granted.Has("launch/patient") || granted.Has("launch/encounter"):
 			session.Context.Patient, session.Context.Encounter = f.Context.Patient, f.Context.Encounter
+		case granted.HasContext(smart.Patient):
+			session.Context.Patient = f.Context.Patient
 		}
 	}
 	ar := fosite.NewAuthorizeRequest()

@@ -38,7 +38,7 @@ func TestFormsSentTwice(t *testing.T) {
 	s.user(map[string]any{"username": "other", "name": "Other"})
 	s.client(map[string]any{"clientId": "ours", "redirectUris": []string{callback}, "scopes": []string{appScopes}, "trusted": true})
 	login := func(b *browser, changes ...string) (page *answer, form url.Values) {
-		page = s.authorize(b, s.request(append([]string{"scope", "openid patient/*.rs", "prompt", "login"}, changes...)...))
+		page = s.authorize(b, s.request(append([]string{"scope", "openid user/*.rs", "prompt", "login"}, changes...)...))
 		return page, page.form(t, "login", "username", "doctor", "password", password)
 	}
 	consent := func(b *browser) url.Values {
@@ -169,7 +169,7 @@ func TestFormsSentTwice(t *testing.T) {
 	})
 	t.Run("somebody else does not take over what was settled", func(t *testing.T) {
 		b := newBrowser(t)
-		_, form := login(b, "scope", "openid patient/*.rs launch/patient", "prompt", "login consent")
+		_, form := login(b, "scope", "openid user/*.rs launch/patient", "prompt", "login consent")
 		page := s.submit(b, form)
 		v := page.form(t, "authorize")
 		v["scope"] = page.field("scope")
@@ -284,7 +284,7 @@ func TestDoubleClickInABrowser(t *testing.T) {
 	}))
 	defer front.Close()
 	callback := app.URL + "/cb"
-	request := s.request("redirect_uri", callback, "scope", "openid patient/*.rs")
+	request := s.request("redirect_uri", callback, "scope", "openid user/*.rs")
 	twice := func(selector, arrives string) {
 		t.Helper()
 		script[bool](c, fmt.Sprintf(`[0, 500].forEach(ms => setTimeout(() => document.querySelector(%q).click(), ms)), true`, selector))

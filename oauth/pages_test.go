@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,15 +85,14 @@ func TestForms(t *testing.T) {
 	b = newBrowser(t)
 	consent = s.submit(b, s.authorize(b, s.request()).form(t, "login", "username", "doctor", "password", password))
 	a := s.submit(b, consent.form(t, "authorize", "scope", "patient/*.rs", "scope", "openid"))
-	u, _ := url.Parse(a.header.Get("Location"))
-	if tokens := s.exchange(u.Query().Get("code")); tokens.text("scope") != "openid patient/*.rs" {
+	if tokens := s.exchange(s.walk(b, a, "doctor").Get("code")); tokens.text("scope") != "openid patient/*.rs" {
 		t.Errorf("unticked scopes: %s", tokens.body)
 	}
 	// Deny, on either page; ending a flow ends it.
 	b = newBrowser(t)
 	login = s.authorize(b, s.request())
 	a = s.submit(b, login.form(t, "deny"))
-	u, _ = url.Parse(a.header.Get("Location"))
+	u, _ := url.Parse(a.header.Get("Location"))
 	if u.Query().Get("error") != "access_denied" || u.Query().Get("state") != state {
 		t.Errorf("deny: %s", a.header.Get("Location"))
 	}
@@ -269,6 +269,89 @@ func TestPickers(t *testing.T) {
 	}
 	if _, page := to("ada"); len(page.field("encounter")) != 1 {
 		t.Errorf("a patient is not asked for the patient: %s", page.body)
+	}
+}
+
+// A granted patient/ scope wants a patient in context, as launch/patient does.
+// SMART App Launch 2.2, scopes for requesting FHIR resources: "the EHR SHALL establish a patient in context".
+// Contract, Authorization 3: the patient picker, for `launch/patient` or a scope `patient/…`.
+func TestPatientScopesWantAPatient(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.user(map[string]any{"username": "ada", "fhirUser": "Patient/p1"})
+	const scope = "openid patient/*.rs"
+	given := func(a *answer, patient, encounter, scope string) {
+		t.Helper()
+		u, err := url.Parse(a.header.Get("Location"))
+		if err != nil || u.Query().Get("code") == "" {
+			t.Fatalf("no code: %d %s %s", a.status, u, a.body)
+		}
+		got := s.exchange(u.Query().Get("code"))
+		if _, c := claims(t, got.text("access_token")); got.text("patient") != patient || got.text("encounter") != encounter || got.text("scope") != scope || patient != "" && c["patient"] != patient {
+			t.Errorf("given %s, claims %v; want patient %q, encounter %q, scope %q", got.body, c, patient, encounter, scope)
+		}
+	}
+	to := func(username string, tick func(scope string) bool, changes ...string) (*browser, *answer) {
+		t.Helper()
+		b := newBrowser(t)
+		page := s.submit(b, s.authorize(b, s.request(append([]string{"prompt", "consent"}, changes...)...)).form(t, "login", "username", username, "password", password))
+		v := page.form(t, "authorize")
+		v["scope"] = slices.DeleteFunc(page.field("scope"), func(scope string) bool { return tick != nil && !tick(scope) })
+		return b, s.submit(b, v)
+	}
+
+	b, page := to("doctor", nil, "scope", scope)
+	if len(page.field("patient")) != 2 {
+		t.Fatalf("no picker: %d %s", page.status, page.body)
+	}
+	given(s.submit(b, page.form(t, "select_patient", "patient", "p2")), "p2", "", scope)
+	if a := s.authorize(b, s.request("scope", scope, "prompt", "none")); !strings.Contains(a.header.Get("Location"), "error=interaction_required") {
+		t.Errorf("prompt none: %s", a.header.Get("Location"))
+	}
+	_, page = to("ada", nil, "scope", scope)
+	given(page, "p1", "", scope)
+	_, page = to("doctor", nil, "scope", "openid user/*.rs")
+	given(page, "", "", "openid user/*.rs")
+	_, page = to("doctor", func(scope string) bool { return scope == "openid" }, "scope", scope)
+	given(page, "", "", "openid")
+
+	launch := func(c oauth.LaunchRequest) string {
+		t.Helper()
+		id, err := s.server.NewLaunch(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	ehr := "launch patient/*.rs"
+	b, page = to("doctor", nil, "scope", ehr, "launch", launch(oauth.LaunchRequest{Intent: "review"}))
+	given(s.submit(b, page.form(t, "select_patient", "patient", "p1")), "p1", "", ehr)
+	_, page = to("doctor", nil, "scope", ehr, "launch", launch(oauth.LaunchRequest{Patient: "p2"}))
+	given(page, "p2", "", ehr)
+	// Without the scope launch the app is told whose record the scope is of, and no more.
+	_, page = to("doctor", func(scope string) bool { return scope != "launch" }, "scope", ehr, "launch", launch(oauth.LaunchRequest{Patient: "p1", Encounter: "e1"}))
+	given(page, "p1", "", "patient/*.rs")
+}
+
+// Where standalone launches are off, no patient is asked for: patient/ scopes are left out of them.
+// Contract, Authentication: `auth.smart.launch_standalone_enabled`.
+func TestPatientScopesWithoutStandaloneLaunch(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(o *oauth.Options) { o.Config.Smart.LaunchStandaloneEnabled = false })
+	s.app()
+	if a := s.authorize(newBrowser(t), s.request("scope", "launch/patient patient/*.rs")); !strings.Contains(a.header.Get("Location"), "error=invalid_scope") {
+		t.Errorf("nothing is left: %d %s", a.status, a.header.Get("Location"))
+	}
+	if a := s.tokens("scope", "openid patient/*.rs user/*.rs"); a.text("scope") != "openid user/*.rs" || a.text("patient") != "" {
+		t.Errorf("given %s", a.body)
+	}
+	launch, err := s.server.NewLaunch(t.Context(), oauth.LaunchRequest{Patient: "p2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := s.tokens("scope", "launch patient/*.rs", "launch", launch); a.text("scope") != "launch patient/*.rs" || a.text("patient") != "p2" {
+		t.Errorf("a launch from the EHR: %s", a.body)
 	}
 }
 

@@ -272,6 +272,11 @@ func otherScope(text string) bool {
 // among them.
 func (s Scopes) Has(name string) bool { return slices.Contains(s.Other, name) }
 
+// HasContext reports whether a resource scope of that context is among them.
+func (s Scopes) HasContext(c Context) bool {
+	return slices.ContainsFunc(s.Resource, func(x Scope) bool { return x.Context == c })
+}
+
 // Covers reports whether everything that the scope text permits is permitted by
 // the scopes together: patient/*.r and patient/*.s cover patient/Observation.rs.
 // A malformed text is not covered.
