@@ -1,6 +1,7 @@
 package oauth_test
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -398,6 +399,78 @@ func TestRefresh(t *testing.T) {
 	s.pass(91 * 24 * time.Hour)
 	if a := s.refresh(late.text("refresh_token")); a.status != 400 || a.text("error") != "invalid_grant" {
 		t.Errorf("after 90 days: %d %s", a.status, a.body)
+	}
+}
+
+// A sign-out ends what the sign-in gave, codes that nobody has used too, but for what offline_access keeps; the end
+// of the session's time does not.
+// Contract, Authorization 3: revoking: logout works at once; `/auth/logout` POST, GET.
+func TestSignOutEndsWhatTheSignInGave(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	other := startOn(t, s.url, s.base)
+	// given are the tokens of a sign-in in a browser of its own, and a code that nobody has used.
+	given := func(scope string) (b *browser, tokens *answer, unused string) {
+		t.Helper()
+		b = newBrowser(t)
+		tokens = s.exchange(s.walk(b, s.authorize(b, s.request("scope", scope)), "doctor").Get("code"))
+		if s.use(tokens.text("access_token")) != 200 || other.use(tokens.text("access_token")) != 200 {
+			t.Fatalf("%s: %d %s", scope, tokens.status, tokens.body)
+		}
+		return b, tokens, s.walk(b, s.authorize(b, s.request("scope", scope)), "doctor").Get("code")
+	}
+	ways := map[string]func(b *browser, tokens *answer) *answer{
+		"the cookie alone": func(b *browser, _ *answer) *answer { return b.do("POST", s.base+"/auth/logout", url.Values{}) },
+		"an ID token": func(b *browser, tokens *answer) *answer {
+			return b.do("GET", s.base+"/auth/logout?id_token_hint="+tokens.text("id_token"), nil)
+		},
+		"the page": func(b *browser, _ *answer) *answer {
+			if a := b.do("GET", s.base+"/auth/logout", nil); a.status != 200 || !strings.Contains(string(a.body), "<form") {
+				t.Errorf("no page that asks: %d %s", a.status, a.body)
+			}
+			return b.do("POST", s.base+"/auth/logout", nil)
+		},
+	}
+	for name, signOut := range ways {
+		for scope, ends := range map[string]bool{
+			"openid user/*.rs": true, "openid online_access user/*.rs": true, "openid offline_access user/*.rs": false,
+			"openid online_access offline_access user/*.rs": false,
+		} {
+			b, tokens, unused := given(scope)
+			_, elsewhere, _ := given(scope)
+			begun := s.authorize(b, s.request("scope", scope, "prompt", "consent"))
+			before := maps.Clone(b.cookies)
+			if a := signOut(b, tokens); a.status != 200 {
+				t.Fatalf("%s: %d %s", name, a.status, a.body)
+			}
+			want := 200
+			if ends {
+				want = 401
+			}
+			if got := s.use(tokens.text("access_token")); got != want {
+				t.Errorf("signed out by %s, %s: %d, want %d", name, scope, got, want)
+			}
+			eventually(t, time.Second, func() bool { return other.use(tokens.text("access_token")) == want })
+			if got := s.exchange(unused); (got.status == 200) == ends {
+				t.Errorf("signed out by %s, %s: a code from before gives %d %s", name, scope, got.status, got.body)
+			}
+			if r := tokens.text("refresh_token"); r != "" && (s.refresh(r).status == 200) == ends {
+				t.Errorf("signed out by %s, %s: the refresh token", name, scope)
+			}
+			if got := s.use(elsewhere.text("access_token")); got != 200 {
+				t.Errorf("signed out by %s, %s: a sign-in in another browser: %d", name, scope, got)
+			}
+			b.cookies = before // of a request that was on its way
+			if a := s.submit(b, begun.form(t, "authorize", "scope", "openid")); strings.Contains(a.header.Get("Location"), "code=") {
+				t.Errorf("signed out by %s, %s: what was begun gives a code", name, scope)
+			}
+		}
+	}
+	_, tokens, _ := given("openid user/*.rs")
+	s.pass(11 * time.Minute)
+	if got := s.use(tokens.text("access_token")); got != 200 {
+		t.Errorf("the session is over by time: %d", got)
 	}
 }
 

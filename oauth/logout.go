@@ -12,14 +12,10 @@ import (
 	"kiln/oauth/storage"
 )
 
-// endLogin ends the sign-in of a browser, and the grants that end with it.
+// endLogin ends the sign-in of a browser, and what it gave without offline_access.
 func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) error {
 	if cookie := sessionCookie(r); cookie != "" {
-		login := storage.Hash(cookie)
-		if _, err := s.Store.RevokeLogin(r.Context(), login); err != nil {
-			return err
-		}
-		if err := s.Store.DeleteLogin(r.Context(), login); err != nil {
+		if _, err := s.Store.RevokeLogin(r.Context(), storage.Hash(cookie)); err != nil {
 			return err
 		}
 		s.readRevocations(r.Context())

@@ -110,6 +110,14 @@ WHERE c.active AND c.request #>> '{session,username}' = @username::text;
 DELETE FROM oauth_code c
 WHERE c.active AND c.client_id = @client_id;
 
+-- DeleteOAuthCodesOfLogin leaves the codes of what outlives the sign-in. The expiry serves the
+-- index: a code that is over gives nothing.
+-- name: DeleteOAuthCodesOfLogin :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.expires > @now::timestamptz
+    AND c.request #>> '{session,login}' = @login::text
+    AND NOT c.request -> 'grantedScope' @> '["offline_access"]';
+
 -- name: InsertOAuthGrant :exec
 INSERT INTO oauth_grant (id, client_id, username, login, scope, created, expires)
 VALUES (@id, @client_id, @username, @login, @scope, @created, @expires)
@@ -233,6 +241,10 @@ WHERE f.id = @id AND NOT f.done;
 -- name: DeleteOAuthFlowsOfUser :exec
 DELETE FROM oauth_flow f
 WHERE NOT f.done AND f.state ->> 'username' = @username::text;
+
+-- name: DeleteOAuthFlowsOfBrowser :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.browser = @browser;
 
 -- AnswerOAuthFlow changes what a flow that has ended has answered.
 -- name: AnswerOAuthFlow :execrows

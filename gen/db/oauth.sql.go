@@ -131,6 +131,25 @@ func (q *Queries) DeleteOAuthCodesOfClient(ctx context.Context, clientID string)
 	return err
 }
 
+const DeleteOAuthCodesOfLogin = `-- name: DeleteOAuthCodesOfLogin :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.expires > $1::timestamptz
+    AND c.request #>> '{session,login}' = $2::text
+    AND NOT c.request -> 'grantedScope' @> '["offline_access"]'
+`
+
+type DeleteOAuthCodesOfLoginParams struct {
+	Now   time.Time
+	Login string
+}
+
+// DeleteOAuthCodesOfLogin leaves the codes of what outlives the sign-in. The expiry serves the
+// index: a code that is over gives nothing.
+func (q *Queries) DeleteOAuthCodesOfLogin(ctx context.Context, arg DeleteOAuthCodesOfLoginParams) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthCodesOfLogin, arg.Now, arg.Login)
+	return err
+}
+
 const DeleteOAuthCodesOfUser = `-- name: DeleteOAuthCodesOfUser :exec
 DELETE FROM oauth_code c
 WHERE c.active AND c.request #>> '{session,username}' = $1::text
@@ -154,6 +173,16 @@ type DeleteOAuthConsentsParams struct {
 
 func (q *Queries) DeleteOAuthConsents(ctx context.Context, arg DeleteOAuthConsentsParams) error {
 	_, err := q.db.Exec(ctx, DeleteOAuthConsents, arg.Username, arg.ClientID)
+	return err
+}
+
+const DeleteOAuthFlowsOfBrowser = `-- name: DeleteOAuthFlowsOfBrowser :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.browser = $1
+`
+
+func (q *Queries) DeleteOAuthFlowsOfBrowser(ctx context.Context, browser string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthFlowsOfBrowser, browser)
 	return err
 }
 

@@ -184,9 +184,9 @@ func (s *Store) CreateAccessTokenSession(ctx context.Context, _ string, r fosite
 }
 
 func (s *Store) putGrant(ctx context.Context, r fosite.Requester, session *Session, expires time.Time) error {
-	login := ""
-	if r.GetGrantedScopes().Has("online_access") {
-		login = session.Login
+	login := session.Login
+	if r.GetGrantedScopes().Has("offline_access") {
+		login = "" // it outlives the sign-in
 	}
 	return s.q.InsertOAuthGrant(ctx, db.InsertOAuthGrantParams{
 		ID: r.GetID(), ClientID: r.GetClient().GetID(), Username: session.Username, Login: login,
@@ -384,8 +384,19 @@ func (s *Store) RevokeClient(ctx context.Context, client string) (grants []strin
 	return grants, s.Revoke(ctx, KindClient, []string{client})
 }
 
-// RevokeLogin revokes the grants that end with a sign-in.
+// RevokeLogin ends a sign-in and what it gave: what it has begun, the codes that nobody
+// has used and the grants, but for those of offline_access. It returns the grants.
 func (s *Store) RevokeLogin(ctx context.Context, login string) (grants []string, err error) {
+	// In the order of their making: what comes between is found by the next step.
+	if err := s.q.DeleteOAuthLogin(ctx, login); err != nil {
+		return nil, err
+	}
+	if err := s.q.DeleteOAuthFlowsOfBrowser(ctx, login); err != nil {
+		return nil, err
+	}
+	if err := s.q.DeleteOAuthCodesOfLogin(ctx, db.DeleteOAuthCodesOfLoginParams{Login: login, Now: s.Now()}); err != nil {
+		return nil, err
+	}
 	if grants, err = s.q.RevokeOAuthGrantsOfLogin(ctx, login); err != nil {
 		return nil, err
 	}
