@@ -384,6 +384,31 @@ func (r *Rights) May(permission smart.Permissions, typ string) error {
 	return Insufficient(scope)
 }
 
+// MayAny fails with forbidden, 403, where no scope covers permission, Read or Search, on
+// any type; policies and admin are not asked. The error names a scope of every type.
+func (r *Rights) MayAny(permission smart.Permissions) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, scope := range r.Scopes.Resource {
+		if scope.Permissions&permission == 0 {
+			continue
+		}
+		types := []string{scope.Type}
+		if scope.Type == "*" {
+			types = r.d.Registry().Types()
+		}
+		for _, typ := range types {
+			if adminOnly[typ] {
+				continue
+			}
+			if _, ok, err := r.reach(scope, permission, typ); err != nil || ok {
+				return err
+			}
+		}
+	}
+	return Insufficient(r.context(permission, "Patient") + "/*." + permission.String())
+}
+
 // lacking is the scope that would do.
 func (r *Rights) lacking(permission smart.Permissions, typ string) string {
 	if reading, ok := adminOnly[typ]; ok && (reading || permission&(smart.Read|smart.Search) == 0) {

@@ -306,6 +306,18 @@ func TestAccessRefused(t *testing.T) {
 		}, "patient/Observation.s"},
 		{"another type", patientApp("a", "patient/Condition.rs"), func(s *service) *answer { return s.get("/Observation/obs-a") }, "patient/Observation.r"},
 		{"a type among others", patientApp("a", "patient/Condition.rs"), func(s *service) *answer { return s.get("/?_type=Condition,Observation") }, "patient/Observation.s"},
+		{"system history without s", patientApp("a", "patient/*.r"), func(s *service) *answer { return s.get("/_history") }, "patient/*.s"},
+		{"system history with a scope that is about no records", systemClient("launch/context"), func(s *service) *answer { return s.get("/_history") }, "system/*.s"},
+		{"system history with admin alone", systemClient("admin"), func(s *service) *answer { return s.get("/_history") }, "system/*.s"},
+		{"system history of a user without s", claims{Subject: "u", Client: "app", User: "Practitioner/dr", Scope: "user/*.cru"}, func(s *service) *answer { return s.get("/_history") }, "user/*.s"},
+		{"system history without a patient", claims{Subject: "u", Client: "app", Scope: "patient/*.cruds"}, func(s *service) *answer { return s.get("/_history") }, "user/*.s"},
+		{"system search without s", systemClient("system/*.crud"), func(s *service) *answer { return s.get("/") }, "system/*.s"},
+		{"system search by POST without s", systemClient("system/*.r"), func(s *service) *answer {
+			return s.do("POST", "/_search", "_lastUpdated=gt2020", "Content-Type", "application/x-www-form-urlencoded")
+		}, "system/*.s"},
+		{"system search by a search that no type has", systemClient("system/Observation.s?nonsense=1"), func(s *service) *answer { return s.get("/") }, "system/*.s"},
+		{"a type of a system search without s", systemClient("system/*.r"), func(s *service) *answer { return s.get("/?_type=Observation") }, "system/Observation.s"},
+		{"a whole compartment without s", patientApp("a", "patient/*.r"), func(s *service) *answer { return s.get("/Patient/a/*") }, "patient/*.s"},
 		{"create without c", systemClient("system/*.rs"), func(s *service) *answer { return s.post("/Patient", `{"resourceType":"Patient"}`) }, "system/Patient.c"},
 		{"update without u or c", systemClient("system/*.rs"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
 		{"delete without d", systemClient("system/*.rs"), func(s *service) *answer { return s.do("DELETE", "/Patient/a", "") }, "system/Patient.d"},
@@ -330,6 +342,12 @@ func TestAccessRefused(t *testing.T) {
 			a.issue(403, "forbidden", tt.want).has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="`+tt.want+`"`)
 		})
 	}
+	t.Run("s for some types is s for a system search", func(t *testing.T) {
+		some := s.in(t).as(patientApp("a", "patient/Condition.s patient/*.r"))
+		for _, path := range []string{"/", "/_history", "/Patient/a/*"} {
+			some.get(path).want(200).equal("total", "1")
+		}
+	})
 	t.Run("a scope that the token has is not named", func(t *testing.T) {
 		for _, user := range []string{"Patient/a", "RelatedPerson/r"} {
 			a := s.in(t).as(claims{Subject: "u", Client: "app", User: user, Scope: "user/*.cruds"}).post("/Organization", `{"resourceType":"Organization","name":"x"}`)

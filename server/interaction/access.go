@@ -35,6 +35,16 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 	return rights.May(i.Permission(), typ)
 }
 
+// mayAny is may of what is about every type: it fails where there is none that the
+// request may ask for at all.
+func (s *Service) mayAny(ctx context.Context, i access.Interaction) error {
+	rights, err := s.Access.Rights(ctx)
+	if err != nil || rights == nil {
+		return err
+	}
+	return rights.MayAny(i.Permission())
+}
+
 // Seen is from as the request sees it: what its token cannot read is absent. A
 // search finds what may be searched.
 func (s *Service) Seen(ctx context.Context, from Reader) (Reader, error) {

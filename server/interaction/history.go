@@ -41,6 +41,11 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if err := s.may(ctx, kind, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
+	if p.ResourceType == "" {
+		if err := s.mayAny(ctx, kind); err != nil {
+			return Response{}, err
+		}
+	}
 	if err := s.SettleAudit(ctx, from, p.ResourceType, nil); err != nil {
 		return Response{}, err
 	}

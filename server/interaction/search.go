@@ -106,6 +106,11 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 		return Response{}, err
 	}
 	q.Ignored = append(q.Ignored, warnings...)
+	if typ == "" && len(q.Types) == 0 {
+		if err := s.mayAny(ctx, access.Search); err != nil {
+			return Response{}, err
+		}
+	}
 	if typ == "" {
 		for _, t := range q.Types { // those that the client names
 			if err := s.may(ctx, access.Search, t, ""); err != nil {
