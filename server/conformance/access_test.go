@@ -326,6 +326,21 @@ func TestAccessRefused(t *testing.T) {
 		}, "system/Patient.u"},
 		{"update that would create, with u alone", systemClient("system/*.u"), func(s *service) *answer { return s.put("/Patient/new", `{"resourceType":"Patient","id":"new"}`) }, "system/Patient.c"},
 		{"update of what exists, with c alone", systemClient("system/*.cr"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
+		{"update of what exists, without r and u", systemClient("system/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
+		{"update of one's own, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "patient/Patient.u"},
+		{"update of another one's, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/b", `{"resourceType":"Patient","id":"b"}`) }, "patient/Patient.u"},
+		{"update of what exists as a user, without r and u", claims{Subject: "u", Client: "app", User: "Practitioner/dr", Scope: "user/*.c"}, func(s *service) *answer {
+			return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`)
+		}, "user/Patient.u"},
+		{"update within a transaction, without r and u", systemClient("system/*.c"), func(s *service) *answer {
+			return s.post("/", bundle("transaction", entry("PUT", "Patient/a", "", `{"resourceType":"Patient","id":"a"}`)))
+		}, "system/Patient.u"},
+		{"update of what was deleted, without r and u", systemClient("system/*.c"), func(s *service) *answer {
+			all := s.as(systemClient("system/*.cruds"))
+			all.put("/Basic/gone", `{"resourceType":"Basic","id":"gone","code":{"text":"x"}}`)
+			all.do("DELETE", "/Basic/gone", "").want(204)
+			return s.put("/Basic/gone", `{"resourceType":"Basic","id":"gone","code":{"text":"x"}}`)
+		}, "system/Basic.u"},
 		{"If-None-Exist without s", systemClient("system/*.cr"), func(s *service) *answer {
 			return s.post("/Patient", `{"resourceType":"Patient"}`, "If-None-Exist", "identifier=urn:mrn|none")
 		}, "system/Patient.s"},

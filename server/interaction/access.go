@@ -354,8 +354,18 @@ func (g *guard) Sees(v fhir.Version) (bool, error) {
 }
 
 // Hidden is the error of a write that would create over what the request cannot know
-// of: the one thing that cannot be hidden.
-func (g *guard) Hidden() error { return access.Outside(g.typ) }
+// of: the one thing that cannot be hidden. A token that knows of no resource of the type
+// lacks the scope to change one, whoever it is about; that is what it is told.
+func (g *guard) Hidden() error {
+	c, err := g.rights.Any(g.update|smart.Read|smart.Search, g.typ)
+	if err == nil && c.None() {
+		err = g.rights.May(g.update, g.typ)
+	}
+	if err != nil {
+		return err
+	}
+	return access.Outside(g.typ)
+}
 
 // May fails where the request may not make of current the version that x is the
 // index of; current is nil for one that is created, x for a deletion.
