@@ -194,6 +194,10 @@ func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c 
 	if f.unchosen {
 		p.Problem = "Choose one of these patients, or search for another."
 	}
+	if birthDate != "" && !isDate(birthDate) {
+		p.BirthDate, p.BadDate = clipped(birthDate), "The date of birth is no date: expected YYYY-MM-DD."
+		birthDate = "" // the rest of the search counts
+	}
 	var err error
 	if p.Patients, err = s.Records.Patients(r.Context(), picker(u, c), text, birthDate); err != nil {
 		return err
@@ -385,8 +389,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		s.deny(w, r, f, c)
 	case "search":
 		text, birthDate := form.Get("q"), form.Get("birthdate")
-		if !f.Consented || len(text) > 200 || !utf8.ValidString(text) || birthDate != "" && !isDate(birthDate) {
-			text, birthDate = "", ""
+		if len(text) > 200 || !utf8.ValidString(text) {
+			text = ""
 		}
 		if !f.Consented || f.Context.Patient != "" {
 			s.advance(w, r, f, c)

@@ -32,6 +32,7 @@ type page struct {
 	Scopes     []scopeText
 	Query      string
 	BirthDate  string
+	BadDate    string // what is wrong with BirthDate
 	Patients   []Patient
 	Encounters []Encounter
 

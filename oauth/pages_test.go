@@ -241,6 +241,21 @@ func TestPickers(t *testing.T) {
 	if got := page.field("patient"); len(got) != 1 || got[0] != "p1" {
 		t.Errorf("search: %v", got)
 	}
+	if strings.Contains(string(page.body), `role="alert"`) {
+		t.Errorf("a problem with a good search: %s", page.body)
+	}
+	page = s.submit(b, page.form(t, "search", "q", "Ada", "birthdate", `10.12."1815"`))
+	if got := page.field("patient"); len(got) != 1 || got[0] != "p1" || page.field("q")[0] != "Ada" || page.field("birthdate")[0] != `10.12."1815"` {
+		t.Errorf("search with a date that is none: %v %s", got, page.body)
+	}
+	if !strings.Contains(string(page.body), `role="alert" id="birthdate-problem">The date of birth is no date: expected YYYY-MM-DD`) ||
+		!strings.Contains(string(page.body), `aria-invalid="true" aria-describedby="birthdate-problem"`) {
+		t.Errorf("what is wrong with the date is not told: %s", page.body)
+	}
+	page = s.submit(b, page.form(t, "search", "q", strings.Repeat("x", 201), "birthdate", "1815-12-10"))
+	if got := page.field("patient"); len(got) != 1 || got[0] != "p1" || page.field("q")[0] != "" {
+		t.Errorf("search with a text that is too long: %v", got)
+	}
 	page = s.submit(b, page.form(t, "select_patient", "patient", "../p1"))
 	page = s.submit(b, page.form(t, "select_patient", "patient", "p9"))
 	if page.header.Get("Location") != "" || len(page.field("patient")) == 0 {
