@@ -184,18 +184,15 @@ type keptEvent struct {
 	Event *Event          `json:"e,omitempty"`
 	At    int64           `json:"t,omitempty"` // Event.Time, in Unix milliseconds
 	Body  json.RawMessage `json:"b,omitempty"`
-	// Silent is of an AuditEvent that raises no event: one of a notification would lead
-	// to the next.
-	Silent bool `json:"s,omitempty"`
 }
 
-// Keep keeps with a transaction AuditEvents that raise no event. Wake, once it is committed,
+// Keep keeps AuditEvents with a transaction. Wake, once it is committed,
 // has them stored soon, or, where they are many, when fewer come.
 func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error {
 	groups := make([][]byte, len(bodies))
 	for i, body := range bodies {
 		var err error
-		if groups[i], err = json.Marshal([]keptEvent{{Body: body, Silent: true}}); err != nil {
+		if groups[i], err = json.Marshal([]keptEvent{{Body: body}}); err != nil {
 			return err
 		}
 	}
@@ -316,16 +313,26 @@ func (a *Recorder) writes(group []byte) []*store.Write {
 		}
 		var w *store.Write
 		if err == nil {
-			w, err = a.Make(body)
+			w, err = a.make(body)
 		}
 		if err != nil {
 			a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))
 			continue
 		}
-		w.Unlogged = k.Silent
 		ws = append(ws, w)
 	}
 	return ws
+}
+
+// make makes the write of an AuditEvent. It raises no event, so that nothing tells of its own
+// telling: that of a notification would lead to the next.
+// docs/contract.md, Notifications, section 7.
+func (a *Recorder) make(body []byte) (*store.Write, error) {
+	w, err := a.Make(body)
+	if err == nil {
+		w.Unlogged = true
+	}
+	return w, err
 }
 
 // version reads what an event was about, nil where it cannot be read: the event then
@@ -367,7 +374,7 @@ func (a *Recorder) write(events []pending) {
 		var w *store.Write
 		body, err := events[i].json()
 		if err == nil {
-			w, err = a.Make(body)
+			w, err = a.make(body)
 		}
 		if err != nil {
 			a.Logger.Error("an AuditEvent cannot be made", slog.Any("error", err))

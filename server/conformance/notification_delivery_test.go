@@ -339,6 +339,41 @@ func TestAuditEventsOfDeliveriesRaiseNoEvents(t *testing.T) {
 	}
 }
 
+// Contract, Notifications 7: the AuditEvents that the server writes itself, of REST, of tokens and
+// of administration, are in search and history, and raise no events for Subscriptions, streams
+// and $events-history; those of clients do.
+func TestOwnAuditEventsRaiseNoEvents(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t, notifying, func(c *server.Config) { c.Audit.Rest, c.Auth.Audit.LogAccessDecisions = "all", true })
+	admin := s.bearer(s.backendToken("operator", "admin"))
+	all := s.bearer(s.backendToken("backend", "system/*.cruds"))
+	r := newReceiver(t)
+	all.subscribe(subscription("AuditEvent?", r.url))
+	stream := all.stream("/AuditEvent/$events", "Authorization", all.token)
+	s.backendToken("backend", "system/Patient.rs")
+	admin.put(admin.root("/admin/config/search/default_count"), `7`).want(200)
+	all.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`).want(200)
+	all.get("/Patient/a").want(200)
+	all.get("/Patient?name=nobody").want(200)
+	for _, query := range []string{"type=110114", "subtype=configure", "subtype=update", "subtype=read", "subtype=search-type"} {
+		all.events(query, 1)
+	}
+	id := all.get("/AuditEvent?subtype=configure").want(200).str("entry.0.resource.id")
+	all.get("/AuditEvent/"+id+"/_history").want(200).equal("entry.0.request.method", "POST").equal("entry.0.request.url", "AuditEvent").
+		equal("entry.0.response.status", "201 Created")
+	own := all.post("/AuditEvent", `{"resourceType":"AuditEvent","type":{"system":"http://example.org","code":"own"},"recorded":"2026-01-01T00:00:00Z",
+		"agent":[{"requestor":true}],"source":{"observer":{"display":"Kiln"}}}`).want(201).str("id")
+	if ev := stream.next(); ev.name != "auditevent-created" || !strings.Contains(ev.data, own) {
+		t.Errorf("stream: %s %s, want AuditEvent/%s", ev.name, clip([]byte(ev.data)), own)
+	}
+	if d := r.next(); d.json["resourceId"] != own {
+		t.Errorf("webhook: %s, want AuditEvent/%s", clip(d.body), own)
+	}
+	if a := all.get("/AuditEvent/$events-history").want(200); a.len("entry") != 1 || a.str("entry.0.resource.id") != own {
+		t.Errorf("$events-history: %s", clip(a.body))
+	}
+}
+
 // Contract, Notifications 5: heartbeats and pings; unsubscribe by type; ref in answers and errors, whose
 // codes are those of issues; the connection stays.
 func TestWebSocketMessages(t *testing.T) {

@@ -11,6 +11,8 @@ const (
 	PUT    Method = 'U'
 	PATCH  Method = 'P'
 	DELETE Method = 'D'
+	// Unlogged is a POST that is not in the change log: it raises no event.
+	Unlogged Method = 'S'
 	// VREAD makes no version: it is in the change log where reading one is an event.
 	VREAD Method = 'V'
 )
@@ -18,7 +20,7 @@ const (
 // String returns the HTTP method.
 func (m Method) String() string {
 	switch m {
-	case POST:
+	case POST, Unlogged:
 		return "POST"
 	case PUT:
 		return "PUT"

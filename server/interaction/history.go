@@ -158,7 +158,7 @@ func historyEntry(v fhir.Version) Entry {
 	switch {
 	case v.Deleted():
 		e.Answer.Status, e.NoResource = http.StatusNoContent, true
-	case v.Method == fhir.POST:
+	case v.Method == fhir.POST, v.Method == fhir.Unlogged:
 		e.Request.URL = v.ResourceType
 		e.Answer.Status = http.StatusCreated
 	case v.VersionID == 1:

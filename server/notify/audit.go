@@ -9,7 +9,7 @@ import (
 	"kiln/server/store"
 )
 
-// Audit keeps AuditEvents that raise no event.
+// Audit keeps AuditEvents, which raise no event.
 type Audit interface {
 	// Keep keeps them with a transaction.
 	Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error

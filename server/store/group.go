@@ -298,6 +298,9 @@ func (g *group) add(e *entry) {
 		return
 	}
 	method := byte(e.w.Method)
+	if e.w.Unlogged && e.w.Method == fhir.POST {
+		method = byte(fhir.Unlogged)
+	}
 	unchanged := false // the rows that it has but for the one of resource
 	switch e.action {
 	case inserted, claimed:

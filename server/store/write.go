@@ -45,7 +45,8 @@ type Write struct {
 	// Index. It runs while the resource is locked, and again when the
 	// transaction is.
 	Modify func(current fhir.Version) (*fhir.Body, *fhir.Index, error)
-	// Unlogged leaves the write out of the change log: it raises no event.
+	// Unlogged leaves a POST out of the change log: it raises no event. Its version is
+	// stored, and read again, with the method fhir.Unlogged.
 	Unlogged bool
 
 	// Guard lets the write pass, or not; nil lets everything pass.
