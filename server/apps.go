@@ -17,17 +17,24 @@ import (
 // apps builds the application platform on the interactions, before the server's own
 // operations.
 func (s *Server) apps(o Options) *app.Platform {
-	c, webhook := s.Config.Apps, s.Config.notifications().Webhook
+	c := s.Config.Apps
 	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger, Limits: c.Sandbox.limits()}
 	s.Settings.OnChange(func(c Config) { pool.SetLimits(c.Apps.Sandbox.limits()) })
 	s.onClose(pool.Close)
 	p := &app.Platform{Service: s.Service, Store: s.Store, Own: s.Operations, Events: s.notifier, Audit: s.audit, Pool: pool, Bundle: rest.BundleJSON, Clients: s.appClients(), Now: time.Now, Logger: s.Logger,
 		Config: s.platformConfig, Enabled: s.enabled, SecretKey: s.Config.Auth.Signing.EncryptionKey,
-		Outbound: outbound.Rules{AllowHTTP: webhook.AllowHTTP, AllowPrivate: webhook.AllowPrivate, MaxIdle: webhook.MaxConcurrent, Tracing: &s.tracing, Name: "app"}}
+		Outbound: s.appRules}
 	s.Store.Follow("App", p.Hook())
 	p.Start()
+	s.Settings.OnChange(func(Config) { p.Reconfigured() })
 	s.onClose(p.Close)
 	return p
+}
+
+// appRules are the rules of webhooks for the http handlers of Apps.
+func (s *Server) appRules() outbound.Rules {
+	w := &s.derived.Load().notifications.Webhook
+	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, MaxIdle: w.MaxConcurrent, Tracing: &s.tracing, Name: "app"}
 }
 
 // appClients keeps the OAuth clients of Apps; nil without authorization.

@@ -335,8 +335,7 @@ func (p *Platform) checkHandler(ctx context.Context, at string, active bool, typ
 		}
 		return err
 	case kind == "http", kind == "webhook" && subscription:
-		_, err := p.remoteOf(at, h)
-		return err
+		return p.checkRemote(at, h)
 	case kind == "internal":
 		internal, _, err := findInternal(h.URL.Text)
 		switch {

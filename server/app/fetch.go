@@ -42,7 +42,7 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 	if host := strings.ToLower(u.Host); !slices.Contains(e.hosts, host) && !slices.Contains(e.hosts, strings.ToLower(u.Hostname())) {
 		return nil, outcome.New(outcome.CodeForbidden, "fetch: the host %q is not in handler.allowHosts", clip(u.Host))
 	}
-	if err := p.Outbound.Check(u); err != nil {
+	if err := p.Outbound().Check(u); err != nil {
 		return nil, outcome.New(outcome.CodeForbidden, "fetch: %v", err)
 	}
 	method := strings.ToUpper(o.Method)

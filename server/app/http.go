@@ -27,7 +27,8 @@ import (
 // remote is an http handler.
 type remote struct {
 	method  string
-	url     string // a template where the method is GET
+	url     string   // a template where the method is GET
+	address *url.URL // of url
 	headers http.Header
 	auth    string // none, caller, app
 }
@@ -57,7 +58,20 @@ var (
 	placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
 )
 
-// remoteOf reads an http handler. It fails with invalid, 422.
+// checkRemote refuses an http handler that cannot be called: invalid, 422.
+func (p *Platform) checkRemote(at string, h *r4.AppOperationsHandler) error {
+	out, err := p.remoteOf(at, h)
+	if err != nil {
+		return err
+	}
+	if err := p.Outbound().Check(out.address); err != nil {
+		return unprocessable(at+".url", "%v", err)
+	}
+	return nil
+}
+
+// remoteOf reads an http handler. Whether its address may be called is told when it is, by
+// the settings of then. It fails with invalid, 422.
 func (p *Platform) remoteOf(at string, h *r4.AppOperationsHandler) (*remote, error) {
 	out := &remote{method: http.MethodPost, url: h.URL.Text, headers: make(http.Header), auth: h.Auth.Text}
 	if h.Method.Text != "" {
@@ -73,9 +87,7 @@ func (p *Platform) remoteOf(at string, h *r4.AppOperationsHandler) (*remote, err
 	if strings.ContainsAny(u.Host, "{}") {
 		return nil, unprocessable(at+".url", "the host of the url has a placeholder: only its path and query may")
 	}
-	if err := p.Outbound.Check(u); err != nil {
-		return nil, unprocessable(at+".url", "%v", err)
-	}
+	out.address = u
 	if text := h.Headers.Text; text != "" {
 		var headers map[string]string
 		if err := json.Unmarshal([]byte(text), &headers); err != nil {
@@ -203,6 +215,9 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 	req, err := http.NewRequestWithContext(ctx, h.method, at, body)
 	if err != nil {
 		return interaction.Response{}, badGateway(e, "has a url that cannot be called").Because(err)
+	}
+	if err := p.Outbound().Check(req.URL); err != nil {
+		return interaction.Response{}, badGateway(e, "may not be called: %v", err)
 	}
 	req.Header = h.headers.Clone()
 	set := func(name, value string) {

@@ -57,8 +57,8 @@ type Platform struct {
 	Audit notify.Audit
 	// SecretKey seals secrets; "" keeps them as they are.
 	SecretKey string
-	// Outbound says which addresses http handlers may have.
-	Outbound outbound.Rules
+	// Outbound says which addresses http handlers may have, by the settings in force.
+	Outbound func() outbound.Rules
 	// Bundle writes a Bundle as JSON, with links below base.
 	Bundle func(base string, b *interaction.Bundle) []byte
 	Now    func() time.Time
@@ -81,12 +81,15 @@ const (
 
 // Start begins to keep what handlers did. Close ends it.
 func (p *Platform) Start() {
-	p.http = p.Outbound.Client()
+	p.http = outbound.Client(p.Outbound)
 	p.journal = newJournal(p.Store, p.Audit, p.Logger)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.work = cancel
 	p.done.Go(func() { p.retain(ctx) })
 }
+
+// Reconfigured tells that Outbound may have become stricter.
+func (p *Platform) Reconfigured() { p.http.CloseIdleConnections() }
 
 // Close writes what is still to be recorded.
 func (p *Platform) Close() {

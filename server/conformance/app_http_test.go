@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"kiln/server"
+	"kiln/server/store/storetest"
 )
 
 // remoteApp is an active App with one operation whose handler is given as JSON.
@@ -210,4 +211,35 @@ func TestAppInternal(t *testing.T) {
 	s.put("/App/none", remoteApp("none", "execute", "none", `{"type":"internal","url":"internal:nothing"}`)).issue(422, "invalid", "internal:everything")
 	s.get("/admin/apps/handlers").want(200).equal("handlers.0.name", "everything").equal("handlers.1.name", "fhirpath").equal("handlers.2.name", "notify").
 		equal("handlers.3.name", "summary").equal("handlers.4.name", "validate")
+}
+
+// The contract, Apps section 3: "Same address rules as webhooks", which change at run time, on
+// every server, for what is written and what is called.
+func TestAppHTTPRulesAtRunTime(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"a":1}`) }))
+	t.Cleanup(web.Close)
+	database := storetest.New(t)
+	strict := func(c *server.Config) { c.Notifications.Webhook.AllowPrivateNetworks = "false" }
+	a, b := startOn(t, database, strict), startOn(t, database, strict)
+	local, plain := remoteApp("local", "execute", "local", `{"type":"http","url":"`+web.URL+`"}`), remoteApp("plain", "execute", "plain", `{"type":"http","url":"http://receiver.example/"}`)
+	a.put("/App/local", local).want(422)
+	a.put("/App/plain", plain).want(422)
+	a.set("config/notifications/webhook.allow_private_networks", `{"value":"true"}`)
+	a.set("config/notifications/webhook.allow_http", `{"value":true}`)
+	a.put("/App/local", local).want(201)
+	a.put("/App/plain", plain).want(201)
+	soon(t, "both servers call it", func() bool { return a.post("/Patient/$local", "").status == 200 && b.post("/Patient/$local", "").status == 200 })
+	b.set("config/notifications/webhook.allow_http", `{"value":false}`)
+	b.set("config/notifications/webhook.allow_private_networks", `{"value":"false"}`)
+	for _, s := range []*service{a, b} {
+		soon(t, "neither server calls it", func() bool { return s.post("/Patient/$local", "").status == 502 })
+		soon(t, "http is refused", func() bool {
+			c := s.post("/Patient/$plain", "")
+			return c.status == 502 && strings.Contains(string(c.body), "allow_http")
+		})
+	}
+	b.put("/App/local", local).want(422)
+	b.set("config/notifications/webhook.allow_private_networks", `{"value":"true"}`)
+	soon(t, "it is called again", func() bool { return b.post("/Patient/$local", "").status == 200 })
 }
