@@ -218,6 +218,19 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
+// What a file or the environment has as a boolean is printed as one, where a key is true, false or auto.
+func TestConfigPrintsBooleans(t *testing.T) {
+	for _, tt := range []struct{ value, want string }{{"true", "true"}, {"false", "false"}, {`"true"`, "true"}, {"auto", "auto"}} {
+		file := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("notifications:\n  webhook:\n    allow_private_networks: "+tt.value+"\n"))
+		if out, err := runCommand(t, "config", "print", "--config", file); err != nil || !strings.Contains(out, "notifications.webhook.allow_private_networks: "+tt.want+" #") {
+			t.Errorf("%s: %v\n%s", tt.value, err, out)
+		}
+		if out, err := runCommand(t, "config", "print", "--json", "--config", file); err != nil || tt.want != "auto" && !strings.Contains(out, `"allow_private_networks": `+tt.want) {
+			t.Errorf("%s: %v\n%s", tt.value, err, out)
+		}
+	}
+}
+
 // Contract, Operations: configuration in the database is above the file and below
 // environment and flags, which hide it (409); its source is shown, by `kiln config print`
 // and by GET /admin/config.

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"kiln/server/notify"
@@ -35,17 +37,17 @@ type NotificationsSSEConfig struct {
 
 // NotificationsWebhookConfig is about deliveries to endpoints.
 type NotificationsWebhookConfig struct {
-	Enabled                    bool   `koanf:"enabled" doc:"deliver to the endpoints of rest-hook Subscriptions"`
-	TimeoutSeconds             int    `koanf:"timeout_seconds" doc:"longest attempt"`
-	MaxRetries                 int    `koanf:"max_retries" doc:"attempts of a delivery in all, before it is a dead letter"`
-	RetryBackoffSeconds        []int  `koanf:"retry_backoff_seconds" doc:"time before each further attempt; the last one repeats"`
-	MaxConcurrentDeliveries    int    `koanf:"max_concurrent_deliveries" doc:"requests of this server under way"`
-	MaxInFlightPerSubscription int    `koanf:"max_in_flight_per_subscription" doc:"requests for one Subscription under way; above 1 they may arrive out of order"`
-	HeartbeatIntervalSeconds   int    `koanf:"heartbeat_interval_seconds" doc:"time without a request after which an endpoint gets a heartbeat; 0 sends none"`
-	SigningSecret              string `koanf:"signing_secret" secret:"yes" doc:"key that signs for Subscriptions without a secret of their own: its bytes, or whsec_ and base64"`
-	MaxErrorHours              int    `koanf:"max_error_hours" doc:"time in error after which a Subscription is off"`
-	AllowHTTP                  bool   `koanf:"allow_http" doc:"allow http endpoints that are not on loopback"`
-	AllowPrivateNetworks       string `koanf:"allow_private_networks" doc:"true or false: allow endpoints in private networks and on loopback; auto is true while auth.enabled is false"`
+	Enabled                    bool      `koanf:"enabled" doc:"deliver to the endpoints of rest-hook Subscriptions"`
+	TimeoutSeconds             int       `koanf:"timeout_seconds" doc:"longest attempt"`
+	MaxRetries                 int       `koanf:"max_retries" doc:"attempts of a delivery in all, before it is a dead letter"`
+	RetryBackoffSeconds        []int     `koanf:"retry_backoff_seconds" doc:"time before each further attempt; the last one repeats"`
+	MaxConcurrentDeliveries    int       `koanf:"max_concurrent_deliveries" doc:"requests of this server under way"`
+	MaxInFlightPerSubscription int       `koanf:"max_in_flight_per_subscription" doc:"requests for one Subscription under way; above 1 they may arrive out of order"`
+	HeartbeatIntervalSeconds   int       `koanf:"heartbeat_interval_seconds" doc:"time without a request after which an endpoint gets a heartbeat; 0 sends none"`
+	SigningSecret              string    `koanf:"signing_secret" secret:"yes" doc:"key that signs for Subscriptions without a secret of their own: its bytes, or whsec_ and base64"`
+	MaxErrorHours              int       `koanf:"max_error_hours" doc:"time in error after which a Subscription is off"`
+	AllowHTTP                  bool      `koanf:"allow_http" doc:"allow http endpoints that are not on loopback"`
+	AllowPrivateNetworks       Automatic `koanf:"allow_private_networks" doc:"true or false: allow endpoints in private networks and on loopback; auto is true while auth.enabled is false"`
 }
 
 // NotificationsQueueConfig is about the queue of deliveries.
@@ -109,17 +111,48 @@ func (c NotificationsConfig) check() error {
 	return nil
 }
 
+// Automatic is true, false or auto: the server decides. "1" and "0" are true and false, which
+// a file's booleans are read as. JSON and YAML have a boolean where it is one.
+type Automatic string
+
+// UnmarshalJSON reads a boolean or a string.
+func (a *Automatic) UnmarshalJSON(text []byte) error {
+	var b bool
+	if json.Unmarshal(text, &b) == nil && string(text) != "null" {
+		*a = Automatic(strconv.FormatBool(b))
+		return nil
+	}
+	return json.Unmarshal(text, (*string)(a))
+}
+
+// MarshalJSON writes a boolean, or the string where it is none.
+func (a Automatic) MarshalJSON() ([]byte, error) { return json.Marshal(a.value()) }
+
+// MarshalYAML is MarshalJSON in YAML.
+func (a Automatic) MarshalYAML() (any, error) { return a.value(), nil }
+
+// Expected names the values, for those who gave another one.
+func (Automatic) Expected() string { return "true, false or auto" }
+
+func (a Automatic) value() any {
+	switch a {
+	case "true", "1":
+		return true
+	case "false", "0":
+		return false
+	}
+	return string(a)
+}
+
 // allowPrivate is what webhook.allow_private_networks says.
 func (c NotificationsConfig) allowPrivate(authEnabled bool) (bool, error) {
-	switch v := c.Webhook.AllowPrivateNetworks; v {
+	switch v := c.Webhook.AllowPrivateNetworks.value(); v {
+	case true, false:
+		return v == true, nil
 	case "", "auto":
 		return !authEnabled, nil
-	case "true", "1":
-		return true, nil
-	case "false", "0":
-		return false, nil
 	default:
-		return false, fmt.Errorf("notifications.webhook.allow_private_networks is %q: expected true, false or auto", v)
+		return false, fmt.Errorf("notifications.webhook.allow_private_networks is %q: expected %s", v, Automatic("").Expected())
 	}
 }
 

@@ -123,6 +123,33 @@ func TestEveryKeyAndFlag(t *testing.T) {
 	}
 }
 
+// A key that is true, false or auto takes JSON booleans and strings, and is shown as a boolean
+// where it is one.
+// Contract, Operations: `PUT /admin/config`: `{value}` or a bare value, checked like the file.
+func TestBooleanOrAuto(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	path := s.root("/admin/config/notifications/webhook.allow_private_networks")
+	is := func(a *answer, want any) {
+		t.Helper()
+		if got := a.want(200).at("value"); got != want {
+			t.Errorf("the value is %v (%T), want %v", got, got, want)
+		}
+	}
+	is(s.get(path), "auto")
+	for body, want := range map[string]any{
+		`{"value":true}`: true, `{"value":"true"}`: true, `{"value":"1"}`: true, `true`: true,
+		`{"value":false}`: false, `{"value":"false"}`: false, `{"value":"0"}`: false, `{"value":"auto"}`: "auto", `"auto"`: "auto",
+	} {
+		is(s.put(path, body), want)
+		is(s.get(path), want)
+	}
+	for _, body := range []string{`{"value":null}`, `{"value":1}`, `{"value":"yes"}`, `{"value":[true]}`} {
+		s.put(path, body).issue(400, "invalid", "expected true, false or auto")
+	}
+	is(s.do("DELETE", path, ""), "auto")
+}
+
 // Operations: server.listen and what of database.* can be kept in the database holds
 // when the server starts again.
 // Contract, Operations: `PUT /admin/config`: `restart_required` keys take effect at the next start.

@@ -87,8 +87,11 @@ func (k Key) set(config reflect.Value, value json.RawMessage) error {
 	return nil
 }
 
-// expects is the type of a value in words.
+// expects is the type of a value in words, those of the type itself where it has any.
 func (k Key) expects() string {
+	if t, ok := reflect.Zero(k.typ).Interface().(interface{ Expected() string }); ok {
+		return t.Expected()
+	}
 	switch k.typ.Kind() {
 	case reflect.Bool:
 		return "true or false"
