@@ -312,6 +312,27 @@ func (p *Platform) Accepts(name string) []string {
 	return formTypes
 }
 
+// Methods are those of an App's operation, empty where it is not called on that level.
+func (p *Platform) Methods(q interaction.OperationParams) []string {
+	if isLog(q) || p.Own.Has(q.Name) || !p.Config().Enabled {
+		return nil
+	}
+	e := p.latest().operations[key{q.ResourceType, q.Name}]
+	if e == nil {
+		return nil
+	}
+	methods := []string{}
+	for _, f := range e.forms() {
+		if f.instance == (q.ID != "") {
+			methods = append(methods, f.method)
+			if f.method == http.MethodGet {
+				methods = append(methods, http.MethodHead)
+			}
+		}
+	}
+	return methods
+}
+
 // Run carries out an operation of the server or of an App.
 func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
 	if isLog(q) {
@@ -433,34 +454,49 @@ func (e *entry) definition() []byte {
 	return fhir.Encode(nil, d)
 }
 
+// form is a way to call an operation.
+type form struct {
+	method   string
+	instance bool // on a resource, not on its type
+}
+
+func (f form) String() string {
+	if f.instance {
+		return f.method + " instance"
+	}
+	return f.method + " type"
+}
+
+// forms are the ways to call the operation. docs/contract.md, Apps, section 2.
+func (e *entry) forms() []form {
+	switch e.kind {
+	case "read":
+		return []form{{http.MethodGet, true}}
+	case "search":
+		return []form{{http.MethodGet, false}, {http.MethodPost, false}}
+	case "write":
+		return []form{{http.MethodPost, false}, {http.MethodPut, true}}
+	}
+	return []form{{http.MethodPost, true}, {http.MethodPost, false}}
+}
+
 // where says whether the operation can be called as q calls it.
 func (e *entry) where(q interaction.OperationParams) error {
 	method := q.Method
-	if method == "" {
-		if method = http.MethodPost; q.Read {
-			method = http.MethodGet
+	switch {
+	case method == http.MethodHead, method == "" && q.Read:
+		method = http.MethodGet
+	case method == "":
+		method = http.MethodPost
+	}
+	var names []string
+	for _, f := range e.forms() {
+		if f == (form{method, q.ID != ""}) {
+			return nil
 		}
+		names = append(names, f.String())
 	}
-	var forms []string
-	instance := q.ID != ""
-	switch e.kind {
-	case "read":
-		forms = []string{"GET instance"}
-	case "search":
-		forms = []string{"GET type", "POST type"}
-	case "write":
-		forms = []string{"POST type", "PUT instance"}
-	default:
-		forms = []string{"POST instance", "POST type"}
-	}
-	level := "type"
-	if instance {
-		level = "instance"
-	}
-	if slices.Contains(forms, method+" "+level) || method == http.MethodHead && slices.Contains(forms, "GET "+level) {
-		return nil
-	}
-	return outcome.MethodNotAllowed("%s is of type %s and is called by %s", e.name, e.kind, strings.Join(forms, " or "))
+	return outcome.MethodNotAllowed("%s is of type %s and is called by %s", e.name, e.kind, strings.Join(names, " or "))
 }
 
 // rights are the interactions that the caller must be allowed.

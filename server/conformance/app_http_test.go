@@ -229,7 +229,9 @@ func TestAppHTTPRulesAtRunTime(t *testing.T) {
 	a.set("config/notifications/webhook.allow_http", `{"value":true}`)
 	a.put("/App/local", local).want(201)
 	a.put("/App/plain", plain).want(201)
-	soon(t, "both servers call it", func() bool { return a.post("/Patient/$local", "").status == 200 && b.post("/Patient/$local", "").status == 200 })
+	soon(t, "both servers call it", func() bool {
+		return a.post("/Patient/$local", "").status == 200 && b.post("/Patient/$local", "").status == 200
+	})
 	b.set("config/notifications/webhook.allow_http", `{"value":false}`)
 	b.set("config/notifications/webhook.allow_private_networks", `{"value":"false"}`)
 	for _, s := range []*service{a, b} {

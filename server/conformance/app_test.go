@@ -3,6 +3,7 @@ package conformance
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,4 +151,38 @@ func TestAppJavaScript(t *testing.T) {
 			t.Errorf("the events are %s", clip(a.body))
 		}
 	})
+}
+
+// Contract, Apps 2: how each type of operation is called; Allow names the methods that the target
+// supports, for every method that is refused, and OPTIONS does. RFC 9110 §15.5.6, §10.2.1.
+func TestAppOperationsAllow(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const code = `() => ({})`
+	s.put("/App/a", app("a", "active", "read", "Patient", "r", code, "search", "Patient", "s", code, "write", "Patient", "w", code, "execute", "Patient", "e", code)).want(201)
+	s.put("/Patient/p", `{"resourceType":"Patient","id":"p"}`).want(201)
+	for path, want := range map[string]string{
+		"/Patient/p/$r": "GET, HEAD", "/Patient/$s": "GET, HEAD, POST", "/Patient/p/$w": "PUT", "/Patient/$w": "POST", "/Patient/p/$e": "POST", "/Patient/$e": "POST",
+	} {
+		allowed := strings.Split(want, ", ")
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+			a := s.do(method, path, `{"resourceType":"Patient","id":"p"}`)
+			if slices.Contains(allowed, method) {
+				if a.status == 405 || a.status == 404 {
+					t.Errorf("%s %s: %d %s", method, path, a.status, a.body)
+				}
+			} else if got := a.header.Get("Allow"); a.status != 405 || got != want {
+				t.Errorf("%s %s: %d, Allow is %q, want 405 and %q", method, path, a.status, got, want)
+			}
+		}
+		if got := s.do("OPTIONS", path, "").want(204).header.Get("Allow"); got != want+", OPTIONS" {
+			t.Errorf("OPTIONS %s: Allow is %q, want %q", path, got, want+", OPTIONS")
+		}
+	}
+	// On a level that the operation is not called on no method is allowed.
+	for _, path := range []string{"/Patient/$r", "/Patient/p/$s"} {
+		if a := s.get(path).want(405); a.header.Get("Allow") != "" {
+			t.Errorf("GET %s: Allow is %q", path, a.header.Get("Allow"))
+		}
+	}
 }

@@ -26,6 +26,9 @@ type Operations interface {
 	// Accepts are the content types of an operation's body, nil where it is a
 	// resource.
 	Accepts(name string) []string
+	// Methods are the methods of HTTP that an operation takes on its level, by the names of
+	// p alone; nil where they are those of the path.
+	Methods(p OperationParams) []string
 }
 
 // OperationListing is an operation as the capability statement lists it.
@@ -87,6 +90,15 @@ func (s *Service) OperationAccepts(name string) []string {
 		return nil
 	}
 	return o.Accepts(name)
+}
+
+// OperationMethods are the methods that an operation takes on the level of p, none where
+// known is false: they are those of the path then.
+func (s *Service) OperationMethods(p OperationParams) (methods []string, known bool) {
+	if o := s.operations(); o != nil {
+		methods = o.Methods(p)
+	}
+	return methods, methods != nil
 }
 
 // listed are the operations of a type, of the system with "".

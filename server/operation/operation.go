@@ -185,6 +185,9 @@ func (s *Set) Listed(typ string) []interaction.OperationListing {
 	return out
 }
 
+// Methods is nil: the routes know those of the server's own operations.
+func (s *Set) Methods(Request) []string { return nil }
+
 // Run carries out the operation that p calls. One that there is not is
 // not-supported, 404, with the names that are near; one that changes something is
 // not to be had by GET, 405.

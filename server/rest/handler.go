@@ -187,6 +187,11 @@ func (h *Handler) allowed(r *http.Request) []string {
 	}
 	out := h.root.Allowed(r)
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	if strings.HasPrefix(name, "$") {
+		if methods, known := h.operationMethods(r.URL.Path); known {
+			return append(out, methods...)
+		}
+	}
 	for _, method := range web.Methods {
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		_, pattern := h.routes.Handler(probe)
@@ -208,6 +213,17 @@ func (h *Handler) allowed(r *http.Request) []string {
 		}
 	}
 	return out
+}
+
+// operationMethods are the methods of an operation that knows them: of an App.
+func (h *Handler) operationMethods(path string) (methods []string, known bool) {
+	switch parts := strings.Split(path[1:], "/"); len(parts) {
+	case 2:
+		return h.Service.OperationMethods(interaction.OperationParams{ResourceType: parts[0], Name: parts[1]})
+	case 3:
+		return h.Service.OperationMethods(interaction.OperationParams{ResourceType: parts[0], ID: parts[1], Name: parts[2]})
+	}
+	return nil, false
 }
 
 // reserved reports whether a segment of a path is of the interface itself: _history,
