@@ -53,6 +53,12 @@ SELECT unnest(@ids::uuid[]), unnest(@apps::text[]), unnest(@ats::timestamptz[]),
     unnest(@statuses::integer[]), unnest(@request_ids::text[]), unnest(@levels::smallint[]), unnest(@lines::text[])::jsonb
 ON CONFLICT DO NOTHING;
 
+-- AddAppLine adds a line to what is told of an invocation.
+-- name: AddAppLine :exec
+UPDATE app_invocation i
+SET lines = i.lines || @line::jsonb, level = greatest(i.level, sqlc.arg(level)::smallint)
+WHERE i.id = @id;
+
 -- AppInvocations is the log of an App, newest first, from before an entry.
 -- name: AppInvocations :many
 SELECT i.id, i.app, i.at, i.operation, i.subscription, i.resource_type, i.resource_id, i.duration_us, i.outcome, i.status, i.request_id, i.level, i.lines

@@ -79,6 +79,24 @@ func (q *Queries) AddAppInvocations(ctx context.Context, arg AddAppInvocationsPa
 	return err
 }
 
+const AddAppLine = `-- name: AddAppLine :exec
+UPDATE app_invocation i
+SET lines = i.lines || $1::jsonb, level = greatest(i.level, $2::smallint)
+WHERE i.id = $3
+`
+
+type AddAppLineParams struct {
+	Line  []byte
+	Level int16
+	ID    pgtype.UUID
+}
+
+// AddAppLine adds a line to what is told of an invocation.
+func (q *Queries) AddAppLine(ctx context.Context, arg AddAppLineParams) error {
+	_, err := q.db.Exec(ctx, AddAppLine, arg.Line, arg.Level, arg.ID)
+	return err
+}
+
 const AppChain = `-- name: AppChain :many
 SELECT w.chain
 FROM app_write w

@@ -72,7 +72,14 @@ func clean(s string) string {
 type record struct {
 	audit      *auditEvent // nil for none
 	invocation *invocation
+	line       *addedLine // nil for none
 	written    chan error // nil where nobody waits
+}
+
+// addedLine is a line for an invocation that is in the journal already.
+type addedLine struct {
+	id uuid.UUID
+	sandbox.Line
 }
 
 // journal keeps the runs of handlers: AuditEvents, and the log of Apps. It writes many in
@@ -241,10 +248,25 @@ func (j *journal) in(ctx context.Context, t *store.Tx, group []*record) error {
 			return err
 		}
 	}
-	if len(p.Ids) == 0 {
-		return nil
+	q := db.New(t.Conn())
+	if len(p.Ids) > 0 {
+		if err := q.AddAppInvocations(ctx, p); err != nil {
+			return err
+		}
 	}
-	return db.New(t.Conn()).AddAppInvocations(ctx, p)
+	for _, r := range group { // their invocations are stored now
+		if r.line == nil {
+			continue
+		}
+		line, err := json.Marshal(r.line.Line)
+		if err != nil {
+			return err
+		}
+		if err := q.AddAppLine(ctx, db.AddAppLineParams{ID: pgtype.UUID{Bytes: r.line.id, Valid: true}, Line: line, Level: level(r.line.Level)}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func appendInvocation(p *db.AddAppInvocationsParams, v *invocation) error {

@@ -14,6 +14,7 @@ import (
 
 	"kiln/gen/r4"
 	"kiln/server/access"
+	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify"
@@ -260,6 +261,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 	log := p.begin(e, hc)
 	result = p.deliver(ctx, e, d, body, hc, log)
 	_ = p.journal.add(&record{invocation: log}, false)
+	d.Run = log.id
 	return result
 }
 
@@ -346,15 +348,22 @@ func (p *Platform) index(v fhir.Version) *fhir.Index {
 	return x
 }
 
-// DeadLetter implements notify.SubscriberKind.
+// DeadLetter implements notify.SubscriberKind. The log tells it with the last run; where there
+// was none, as of a chain that is cut, in an entry of its own.
 func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *notify.Delivery, reason string) {
 	p := s.Platform
+	const level = "error"
+	text := fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason)
+	if d.Run != uuid.Nil {
+		_ = p.journal.add(&record{line: &addedLine{d.Run, sandbox.Line{Level: level, At: p.Now().UTC(), Text: clean(text)}}}, false)
+		return
+	}
 	e := p.latest().subscriptions[subscriber]
 	if e == nil {
 		return
 	}
 	v := p.begin(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
-	v.say("error", fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason), p.Now())
+	v.say(level, text, p.Now())
 	_ = p.journal.add(&record{invocation: v}, false)
 }

@@ -132,6 +132,16 @@ func TestAppEventsAreRetried(t *testing.T) {
 	comes(t, "the line of the dead letter", func() bool {
 		return strings.Contains(fmt.Sprint(s.invocations("w", "?level=error")), "given up after 3 attempts")
 	})
+	// Each run is one invocation: the last one tells that it was given up.
+	runs := s.invocations("w", "")
+	if len(runs) != 3 {
+		t.Errorf("%d invocations of 3 attempts: %v", len(runs), runs)
+	}
+	for i, run := range runs {
+		if last := strings.Contains(fmt.Sprint(run), "given up"); last != (i == 0) || run["outcome"] != "error" || run["durationMs"] == json.Number("0") {
+			t.Errorf("invocation %d, newest first: %v", i, run)
+		}
+	}
 	if a := s.do("POST", admin+"dead-letters/redeliver?subscription=App/w/0", ""); a.status >= 300 {
 		t.Fatalf("redeliver: %d %s", a.status, a.body)
 	}

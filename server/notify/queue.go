@@ -48,6 +48,8 @@ type Delivery struct {
 	Attempts   int   // before this one
 	Event      *Event
 	Queued     time.Time
+	// Run is what a SubscriberKind knows the attempt by, from Deliver to DeadLetter.
+	Run uuid.UUID
 
 	ref int64
 }
