@@ -142,8 +142,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	s.Service = s.interactions(o) // what FHIR means
 	s.audit = s.auditRecorder()   // who did what
 	s.limiter = s.rateLimiter()
-	s.Streams = &web.OpenStreams{Enter: func(ctx context.Context, r *http.Request) (func(), error) {
-		return s.limiter.Enter(ctx, r, ratelimit.Stream)
+	s.Streams = &web.OpenStreams{Enter: func(w http.ResponseWriter, r *http.Request) (func(), error) {
+		return s.limiter.Enter(r.Context(), w.Header(), r, ratelimit.Stream)
 	}}
 	if c.Auth.Enabled {
 		if err := s.startPolicies(ctx); err != nil {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,27 @@ func TestRateLimitOfStrangers(t *testing.T) {
 	one.get("/Patient").issue(429, "throttled").has("X-RateLimit-Limit", "6").has("X-RateLimit-Remaining", "0")
 	two.get("/Patient").want(200) // the same client for another user
 	s.get(s.root("/health")).want(200)
+}
+
+// Contract, Operations: rate limits: X-RateLimit-Limit, -Remaining and -Reset on every limited
+// answer, 429 with Retry-After: of a stream too many as well, by server-sent events and WebSocket.
+func TestLimitedAnswersOfStreams(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *server.Config) { c.Auth.RateLimiting.Streams, c.Auth.RateLimiting.Requests = 1, 0 })
+	open := s.stream("/Patient/$events")
+	if open.resp.StatusCode != 200 {
+		t.Fatalf("the first stream: %d", open.resp.StatusCode)
+	}
+	for path, headers := range map[string][]string{
+		"/Patient/$events":          nil,
+		s.root("/notifications/ws"): {"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "MDEyMzQ1Njc4OWFiY2RlZg=="},
+	} {
+		a := s.get(path, headers...).issue(429, "throttled").has("X-RateLimit-Limit", "1").has("X-RateLimit-Remaining", "0").has("Retry-After", "1")
+		reset, err := strconv.ParseInt(a.header.Get("X-RateLimit-Reset"), 10, 64)
+		if until := reset - time.Now().Unix(); err != nil || until < -5 || until > 5 {
+			t.Errorf("%s: X-RateLimit-Reset %q", path, a.header.Get("X-RateLimit-Reset"))
+		}
+	}
 }
 
 // Contract, Operations: all of `/admin/*` is JSON in and out, with errors as

@@ -24,9 +24,14 @@ var kindNames = [kinds]string{"searches", "bundles", "streams"}
 
 func (l Limits) of(k Kind) int { return [kinds]int{l.Searches, l.Bundles, l.Streams}[k] }
 
+// tryAgain is how many seconds later a client that has too much under way is told to come again:
+// when there is room nobody knows.
+const tryAgain = 1
+
 // Enter counts one more of a kind for the client of a request, and returns what
-// counts it off. It fails with throttled, 429, where the client has as many already.
-func (l *Limiter) Enter(ctx context.Context, r *http.Request, k Kind) (leave func(), err error) {
+// counts it off. It fails with throttled, 429, where the client has as many already, and
+// writes the X-RateLimit headers of that bound and Retry-After to h.
+func (l *Limiter) Enter(ctx context.Context, h http.Header, r *http.Request, k Kind) (leave func(), err error) {
 	limit := l.Limits().of(k)
 	if limit == 0 {
 		return func() {}, nil
@@ -41,6 +46,7 @@ func (l *Limiter) Enter(ctx context.Context, r *http.Request, k Kind) (leave fun
 	defer s.mu.Unlock()
 	c := s.client(id, 60, l.Now())
 	if c.active[k] >= limit {
+		verdict{limit: limit, reset: l.Now().Unix() + tryAgain, wait: tryAgain}.write(h)
 		return nil, outcome.New(outcome.CodeThrottled, "this client has %d %s under way, as many as it may", limit, kindNames[k])
 	}
 	c.active[k]++

@@ -149,14 +149,10 @@ func (l *Limiter) Limit(x *web.Exchange, r *http.Request, g web.Group, p *access
 			worst = v
 		}
 	}
-	h := x.Header()
-	h["X-Ratelimit-Limit"] = []string{strconv.Itoa(worst.limit)}
-	h["X-Ratelimit-Remaining"] = []string{strconv.Itoa(worst.remaining)}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(worst.reset, 10)}
+	worst.write(x.Header())
 	if worst.allowed {
 		return nil
 	}
-	h["Retry-After"] = []string{strconv.FormatInt(worst.wait, 10)}
 	return outcome.New(outcome.CodeThrottled, "more than %d requests in %d seconds; try again in %d seconds", worst.limit, worst.window, worst.wait)
 }
 
@@ -205,6 +201,16 @@ type verdict struct {
 	window           int64
 	reset, wait      int64 // Unix seconds; seconds
 	allowed          bool
+}
+
+// write writes the headers of a limited answer.
+func (v verdict) write(h http.Header) {
+	h["X-Ratelimit-Limit"] = []string{strconv.Itoa(v.limit)}
+	h["X-Ratelimit-Remaining"] = []string{strconv.Itoa(v.remaining)}
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(v.reset, 10)}
+	if !v.allowed {
+		h["Retry-After"] = []string{strconv.FormatInt(v.wait, 10)}
+	}
 }
 
 // take counts a request where it is allowed.

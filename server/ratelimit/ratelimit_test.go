@@ -209,18 +209,19 @@ func TestShared(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	l := newLimiter(Limits{Bundles: 2}, nil, time.Now)
 	r := httptest.NewRequest("POST", "/", nil)
-	first, err := l.Enter(t.Context(), r, Bundle)
+	h := make(http.Header)
+	first, err := l.Enter(t.Context(), h, r, Bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Enter(t.Context(), r, Bundle); err != nil {
+	if _, err := l.Enter(t.Context(), h, r, Bundle); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Enter(t.Context(), r, Bundle); err == nil {
+	if _, err := l.Enter(t.Context(), h, r, Bundle); err == nil {
 		t.Error("a third at the same time")
 	}
 	first()
-	if _, err := l.Enter(t.Context(), r, Bundle); err != nil {
+	if _, err := l.Enter(t.Context(), h, r, Bundle); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
 }

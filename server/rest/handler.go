@@ -30,7 +30,7 @@ type Handler struct {
 	AllowSkipValidation func(ctx context.Context) bool
 	// Enter counts what is expensive for the client of a request, and refuses more at
 	// the same time than it may; nil refuses nothing.
-	Enter func(ctx context.Context, r *http.Request, what ratelimit.Kind) (leave func(), err error)
+	Enter func(ctx context.Context, h http.Header, r *http.Request, what ratelimit.Kind) (leave func(), err error)
 	// Audit records requests; nil records nothing.
 	Audit *audit.Recorder
 	// Attribute has what a request writes known as the work of an App; nil does not ask.
@@ -114,7 +114,7 @@ func (c *call) enter(r *http.Request, what ratelimit.Kind) bool {
 	if c.h.Enter == nil {
 		return true
 	}
-	leave, err := c.h.Enter(c.ctx, r, what)
+	leave, err := c.h.Enter(c.ctx, c.Header(), r, what)
 	if err != nil {
 		c.fail(r, err)
 		return false

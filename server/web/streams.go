@@ -18,7 +18,7 @@ var ErrEnding = errors.New("the server is stopping")
 type OpenStreams struct {
 	// Enter counts a stream of the request's client, and refuses one too many; nil
 	// refuses none. It is set before the first Open.
-	Enter func(ctx context.Context, r *http.Request) (leave func(), err error)
+	Enter func(w http.ResponseWriter, r *http.Request) (leave func(), err error)
 
 	mu     sync.Mutex
 	open   map[*stream]struct{}
@@ -35,7 +35,7 @@ type stream struct{ cancel context.CancelCauseFunc }
 func (s *OpenStreams) Open(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
 	leave := func() {}
 	if s.Enter != nil {
-		if leave, err = s.Enter(r.Context(), r); err != nil {
+		if leave, err = s.Enter(w, r); err != nil {
 			return nil, nil, err
 		}
 	}
