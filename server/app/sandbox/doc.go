@@ -18,6 +18,9 @@
 //     ends the process;
 //   - this process, which kills a worker that is killGrace over Limits.Execution.
 //
+// Scripts that do not end hold up nobody: calls that wait for them get further workers for
+// as long, up to a bound (turn.go).
+//
 // A worker has no files, no environment and, where the system lets us, no network. It is
 // replaced after each breach of a limit.
 package sandbox

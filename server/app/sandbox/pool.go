@@ -54,17 +54,19 @@ type Pool struct {
 	// bytes is appended.
 	Command []string
 	Limits  Limits // SetLimits changes them later
-	Size    int    // workers at the same time; 0 means 4
+	Size    int    // workers at the same time, more beside endless scripts (turn.go); 0 means 4
 	Warm    int    // idle workers that are kept; 0 means 1
 	Logger  *slog.Logger
 
-	once  sync.Once
-	slots chan struct{}
-	mu    sync.Mutex
-	idle  []*process
-	ended bool
-	spawn chan func()
-	warms sync.WaitGroup
+	once   sync.Once
+	slots  chan struct{} // an element for each turn that is not beside
+	beside sync.WaitGroup
+	mu     sync.Mutex // of the next three
+	turns  map[*turn]struct{}
+	idle   []*process
+	ended  bool
+	spawn  chan func()
+	warms  sync.WaitGroup
 }
 
 // killGrace is how long a worker may be over Limits.Execution, of a native loop that
@@ -144,6 +146,7 @@ func (p *Pool) Close() {
 	for range p.Size { // those that run
 		p.slots <- struct{}{}
 	}
+	p.beside.Wait()
 	for range p.Size { // who comes now is told
 		<-p.slots
 	}
@@ -175,12 +178,11 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 	}
 	p.start()
 	if !c.Nested {
-		select {
-		case p.slots <- struct{}{}:
-			defer func() { <-p.slots }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		t, err := p.enter(ctx)
+		if err != nil {
+			return nil, err
 		}
+		defer p.leave(t)
 	}
 	for attempt := 1; ; attempt++ {
 		w, err := p.take(ctx)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -275,6 +276,103 @@ func TestWaitingForTheHostIsNotTheScriptsTime(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	<-ended
+}
+
+// The contract, Apps section 4: "the server and other calls are never affected". As many endless
+// scripts as there are workers, and more, hold a call up for less than a second on an idle machine;
+// no more run at the same time than surge allows, and the workers beside end with them.
+func TestEndlessScriptsHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	p := pool(t, 20*time.Second)
+	p.Warm = p.Size
+	for loops := p.Size; loops <= surge*p.Size-1; loops += surge*p.Size - 1 - p.Size {
+		ctx, cancel := context.WithCancel(context.Background())
+		var running atomic.Int32
+		var all sync.WaitGroup
+		for range loops {
+			all.Go(func() {
+				_, _ = p.Run(ctx, &Call{Code: `() => { console.log("on"); while (true) {} }`, Log: func(Line) { running.Add(1) }})
+			})
+		}
+		for deadline := time.Now().Add(15 * time.Second); running.Load() < int32(loops); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d loops run", running.Load(), loops)
+			}
+		}
+		began := time.Now()
+		got, err := p.Run(context.Background(), &Call{Code: `() => 1`})
+		took := time.Since(began)
+		if err != nil || string(got) != "1" || took > 5*time.Second {
+			t.Errorf("beside %d loops: %s, %v after %s", loops, got, err, took)
+		}
+		if took > time.Second {
+			t.Logf("beside %d loops: %s, more than a second, on a busy machine", loops, took)
+		}
+		cancel()
+		all.Wait()
+		p.mu.Lock()
+		if len(p.turns) != 0 || len(p.idle) > p.Size {
+			t.Errorf("%d turns and %d idle workers are left", len(p.turns), len(p.idle))
+		}
+		p.mu.Unlock()
+	}
+	// With the last turn that there may be taken a call waits, as long as its caller does.
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range surge*p.Size + 2 {
+		all.Go(func() { _, _ = p.Run(ctx, &Call{Code: `() => { while (true) {} }`}) })
+	}
+	turns := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.turns)
+	}
+	for deadline := time.Now().Add(15 * time.Second); turns() < surge*p.Size && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	short, end := context.WithTimeout(context.Background(), 5*patience)
+	defer end()
+	if _, err := p.Run(short, &Call{Code: `() => 1`}); !errors.Is(err, context.DeadlineExceeded) || turns() != surge*p.Size {
+		t.Errorf("%d turns, and %v", turns(), err)
+	}
+	cancel()
+	all.Wait()
+	if got, err := p.Run(context.Background(), &Call{Code: `() => 2`}); err != nil || string(got) != "2" {
+		t.Errorf("afterwards: %s, %v", got, err)
+	}
+}
+
+// Calls that are short wait for each other, however many they are: no worker is added for them.
+func TestShortScriptsTakeTurns(t *testing.T) {
+	t.Parallel()
+	p := pool(t, time.Minute)
+	p.start()
+	for range p.Size {
+		p.slots <- struct{}{}
+	}
+	first, second := p.begin(), p.begin()
+	first.began = first.began.Add(time.Minute) // they have just begun, whenever that is looked at
+	second.began = first.began
+	if p.takeOver() != nil {
+		t.Error("a turn that has just begun is taken over")
+	}
+	first.began = time.Now().Add(-patience)
+	taken := p.takeOver()
+	if taken == nil || !first.beside || second.beside {
+		t.Fatalf("of a long and a short turn: %v, %v %v", taken, first, second)
+	}
+	if taken.began = second.began; p.takeOver() != nil {
+		t.Error("a turn is taken over twice")
+	}
+	p.leave(first)
+	if len(p.slots) != p.Size {
+		t.Error("who was taken over gives the slot back")
+	}
+	p.leave(taken)
+	p.leave(second)
+	if len(p.slots) != 0 || len(p.turns) != 0 {
+		t.Errorf("%d slots and %d turns are left", len(p.slots), len(p.turns))
+	}
 }
 
 func TestConsole(t *testing.T) {
