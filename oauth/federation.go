@@ -300,10 +300,9 @@ func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, c
 		username = p.Name + ":" + id.Subject // the name is somebody else's
 	}
 	body := userBody{Username: username}
-	u, err := s.user(ctx, body, false)
-	if err != nil {
+	if _, err := s.user(ctx, body, false); err != nil {
 		body.Username = p.Name + ":" + id.Subject // the claim is no name that users have here
-		if u, err = s.user(ctx, body, false); err != nil {
+		if _, err := s.user(ctx, body, false); err != nil {
 			return nil, err
 		}
 	}
@@ -312,7 +311,8 @@ func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, c
 		return nil, errFHIRUser
 	}
 	body.FHIRUser = fhirUser
-	if u, err = s.user(ctx, body, false); err != nil {
+	u, err := s.user(ctx, body, false)
+	if err != nil {
 		if outcome.Is(err, outcome.CodeInvalid) {
 			return nil, fmt.Errorf("%w: %w", errFHIRUser, err)
 		}

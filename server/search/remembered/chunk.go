@@ -24,12 +24,12 @@ type chunk struct {
 
 // The arrays of a chunk.
 const (
-	numbers      array = 0<<4 | wide2 // of the resources: stretches, with the next two
-	numberEnds   array = 3<<4 | wide2
-	runStarts    array = 4<<4 | wide2 // among the cells; none where each run is of one
-	runDistances array = 5<<4 | wide2 // packed, with the next two
-	runLows      array = 8<<4 | wide8 // instead of distances where these do not fit
-	runTails     array = 9<<4 | wide4
+	numbers      array = 0<<4 + wide2 // of the resources: stretches, with the next two
+	numberEnds   array = 3<<4 + wide2
+	runStarts    array = 4<<4 + wide2 // among the cells; none where each run is of one
+	runDistances array = 5<<4 + wide2 // packed, with the next two
+	runLows      array = 8<<4 + wide8 // instead of distances where these do not fit
+	runTails     array = 9<<4 + wide4
 )
 
 // ns are the resources of the cells.

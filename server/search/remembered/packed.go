@@ -24,8 +24,8 @@ const (
 // packedBuffer is what numbers are read into.
 type packedBuffer [chunkFull]uint32
 
-func (o packed) third() array  { return o.low&^15 + 1<<4 | wide1 }
-func (o packed) fourth() array { return o.low&^15 + 2<<4 | wide1 }
+func (o packed) third() array  { return o.low&^15 + 1<<4 + wide1 }
+func (o packed) fourth() array { return o.low&^15 + 2<<4 + wide1 }
 
 // fill makes numbers those of packed that have none.
 func (o packed) fill(ns []uint32) {

@@ -33,13 +33,13 @@ type placesPage struct {
 
 // The arrays of a page.
 const (
-	pageThere   array = 0<<4 | wide8 // where many have a place: a bit for each resource that does
-	pageNumbers array = 1<<4 | wide2 // where few do: their numbers within the page
+	pageThere   array = 0<<4 + wide8 // where many have a place: a bit for each resource that does
+	pageNumbers array = 1<<4 + wide2 // where few do: their numbers within the page
 	// pageStarts are where the runs of one place begin, none where each has its own: resources
 	// that were written one after the other have their last updates in one chunk.
-	pageStarts array = 2<<4 | wide2
-	placeLow   array = 3<<4 | wide2 // of each place, or run
-	placeHigh  array = 4<<4 | wide1 // the rest of it; none where all are 0
+	pageStarts array = 2<<4 + wide2
+	placeLow   array = 3<<4 + wide2 // of each place, or run
+	placeHigh  array = 4<<4 + wide1 // the rest of it; none where all are 0
 )
 
 // many reports whether many resources of the page have a place.
