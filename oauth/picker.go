@@ -1,0 +1,87 @@
+package oauth
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"kiln/oauth/smart"
+	"kiln/oauth/storage"
+	"kiln/server/access"
+)
+
+// picker is the principal that patients and encounters are looked for with: all
+// that the user may see, whatever the app is granted.
+func picker(u *storage.User, c *storage.Client) *access.Principal {
+	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
+	return &access.Principal{Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles}
+}
+
+func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {
+	p := page{Title: "Choose a patient", Query: text, BirthDate: birthDate, User: u}
+	if f.unchosen {
+		p.Problem = "Choose one of these patients, or search for another."
+	}
+	if birthDate != "" && !isDate(birthDate) {
+		p.BirthDate, p.BadDate = clipped(birthDate), "The date of birth is no date: expected YYYY-MM-DD."
+		birthDate = "" // the rest of the search counts
+	}
+	var err error
+	if p.Patients, err = s.Records.Patients(r.Context(), picker(u, c), text, birthDate); err != nil {
+		return err
+	}
+	return s.show(w, r, f, c, http.StatusOK, "patient", p)
+}
+
+func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
+	p := page{Title: "Choose an encounter", User: u}
+	if f.unchosen {
+		p.Problem = "Choose one of these encounters."
+	}
+	var err error
+	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u, c), f.Context.Patient); err != nil {
+		return err
+	}
+	return s.show(w, r, f, c, http.StatusOK, "encounter", p)
+}
+
+// choose takes the choice of a picker, if the user may see it.
+func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, typ, id string) {
+	ctx := r.Context()
+	if !f.Consented || typ == "Patient" && f.Context.Patient != "" || typ == "Encounter" && (f.Context.Patient == "" || f.Context.Encounter != "") {
+		s.advance(w, r, f, c)
+		return
+	}
+	ok := false
+	if logicalID.MatchString(id) {
+		var err error
+		if typ == "Patient" {
+			ok, err = s.Records.Sees(ctx, picker(u, c), typ, id)
+		} else {
+			var list []Encounter
+			list, err = s.Records.Encounters(ctx, picker(u, c), f.Context.Patient)
+			ok = slices.ContainsFunc(list, func(e Encounter) bool { return e.ID == id })
+		}
+		if err != nil {
+			s.unexpected(w, r, err)
+			return
+		}
+	}
+	if !ok {
+		// The page again, which tells of what is hidden as of what is not there.
+		f.unchosen = true
+		s.advance(w, r, f, c)
+		return
+	}
+	if typ == "Patient" {
+		f.Context.Patient = id
+	} else {
+		f.Context.Encounter = id
+	}
+	s.advance(w, r, f, c)
+}
+
+func isDate(text string) bool {
+	_, err := time.Parse(time.DateOnly, text)
+	return err == nil
+}
