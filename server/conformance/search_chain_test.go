@@ -71,6 +71,17 @@ func TestSearchChain(t *testing.T) {
 		{"#has: a part is missing", "_has:Observation:patient=x", "400 _has"},
 		{"#has: alone", "_has=x", "400 _has"},
 	})
+	s.load(`{"resourceType":"Linkage","id":"same","item":[{"type":"source","resource":{"reference":"Patient/p2"}},{"type":"alternate","resource":{"reference":"Patient/p1"}}]}`,
+		`{"resourceType":"Library","id":"old","url":"http://acme.org/old","status":"retired","type":{"text":"x"}}`,
+		`{"resourceType":"Library","id":"new","status":"active","type":{"text":"x"},"relatedArtifact":[{"type":"predecessor","resource":"http://acme.org/old"}]}`,
+	)
+	s.searches(t, "Library", []searchCase{
+		{"#chaining: an element named resource is a canonical", "predecessor:Library.status=retired", "new"},
+	})
+	s.searches(t, "Linkage", []searchCase{
+		{"#chaining: an element named resource is a reference", "item:Patient._id=p1", "same"},
+		{"#chaining: an element named resource is a reference", "source:Patient.family=smith", "same"},
+	})
 	s.searches(t, "Bundle", []searchCase{
 		{"bundle.html#search: what is in a document has no index", "composition.status=final", "400 composition within the Bundle"},
 		{"bundle.html#search: what is in a message has no index", "message:MessageHeader.code=x", "400 message within the Bundle"},

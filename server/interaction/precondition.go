@@ -9,7 +9,8 @@ import (
 )
 
 // Preconditions are the conditional headers of a write: an update, a patch, a delete.
-// The zero value has no condition. RFC 9110 §13.1.
+// The zero value has no condition. The store judges them under the lock of the resource.
+// RFC 9110 §13.1.
 type Preconditions struct {
 	// IfMatch is the header: the versions of which one must be current; "" for any.
 	IfMatch string

@@ -25,8 +25,8 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", outcome.Clip(c.Name), param.Code, param.Type)
 	}
-	if strings.HasSuffix(param.Expression, ".resource") {
-		// Bundle.entry[0].resource is the resource itself. Its contents are not in the index.
+	if param.Base == "Bundle" && strings.HasSuffix(param.Expression, ".resource") {
+		// Bundle.entry[0].resource is the resource itself, no reference. Its contents are not in the index.
 		return c, outcome.RefusedParameter("parameter %s: %s is a resource within the %s, whose contents are not searched", outcome.Clip(c.Name), param.Code, param.Base)
 	}
 	targets := p.reg.Targets(param)

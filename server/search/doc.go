@@ -48,6 +48,7 @@
 // A query that is too large for one statement is refused as too-costly; the limits
 // stand in parse.go.
 //
-// Options.Lenient (Prefer: handling=lenient) leaves out unknown parameters only, also where a chain, _has or _sort names one,
-// and says so in Query.Ignored. Query.Applied has the parameters that were applied, for the self link. Spec: https://hl7.org/fhir/R4/search.html#errors.
+// Options.Lenient (Prefer: handling=lenient) leaves out unknown parameters only, also where a
+// chain, _has or _sort names one, and says so in Query.Ignored. Query.Applied has the parameters
+// that were applied, for the self link. Spec: https://hl7.org/fhir/R4/search.html#errors.
 package search

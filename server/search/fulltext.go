@@ -39,8 +39,8 @@ func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (mat
 	return c, nil
 }
 
-// maxText bounds the parts of a query for a text, and how deep they lie in each other.
-const maxText = 50
+// maxTextParts bounds the parts of a query for a text, and how deep they lie in each other.
+const maxTextParts = 50
 
 // parseText reads a query for a text: words, of which all are asked for; "phrases"; AND and OR between them, in
 // capitals or not, NOT before one, which is a word in other letters; and parentheses. AND binds before OR.
@@ -49,7 +49,7 @@ func parseText(text string, fold func(string) string) (q match.TextQuery, mistak
 	p := textParser{tokens: textTokens(text), fold: fold}
 	q, ok := p.either(0)
 	switch {
-	case p.parts > maxText:
+	case p.parts > maxTextParts:
 		return q, "expected fewer words and parentheses"
 	case !ok || len(p.tokens) > 0:
 		return q, "expected words, with AND, OR, NOT, parentheses and \"phrases\" around them"
@@ -137,7 +137,7 @@ func (p *textParser) list(op match.TextQueryOp, depth int, part func(int) (match
 // one reads a word and those behind it, a phrase, a NOT, or what is in parentheses.
 func (p *textParser) one(depth int) (q match.TextQuery, ok bool) {
 	t := p.next()
-	if p.parts++; t == "" || p.parts > maxText || depth > maxText || strings.EqualFold(t, "and") || strings.EqualFold(t, "or") {
+	if p.parts++; t == "" || p.parts > maxTextParts || depth > maxTextParts || strings.EqualFold(t, "and") || strings.EqualFold(t, "or") {
 		return q, false
 	}
 	p.tokens = p.tokens[1:]

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -287,18 +286,14 @@ func TestEndlessScriptsHoldNobodyUp(t *testing.T) {
 	p.Warm = p.Size
 	for loops := p.Size; loops <= surge*p.Size-1; loops += surge*p.Size - 1 - p.Size {
 		ctx, cancel := context.WithCancel(context.Background())
-		var running atomic.Int32
+		on := make(chan struct{}, loops)
 		var all sync.WaitGroup
 		for range loops {
 			all.Go(func() {
-				_, _ = p.Run(ctx, &Call{Code: `() => { console.log("on"); while (true) {} }`, Log: func(Line) { running.Add(1) }})
+				_, _ = p.Run(ctx, &Call{Code: `() => { console.log("on"); while (true) {} }`, Log: func(Line) { on <- struct{}{} }})
 			})
 		}
-		for deadline := time.Now().Add(15 * time.Second); running.Load() < int32(loops); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d loops run", running.Load(), loops)
-			}
-		}
+		await(t, on, loops)
 		began := time.Now()
 		got, err := p.Run(context.Background(), &Call{Code: `() => 1`})
 		took := time.Since(began)
@@ -319,16 +314,17 @@ func TestEndlessScriptsHoldNobodyUp(t *testing.T) {
 	// With the last turn that there may be taken a call waits, as long as its caller does.
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
+	on := make(chan struct{}, surge*p.Size+2)
 	for range surge*p.Size + 2 {
-		all.Go(func() { _, _ = p.Run(ctx, &Call{Code: `() => { while (true) {} }`}) })
+		all.Go(func() {
+			_, _ = p.Run(ctx, &Call{Code: `() => { console.log("on"); while (true) {} }`, Log: func(Line) { on <- struct{}{} }})
+		})
 	}
+	await(t, on, surge*p.Size)
 	turns := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.turns)
-	}
-	for deadline := time.Now().Add(15 * time.Second); turns() < surge*p.Size && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
 	}
 	short, end := context.WithTimeout(context.Background(), 5*patience)
 	defer end()
@@ -339,6 +335,19 @@ func TestEndlessScriptsHoldNobodyUp(t *testing.T) {
 	all.Wait()
 	if got, err := p.Run(context.Background(), &Call{Code: `() => 2`}); err != nil || string(got) != "2" {
 		t.Errorf("afterwards: %s, %v", got, err)
+	}
+}
+
+// await waits until so many have told that they run.
+func await(t *testing.T, on <-chan struct{}, n int) {
+	t.Helper()
+	late := time.After(15 * time.Second)
+	for i := range n {
+		select {
+		case <-on:
+		case <-late:
+			t.Fatalf("%d of %d loops run", i, n)
+		}
 	}
 }
 

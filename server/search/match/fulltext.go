@@ -1,7 +1,8 @@
 package match
 
-// FullText holds for a resource whose narrative, or, with Content, any of whose texts, has the words of Query. Words are compared as PostgreSQL's text search does,
-// configuration simple, without case. The index has the words of narratives; those of
+// FullText holds for a resource whose narrative, or, with Content, any of whose texts, has the
+// words of Query. Words are compared as PostgreSQL's text search does, configuration simple,
+// without case. The index has the words of narratives; those of
 // a whole resource are read from its body, some 3,000 resources a second.
 // Spec: https://hl7.org/fhir/R4/search.html#content.
 type FullText struct {

@@ -14,11 +14,11 @@ type packed struct {
 	low  array // two bytes of each; the third and the fourth are in the arrays behind it, where one needs them
 }
 
-// width2 to width4 are the most that a number may be above the base.
+// The most that a number of two, three and four bytes may be above the base.
 const (
-	width2 = 1<<16 - 1
-	width3 = 1<<24 - 1
-	width4 = math.MaxUint32
+	mostIn2 = 1<<16 - 1
+	mostIn3 = 1<<24 - 1
+	mostIn4 = math.MaxUint32
 )
 
 // packedBuffer is what numbers are read into.
@@ -29,16 +29,16 @@ func (o packed) fourth() array { return o.low&^15 + 2<<4 + wide1 }
 
 // fill makes numbers those of packed that have none.
 func (o packed) fill(ns []uint32) {
-	least, most := slices.Min(ns), slices.Max(ns)
+	least, largest := slices.Min(ns), slices.Max(ns)
 	*o.base = 0
-	width := uint32(width4)
+	most := uint32(mostIn4)
 	switch {
-	case most-least <= width2:
-		width, *o.base = width2, least-min(least, (width2-(most-least))/2) // so that there is room on both sides
-	case most <= width3:
-		width = width3
-	case most-least <= width3:
-		width, *o.base = width3, least
+	case largest-least <= mostIn2:
+		most, *o.base = mostIn2, least-min(least, (mostIn2-(largest-least))/2) // so that there is room on both sides
+	case largest <= mostIn3:
+		most = mostIn3
+	case largest-least <= mostIn3:
+		most, *o.base = mostIn3, least
 	}
 	byteOf := func(a array, shift int) {
 		b := o.in.open(a, 0, len(ns))
@@ -50,10 +50,10 @@ func (o packed) fill(ns []uint32) {
 	for i, n := range ns {
 		put(low, o.low, i, uint64(n-*o.base))
 	}
-	if width > width2 {
+	if most > mostIn2 {
 		byteOf(o.third(), 16)
 	}
-	if width > width3 {
+	if most > mostIn3 {
 		byteOf(o.fourth(), 24)
 	}
 }
@@ -75,11 +75,11 @@ func (o packed) at(i int) uint32 {
 func (o packed) most() uint32 {
 	switch {
 	case o.in.has(o.fourth()):
-		return width4
+		return mostIn4
 	case o.in.has(o.third()):
-		return width3
+		return mostIn3
 	}
-	return width2
+	return mostIn2
 }
 
 // read returns the numbers from one place to another, in buf.
@@ -129,10 +129,10 @@ func (o packed) insert(at int, n uint32) {
 		return
 	}
 	o.in.insert(o.low, at, uint64(distance))
-	if most > width2 {
+	if most > mostIn2 {
 		o.in.insert(o.third(), at, uint64(distance>>16))
 	}
-	if most > width3 {
+	if most > mostIn3 {
 		o.in.insert(o.fourth(), at, uint64(distance>>24))
 	}
 }

@@ -274,7 +274,7 @@ func (o *places) set(n, place uint32) {
 	}
 	g := o.pages[i]
 	if g == nil {
-		g = next(&o.newPages)
+		g = nextOf(&o.newPages)
 		if !o.few {
 			clear(g.open(pageThere, 0, pageSize/64))
 		}
@@ -325,7 +325,7 @@ func (o *places) newChunk(p *part) (k *chunk) {
 	if last := len(o.free) - 1; last >= 0 {
 		k, o.free = o.chunk(o.free[last]), o.free[:last]
 	} else {
-		k = next(&o.newChunks)
+		k = nextOf(&o.newChunks)
 		k.place = uint32(len(o.chunks)) + noChunk
 		o.chunks = append(o.chunks, k)
 	}
@@ -338,8 +338,8 @@ func (o *places) drop(k *chunk) {
 	o.free = append(o.free, k.place)
 }
 
-// next is the next of some that were made together: the collector marks those as one.
-func next[E any](made *[]E) (e *E) {
+// nextOf is the next of some that were made together: the collector marks those as one.
+func nextOf[E any](made *[]E) (e *E) {
 	if len(*made) == cap(*made) {
 		*made = make([]E, 0, min(max(1, 2*cap(*made)), madeTogether))
 	}
