@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -79,7 +78,7 @@ func withAuthorizationOn(t testing.TB, database string, change ...func(*server.C
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Sandbox: sandboxCommand(), Logger: slog.New(slog.DiscardHandler)})
+	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Sandbox: sandboxCommand(), Logger: failureLog(t)})
 	if err != nil {
 		t.Fatalf("start the service: %v", err)
 	}

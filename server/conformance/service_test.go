@@ -42,7 +42,7 @@ func startOn(t testing.TB, url string, change ...func(*server.Config)) *service 
 // startWith is startOn with options; version and log are those of tests.
 func startWith(t testing.TB, url string, o server.Options, change ...func(*server.Config)) *service {
 	t.Helper()
-	o.Version, o.Logger = "test", slog.New(slog.DiscardHandler)
+	o.Version, o.Logger = "test", failureLog(t)
 	cfg := server.Default()
 	cfg.Database.URL = url
 	cfg.Log.Level = "error"
@@ -63,6 +63,39 @@ func startWith(t testing.TB, url string, o server.Options, change ...func(*serve
 	})
 	t.Cleanup(stop)
 	return &service{t: t, base: web.URL + "/fhir", stop: stop}
+}
+
+// failureLog keeps the first errors that a server logs, and tells them where the test fails:
+// what an answer names by its request id alone.
+func failureLog(t testing.TB) *slog.Logger {
+	var lines firstLines
+	t.Cleanup(func() {
+		if s := lines.String(); t.Failed() && s != "" {
+			t.Logf("the server's first errors:\n%s", s)
+		}
+	})
+	return slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+// firstLines keeps the first 16 KB of what is written, whoever writes.
+type firstLines struct {
+	mu  sync.Mutex
+	got strings.Builder
+}
+
+func (l *firstLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.got.Len() < 16<<10 {
+		l.got.Write(p)
+	}
+	return len(p), nil
+}
+
+func (l *firstLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.got.String()
 }
 
 // in is the same service for a subtest.
