@@ -312,7 +312,8 @@ func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
 		return err
 	}
 	k := storage.Key{
-		Kid: base64.RawURLEncoding.EncodeToString(thumbprint), Algorithm: alg, Private: der,
+		// The first 96 bits of the thumbprint, RFC 7638: the kid is in every request.
+		Kid: base64.RawURLEncoding.EncodeToString(thumbprint[:12]), Algorithm: alg, Private: der,
 		Created: r.now(), SignsFrom: from, PublishedUntil: storage.Never,
 	}
 	if r.sealing != "" {

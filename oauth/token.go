@@ -117,8 +117,8 @@ func (t tokens) access(ctx context.Context, c accessClaims) (string, error) {
 	return t.sign(ctx, t.s.Config().Signing.Algorithm, accessType, c)
 }
 
-// newTokenID is a UUID of version 7: it says to the millisecond when the token was
-// made, which iat does to the second.
+// newTokenID is a UUID of version 7 in base64url, which is shorter in every request: it says
+// to the millisecond when the token was made, which iat does to the second.
 func newTokenID(now time.Time) string {
 	id := uuid.Must(uuid.NewRandom())
 	ms := now.UnixMilli()
@@ -126,19 +126,27 @@ func newTokenID(now time.Time) string {
 		id[i] = byte(ms >> (8 * (5 - i)))
 	}
 	id[6] = 0x70 | id[6]&0x0F
-	return id.String()
+	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 // issuedAt is when a token id was made, or iat.
 func issuedAt(jti string, iat int64) time.Time {
-	if id, err := uuid.Parse(jti); err == nil && id.Version() == 7 {
-		var ms int64
-		for _, b := range id[:6] {
-			ms = ms<<8 | int64(b)
-		}
-		return time.UnixMilli(ms)
+	var id uuid.UUID
+	b, err := base64.RawURLEncoding.DecodeString(jti)
+	if err == nil {
+		id, err = uuid.FromBytes(b)
 	}
-	return time.Unix(iat, 0)
+	if err != nil { // a token of a server before this one has the UUID as text
+		id, err = uuid.Parse(jti)
+	}
+	if err != nil || id.Version() != 7 {
+		return time.Unix(iat, 0)
+	}
+	var ms int64
+	for _, b := range id[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return time.UnixMilli(ms)
 }
 
 // ValidateAccessToken is not asked: the Verifier verifies.

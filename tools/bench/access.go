@@ -61,7 +61,7 @@ server, or for tokens the work that no server can leave out.`,
 
 // record is what a patient's token reads.
 type record struct {
-	patient, token string
+	patient, token, bearer string // bearer is the header with the token
 	observations   []string // references
 }
 
@@ -145,6 +145,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		if r.token, err = admin("token", "mint", "--client", "bench", "--patient", p, "--scope", "patient/*.rs", "--expires", "8h"); err != nil {
 			return nil, nil, err
 		}
+		r.bearer = "Bearer " + r.token
 		if records = append(records, r); len(records) == guardedPatients {
 			break
 		}
@@ -159,23 +160,23 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 	bench := &Bench{Client: client, Watched: Watched{Server: guarded.PID, Postmaster: t.bench.Watched.Postmaster}, Seed: s.seed}
 
 	// 2. The rows, each with its floor.
-	reading := func(token func(r record) string) Op {
+	reading := func(bearer func(r record) string) Op {
 		return func(_ context.Context, w *Worker) error {
 			r := pick(w.Rand, records)
-			if w.Do("read", Request{Method: "GET", Path: pick(w.Rand, r.observations), Token: token(r)}) {
+			if w.Do("read", Request{Method: "GET", Path: pick(w.Rand, r.observations), Authorization: bearer(r)}) {
 				w.Moved(1)
 			}
 			return nil
 		}
 	}
 	none := func(record) string { return "" }
-	own := func(r record) string { return r.token }
+	own := func(r record) string { return r.bearer }
 	named := func(_ context.Context, w *Worker) error {
 		w.Do("search", Request{Method: "GET", Path: "Observation?patient=" + pick(w.Rand, records).patient + "&_count=20"})
 		return nil
 	}
 	scoped := func(_ context.Context, w *Worker) error {
-		w.Do("search", Request{Method: "GET", Path: "Observation?_count=20", Token: pick(w.Rand, records).token})
+		w.Do("search", Request{Method: "GET", Path: "Observation?_count=20", Authorization: pick(w.Rand, records).bearer})
 		return nil
 	}
 	// Assertions hold for five minutes: they are signed when their row begins.
@@ -218,7 +219,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		return nil, nil, err
 	}
 	introspecting := func(_ context.Context, w *Worker) error {
-		w.Do("introspect", Request{Method: "POST", Path: guarded.URL + "/auth/introspect", ContentType: "application/x-www-form-urlencoded", Token: adminKey,
+		w.Do("introspect", Request{Method: "POST", Path: guarded.URL + "/auth/introspect", ContentType: "application/x-www-form-urlencoded", Authorization: "Bearer " + adminKey,
 			Body: []byte("token=" + pick(w.Rand, records).token)})
 		return nil
 	}

@@ -62,9 +62,9 @@ type Request struct {
 	IfNoneExist string
 	// Minimal asks for no body in return.
 	Minimal bool
-	// Token is a bearer token in place of the client's, ContentType what Body is in place
+	// Authorization is a header in place of the client's, ContentType what Body is in place
 	// of FHIR's JSON.
-	Token, ContentType string
+	Authorization, ContentType string
 }
 
 // Exchange is a request and its response in reusable memory. One goroutine uses
@@ -93,11 +93,8 @@ func (x *Exchange) Do(r Request) error {
 	x.req.SetRequestURI(x.c.target(r.Path))
 	x.req.Header.SetHost(x.c.host.Addr)
 	x.req.Header.Set("Accept", "application/fhir+json")
-	if x.c.auth != "" {
-		x.req.Header.Set("Authorization", x.c.auth)
-	}
-	if r.Token != "" {
-		x.req.Header.Set("Authorization", "Bearer "+r.Token)
+	if auth := cmp.Or(r.Authorization, x.c.auth); auth != "" {
+		x.req.Header.Set("Authorization", auth)
 	}
 	if r.Body != nil {
 		x.req.Header.SetContentType(cmp.Or(r.ContentType, "application/fhir+json"))
