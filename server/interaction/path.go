@@ -100,10 +100,11 @@ func (s *Service) parseTarget(text, base string) (target, error) {
 		}
 	}
 	if len(parts) > 0 && parts[0] != "_history" && !strings.HasPrefix(parts[0], "$") && parts[0] != "metadata" {
-		t.typ, parts = parts[0], parts[1:]
-		if s.Model.Resources[t.typ] == nil {
-			return t, s.UnknownType(t.typ)
+		known := s.Model.Resources[parts[0]]
+		if known == nil {
+			return t, s.UnknownType(parts[0])
 		}
+		t.typ, parts = known.Type().Name, parts[1:] // not part of text, which may be a Bundle's: a type is kept for longer
 		if len(parts) > 0 && parts[0] != "_history" && parts[0] != "_search" && !strings.HasPrefix(parts[0], "$") {
 			t.id, parts = parts[0], parts[1:]
 		}

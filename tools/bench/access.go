@@ -61,8 +61,8 @@ server, or for tokens the work that no server can leave out.`,
 
 // record is what a patient's token reads.
 type record struct {
-	patient, token, bearer string // bearer is the header with the token
-	observations   []string // references
+	patient, token, bearer string   // bearer is the header with the token
+	observations           []string // references
 }
 
 // guardedPatients is how many patients have a token.

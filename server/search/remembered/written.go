@@ -30,14 +30,14 @@ type Writing struct {
 }
 
 // Add notes a version that is about to be committed. What is of r is copied: its index is used
-// again by others, and its texts are parts of a body.
+// again by others, and its texts, its type too, are parts of the body of a whole Bundle.
 func (w *Writing) Add(rid int64, r *match.Resource) {
 	if w == nil || !w.of.follows(int16(rid>>48)) {
 		return
 	}
 	if x, ok := asStored(r); ok {
 		c := *r
-		c.ID, c.Index = strings.Clone(r.ID), x
+		c.Type, c.ID, c.Index = strings.Clone(r.Type), strings.Clone(r.ID), x
 		w.of.add(Written{RID: rid, Resource: &c, by: w})
 	}
 }

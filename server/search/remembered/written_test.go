@@ -1,11 +1,13 @@
 package remembered
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -57,6 +59,54 @@ func TestWrittenIsBrought(t *testing.T) {
 	}
 	if p := m.position(); len(p.Written) > 0 {
 		t.Errorf("still written are %v", p.Written)
+	}
+}
+
+// What is kept of a resource holds no part of the text that it was read from: that is the body of
+// a whole Bundle, and 8,000 of them are gigabytes.
+func TestWrittenKeepsNoBody(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 16
+	body := strings.Repeat("12345", size/5)
+	first := uintptr(unsafe.Pointer(unsafe.StringData(body)))
+	m := following(t)
+	w := m.Writing()
+	w.Add(rid, &match.Resource{Type: body[:4], ID: body[1:3], VersionID: 1, Index: &fhir.Index{
+		Numbers:    []fhir.NumberEntry{{Key: 1, Low: body[:2], High: body[:3]}},
+		Quantities: []fhir.QuantityEntry{{Key: 1, Low: body[:2], High: body[:3], System: body[3:9], Code: body[2:5], Unit: body[:5]}},
+		Strings:    []fhir.StringEntry{{Key: 1, Text: body[5:10]}},
+	}})
+	w.End(true)
+	p := m.position()
+	if len(p.Written) != 1 {
+		t.Fatalf("written are %v", p.Written)
+	}
+	texts := 0
+	var look func(v reflect.Value)
+	look = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.String:
+			texts++
+			if at := uintptr(unsafe.Pointer(unsafe.StringData(v.String()))); v.Len() > 0 && at >= first && at < first+size {
+				t.Errorf("%q is part of the body", v)
+			}
+		case reflect.Pointer:
+			if !v.IsNil() && v.Type().Elem().PkgPath() != "time" {
+				look(v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				look(v.Field(i))
+			}
+		case reflect.Slice:
+			for i := range v.Len() {
+				look(v.Index(i))
+			}
+		}
+	}
+	look(reflect.ValueOf(p.Written[0].Resource))
+	if texts < 10 {
+		t.Errorf("looked at %d texts", texts)
 	}
 }
 
