@@ -217,6 +217,15 @@ func TestAccessOfAPatient(t *testing.T) {
 		if n := got.len("entry"); n != 7 {
 			t.Errorf("%d entries, want 7: %v", n, append(got.matches(), got.includes()...))
 		}
+		for lacks, scope := range map[string]string{"patient/Patient.s": "patient/*.r", "patient/Patient.r": "patient/*.s"} {
+			for _, id := range []string{"a", "b"} {
+				s.in(t).as(patientApp("a", scope)).get("/Patient/"+id+"/$everything").issue(403, "forbidden", lacks).has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="`+lacks+`"`)
+			}
+		}
+		of := s.in(t).as(patientApp("a", "patient/Patient.rs patient/Observation.r patient/RelatedPerson.rs")).get("/Patient/a/$everything").want(200)
+		if got, want := append(of.named("match"), of.named("include")...), []string{"Patient/a", "RelatedPerson/rel-a"}; !slices.Equal(got, want) {
+			t.Errorf("with s for two types it has %v, want %v", got, want)
+		}
 	})
 }
 

@@ -42,8 +42,10 @@ var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}
 // or after them; what has no date stays. With _type, the types outside the
 // compartment are looked for among the references, and total is left out.
 func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
-	if err := s.May(ctx, access.Read, p.ResourceType, p.ID); err != nil {
-		return interaction.Response{}, err
+	for _, i := range []access.Interaction{access.Read, access.Search} { // what it finds is read and searched for
+		if err := s.May(ctx, i, p.ResourceType, p.ID); err != nil {
+			return interaction.Response{}, err
+		}
 	}
 	if !fhir.ValidID(p.ID) {
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
