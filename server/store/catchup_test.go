@@ -9,69 +9,123 @@ import (
 	"kiln/server/store"
 )
 
-// More changes than a search brings in at once let what is remembered lag: searches are answered without
-// it, and with it again when it has caught up with what two servers have written.
-// Contract: Searches while others write, memory that follows the change log.
-func TestMemoryCatchesUp(t *testing.T) {
-	t.Parallel()
+// lagging is a store that remembers what searches of Observations find, beside another one of the
+// same database that writes more at once than a search brings in.
+type lagging struct {
+	t        *testing.T
+	s, other *store.Store
+}
+
+// askedOften are the searches that are remembered.
+var askedOften = [][]string{{"status", "final"}, {"date", "ge1990"}, {"status", "final", "date", "ge1990"}}
+
+func newLagging(t *testing.T, stepped func(gaveWay bool)) lagging {
 	s, at := open(t)
-	other := openAt(t, at)
-	for _, s := range []*store.Store{s, other} {
+	l := lagging{t, s, openAt(t, at)}
+	for _, s := range []*store.Store{s, l.other} {
 		s.IndexBy(compiled{})
-		s.SetSearchLimit(20)
+		s.LimitSearch(20, stepped)
 	}
 	newCorpus(61, 40, 400).load(t, s)
-	ask := func(pairs ...string) (total int, hit bool) {
-		t.Helper()
-		c := searchCase{typ: "Observation", values: params(pairs...)}
-		before := s.Remembered().Hits
-		found, err := s.Search(t.Context(), c.parse(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return *found.Total, s.Remembered().Hits > before
-	}
-	asked := [][]string{{"status", "final"}, {"date", "ge1990"}, {"status", "final", "date", "ge1990"}}
 	for range 2 {
-		for _, pairs := range asked {
-			ask(pairs...)
+		for _, pairs := range askedOften {
+			l.ask(pairs...)
 		}
 		s.SearchSettled()
 	}
-	c := newCorpus(62, 40, remembered.MaxChanges+500) // the first 400 are others than before
-	var all []*store.Write                            // in one transaction: it comes as a whole
+	return l
+}
+
+func (l lagging) ask(pairs ...string) (total int, hit bool) {
+	l.t.Helper()
+	c := searchCase{typ: "Observation", values: params(pairs...)}
+	before := l.s.Remembered().Hits
+	found, err := l.s.Search(l.t.Context(), c.parse(l.t))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return *found.Total, l.s.Remembered().Hits > before
+}
+
+// burst writes the observations of a corpus, the first 400 of which take the place of those of
+// before, and returns the total of each search then.
+func (l lagging) burst(seed uint64) (want map[string]int) {
+	l.t.Helper()
+	c := newCorpus(seed, 40, remembered.MaxChanges+500)
+	var all []*store.Write // in one transaction: it comes as a whole
 	for i := range c.observations {
 		raw, err := json.Marshal(c.observations[i].json())
 		if err != nil {
-			t.Fatal(err)
+			l.t.Fatal(err)
 		}
-		all = append(all, resourceWrite(t, raw))
+		all = append(all, resourceWrite(l.t, raw))
 	}
-	if err := other.WriteAll(t.Context(), all); err != nil {
-		t.Fatal(err)
+	if err := l.other.WriteAll(l.t.Context(), all); err != nil {
+		l.t.Fatal(err)
 	}
-	want := map[string]int{}
+	want = map[string]int{}
 	for i := range c.observations {
 		o := &c.observations[i]
 		low, high, dated := o.date()
 		slow, shigh := span("1990")
 		since := dated && dateHolds("ge", low, high, slow, shigh)
-		for _, pairs := range asked {
+		for _, pairs := range askedOften {
 			if (len(pairs) == 2 && pairs[0] == "date" || o.status == "final") && (pairs[len(pairs)-2] == "status" || since) {
 				want[fmt.Sprint(pairs)]++
 			}
 		}
 	}
+	return want
+}
+
+// answers asks while the memory lags, and when it has caught up.
+func (l lagging) answers(want map[string]int) {
+	l.t.Helper()
 	for _, caughtUp := range []bool{false, true} {
-		for _, pairs := range asked {
-			total, hit := ask(pairs...)
+		for _, pairs := range askedOften {
+			total, hit := l.ask(pairs...)
 			if total != want[fmt.Sprint(pairs)] || caughtUp && !hit {
-				t.Errorf("%v: total %d, want %d; from memory: %v", pairs, total, want[fmt.Sprint(pairs)], hit)
+				l.t.Errorf("%v: total %d, want %d; from memory: %v", pairs, total, want[fmt.Sprint(pairs)], hit)
 			}
 		}
-		s.SearchSettled()
+		l.s.SearchSettled()
 	}
-	if r := s.Remembered(); r.Lagged == 0 {
-		t.Errorf("it has never lagged: %+v", r)
+	if r := l.s.Remembered(); r.Lagged == 0 {
+		l.t.Errorf("it has never lagged: %+v", r)
+	}
+}
+
+// More changes than a search brings in at once let what is remembered lag: searches are answered without
+// it, and with it again when it has caught up with what two servers have written.
+// Contract: Searches while others write, memory that follows the change log.
+func TestMemoryCatchesUp(t *testing.T) {
+	t.Parallel()
+	l := newLagging(t, nil)
+	l.answers(l.burst(62))
+}
+
+// A catch-up that nobody waits for stops while others write much, and goes on from there later: the
+// same resources change again and again, before they were brought in and after.
+func TestCatchUpGivesWay(t *testing.T) {
+	t.Parallel()
+	var l lagging
+	const bursts = 3
+	looks, gaveWay := 0, 0
+	wanted := make(chan map[string]int, 1)
+	l = newLagging(t, func(way bool) {
+		if looks++; way {
+			gaveWay++
+		}
+		if looks%3 == 1 && looks < 3*bursts { // in the midst of it
+			if want := l.burst(uint64(64 + looks)); looks+3 >= 3*bursts {
+				wanted <- want
+			}
+		}
+	})
+	l.burst(63)
+	want := <-wanted
+	l.answers(want)
+	if gaveWay == 0 {
+		t.Errorf("of %d looks none gave way to a writer", looks)
 	}
 }

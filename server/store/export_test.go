@@ -14,8 +14,15 @@ import (
 // resources show how many are found, and forgets what was remembered. Memory that lags
 // catches up, however soon everything would be found anew.
 func (s *Store) SetSearchLimit(n int) {
+	s.LimitSearch(n, nil)
+}
+
+// LimitSearch is SetSearchLimit of a store whose catch-ups look after every few resources whether they
+// are to give way, and call stepped then.
+func (s *Store) LimitSearch(n int, stepped func(gaveWay bool)) {
 	s.searcher.Close()
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n, ChangeTakes: 1})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n,
+		ChangeTakes: 1, StepTakes: 1, Stepped: stepped})
 }
 
 // HoldDearSearches holds every place that dear searches have.

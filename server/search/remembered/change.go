@@ -279,9 +279,10 @@ type CatchUp struct {
 	Position
 	Cost  time.Duration // of finding everything anew
 	Asked bool          // somebody has asked since it lags
+	// Generation is that of the memory.
+	Generation int
 
-	m          *Memory
-	generation int
+	m *Memory
 }
 
 // CatchUp begins one; false where the memory does not lag, or has for longer than it may be followed: the
@@ -296,7 +297,7 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 		m.forget()
 		return c, false
 	}
-	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, generation: m.generation}
+	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}
 	for _, of := range m.items() {
 		for _, i := range of {
 			c.Cost += i.cost
@@ -312,7 +313,7 @@ func (c CatchUp) Bring(rows string) bool {
 	m := c.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil || m.state == nil || m.generation != c.generation {
+	if err != nil || m.state == nil || m.generation != c.Generation {
 		return false
 	}
 	m.apply(changed)
@@ -326,7 +327,7 @@ func (c CatchUp) Brought(now string) bool {
 	m := c.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !ok || m.state == nil || m.generation != c.generation {
+	if !ok || m.state == nil || m.generation != c.Generation {
 		return false
 	}
 	if later.index != m.state.index || !later.includes(m.state) {

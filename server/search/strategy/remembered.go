@@ -330,10 +330,11 @@ type finder struct {
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
 	ahead *ahead        // nil where nothing is read ahead
 	early bool          // something is still to be read ahead, or may be
-	// looked is the state of the last look whether writers are calm, "" before the first. It and looks
-	// belong to findAll.
+	// looked is the state of the last look whether writers are calm, "" before the first. It, looks and
+	// left belong to findAll.
 	looked string
 	looks  looks
+	left   left
 }
 
 // push queues a finding; mu is held.
@@ -539,8 +540,71 @@ func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.Catch
 		return
 	}
 	w.looked, w.looks = "", looks{}
-	if n, err := s.catchUp(ctx, conn, behind.State, behind.Types, most, behind, s.rests()); err == nil && n < 0 {
+	if !s.catchUpInSteps(ctx, conn, behind, most) {
 		s.remembered.Forget()
+	}
+}
+
+// left is what a catch-up has left to be brought in by the next one.
+type left struct {
+	generation int    // of the memory
+	state      string // in which the others were brought in
+	rids       []int64
+}
+
+// defaultStepTakes is that of Config; a step is one transaction.
+const defaultStepTakes = time.Second
+
+// catchUpInSteps brings into a memory that lags what has changed, and returns false where that cannot be
+// followed, or is more than most. It stops between two steps when writers are no longer calm and nobody
+// asks: an import goes on.
+func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behind remembered.CatchUp, most int) bool {
+	w := &s.finder
+	if w.left.generation != behind.Generation || w.left.state == "" {
+		w.left = left{generation: behind.Generation, state: behind.State}
+	}
+	rest := s.rests()
+	for first := true; ; first = false {
+		followed, busy := true, false
+		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			rids, now, ok, err := changedSince(ctx, tx, w.left.state, behind.Types, max(0, most-len(w.left.rids)))
+			if err != nil || !ok {
+				followed = err != nil
+				return err
+			}
+			if busy = !first && !behind.Asked && len(rids) > remembered.MaxChanges; busy {
+				return nil
+			}
+			rids = append(rids, w.left.rids...)
+			slices.Sort(rids)
+			rids = slices.Compact(rids)
+			for until := time.Now().Add(s.stepTakes); len(rids) > 0; rest(ctx) {
+				n := min(broughtAtOnce, len(rids))
+				if ok, err := bring(ctx, tx, rids[:n], behind); err != nil || !ok {
+					followed = err != nil
+					return err
+				}
+				if rids = rids[n:]; time.Now().After(until) {
+					break
+				}
+			}
+			w.left.state, w.left.rids = now, slices.Clone(rids)
+			return nil
+		})
+		if s.stepped != nil {
+			s.stepped(busy)
+		}
+		switch {
+		case !followed:
+			w.left = left{}
+			return false
+		case err != nil || busy:
+			return true
+		case len(w.left.rids) == 0:
+			now := w.left.state
+			w.left = left{}
+			return behind.Brought(now)
+		}
 	}
 }
 
@@ -615,7 +679,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		return nil
 	}
 	for range maxCatchUps {
-		if n, err := s.catchUp(ctx, conn, out.State, []int16{f.typ}, remembered.MaxBrought, &out, nil); err != nil || n < 0 {
+		if n, err := s.catchUp(ctx, conn, out.State, f.typ, &out); err != nil || n < 0 {
 			return err
 		} else if n < remembered.MaxChanges/4 {
 			break
@@ -654,43 +718,44 @@ type behind interface {
 	Brought(now string) bool
 }
 
-// catchUp brings into something of a state the resources of some types that have changed since, and
-// returns their number; below 0 where they cannot be followed, or are more than most. rest, unless nil, is
-// called in between.
-func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, types []int16, most int, to behind, rest func(context.Context)) (n int, err error) {
+// catchUp brings into something of a state the resources of a type that have changed since, and
+// returns their number; below 0 where they cannot be followed, or are more than remembered.MaxBrought.
+func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, typ int16, to behind) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		st := plan.ChangedSince(state, types, most)
-		var followed bool
-		var rids []int64
-		var now string
-		if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &now); err != nil {
+		n = -1
+		rids, now, ok, err := changedSince(ctx, tx, state, []int16{typ}, remembered.MaxBrought)
+		if err != nil || !ok {
 			return err
 		}
-		n = len(rids)
-		if !followed || n > most {
-			n = -1
-			return nil
-		}
 		for some := range slices.Chunk(rids, broughtAtOnce) {
-			st := plan.Changed(some)
-			var rows string
-			if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&rows); err != nil {
+			if ok, err := bring(ctx, tx, some, to); err != nil || !ok {
 				return err
 			}
-			if !to.Bring(rows) {
-				n = -1
-				return nil
-			}
-			if rest != nil {
-				rest(ctx)
-			}
 		}
-		if !to.Brought(now) {
-			n = -1
+		if to.Brought(now) {
+			n = len(rids)
 		}
 		return nil
 	})
 	return n, err
+}
+
+// changedSince reads which resources of some types have changed since a state, and the present one; ok is
+// false where that cannot be followed, or is more than most.
+func changedSince(ctx context.Context, tx pgx.Tx, state string, types []int16, most int) (rids []int64, now string, ok bool, err error) {
+	st := plan.ChangedSince(state, types, most)
+	err = tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&ok, &rids, &now)
+	return rids, now, ok && len(rids) <= most, err
+}
+
+// bring brings in some resources; false where that cannot be followed.
+func bring(ctx context.Context, tx pgx.Tx, rids []int64, to behind) (bool, error) {
+	st := plan.Changed(rids)
+	var rows string
+	if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&rows); err != nil {
+		return true, err
+	}
+	return to.Bring(rows), nil
 }
 
 // readAtOnce is the number of rows that are read without a rest.

@@ -109,6 +109,10 @@ type Config struct {
 	// ChangeTakes is about how long it takes to bring in one resource that has changed, 0 for the
 	// default: memory that is far behind catches up where that is less than finding everything anew.
 	ChangeTakes time.Duration
+	// StepTakes is about how long a catch-up works between two looks whether it is to give way to
+	// writers, 0 for the default. Stepped, if not nil, is called after each look, and told what it did.
+	StepTakes time.Duration
+	Stepped   func(gaveWay bool)
 	// MemoryBytes bounds what is remembered; 0 means DefaultMemory, below 0 nothing.
 	MemoryBytes int64
 	// Remembers, if not nil, is told how many bytes are remembered of matches and values,
@@ -136,13 +140,16 @@ type Searcher struct {
 	finder      finder
 	remembers   func(bytes int64) // may be nil
 	changeTakes time.Duration
-	sorting     chan struct{} // has an element for each search that sorts many resources
+	stepTakes   time.Duration
+	stepped     func(gaveWay bool) // may be nil
+	sorting     chan struct{}      // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher that remembers nothing yet.
 func New(c Config) *Searcher {
 	s := &Searcher{store: c.Store, now: c.Now, memory: memory{limit: c.Limit}, admission: newAdmission(c.MaxConns),
-		changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+		changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), stepTakes: cmp.Or(c.StepTakes, defaultStepTakes), stepped: c.Stepped,
+		sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 	if s.now == nil {
 		s.now = time.Now
 	}
