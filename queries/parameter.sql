@@ -236,3 +236,10 @@ SELECT r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
 WHERE r.terms && @terms::bigint[] AND r.rid >= @low::bigint AND r.rid <= @high::bigint
 ORDER BY r.rid;
+
+-- TextsOf are the texts of some keys in the dictionary.
+-- name: TextsOf :many
+SELECT t.key, t.text
+FROM token_text t
+WHERE t.key = ANY (@keys::bigint[])
+ORDER BY t.key, t.text;

@@ -842,6 +842,39 @@ func (q *Queries) SetReindexPlanned(ctx context.Context, arg SetReindexPlannedPa
 	return err
 }
 
+const TextsOf = `-- name: TextsOf :many
+SELECT t.key, t.text
+FROM token_text t
+WHERE t.key = ANY ($1::bigint[])
+ORDER BY t.key, t.text
+`
+
+type TextsOfRow struct {
+	Key  int64
+	Text string
+}
+
+// TextsOf are the texts of some keys in the dictionary.
+func (q *Queries) TextsOf(ctx context.Context, keys []int64) ([]TextsOfRow, error) {
+	rows, err := q.db.Query(ctx, TextsOf, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TextsOfRow
+	for rows.Next() {
+		var i TextsOfRow
+		if err := rows.Scan(&i.Key, &i.Text); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const TrimReindexJobs = `-- name: TrimReindexJobs :exec
 DELETE FROM reindex_job j
 WHERE j.finished IS NOT NULL AND (

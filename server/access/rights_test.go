@@ -190,8 +190,8 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 		numbers[typ] = int16(i + 1)
 	}
 	env := &match.Env{
-		Type:    func(typ string) (int16, bool) { n, ok := numbers[typ]; return n, ok },
-		Systems: func(fhir.Key) []string { return nil },
+		Type:  func(typ string) (int16, bool) { n, ok := numbers[typ]; return n, ok },
+		Texts: func(fhir.Key) []string { return nil },
 	}
 	rights := decider(t).For(context.Background(), principal(t, "patient/*.rs", patient("1")))
 	for query, want := range map[string]string{

@@ -51,6 +51,7 @@ func (p *partValues) reset() {
 // would keep alive as a whole.
 func (x *Index) Reset() {
 	x.ResourceType, x.Resource, x.Sorters, x.Narrative = "", nil, nil, ""
+	x.Within, x.Contained = nil, emptied(x.Contained)
 	x.Terms, x.Targets, x.Dates = x.Terms[:0], x.Targets[:0], x.Dates[:0]
 	x.Numbers, x.Quantities = emptied(x.Numbers), emptied(x.Quantities)
 	x.Strings, x.Texts = emptied(x.Strings), emptied(x.Texts)
@@ -297,7 +298,7 @@ func (x *Index) Reference(k Key, reference, typ string) {
 	}
 	x.present(k)
 	if reference[0] == '#' {
-		x.target(k, x.containedType(reference[1:]))
+		x.contained(k, reference[1:])
 		return
 	}
 	if x.Sorters != nil {
@@ -322,15 +323,57 @@ func (x *Index) Reference(k Key, reference, typ string) {
 	x.target(k, typ)
 }
 
-// containedType is the type of the contained resource with an id, or "".
+// contained notes that a reference under k points at the contained resource with an id.
 // Spec: https://hl7.org/fhir/R4/references.html#contained.
-func (x *Index) containedType(id string) string {
-	for _, n := range NodeOf(x.Resource).AppendChild(nil, "contained") {
-		if r, ok := n.Element().(Resource); ok && r.Header().ID.Text == id {
-			return r.Type().Name
+func (x *Index) contained(k Key, id string) {
+	if x.Within == nil {
+		x.Within = make(map[string]Resource)
+		for _, n := range NodeOf(x.Resource).AppendChild(nil, "contained") {
+			if r, ok := n.Element().(Resource); ok {
+				x.Within[r.Header().ID.Text] = r
+			}
 		}
 	}
-	return ""
+	r := x.Within[id]
+	if r == nil || id == "" {
+		return
+	}
+	x.target(k, r.Type().Name)
+	if !x.composite.open && x.Sorters == nil {
+		x.Contained = append(x.Contained, ContainedEntry{k, r})
+	}
+}
+
+// AddContained adds what a contained resource leaves, y, which is finished, for chains over the
+// reference to it under ref.
+func (x *Index) AddContained(ref Key, y *Index) {
+	mask := ContainedMask(ref)
+	x.Terms = append(x.Terms, ref.Term(ValueContained(y.ResourceType)))
+	for _, t := range y.Terms {
+		x.Terms = append(x.Terms, t^int64(mask))
+	}
+	x.Targets = append(x.Targets, y.Targets...)
+	for _, e := range y.Dates {
+		e.Key ^= mask
+		x.Dates = append(x.Dates, e)
+	}
+	for _, e := range y.Numbers {
+		e.Key ^= mask
+		x.Numbers = append(x.Numbers, e)
+	}
+	for _, e := range y.Quantities {
+		e.Key ^= mask
+		x.Quantities = append(x.Quantities, e)
+	}
+	for _, e := range y.Strings {
+		e.Key ^= mask
+		x.Strings = append(x.Strings, e)
+	}
+	x.Texts = append(x.Texts, TextEntry{mask, y.ResourceType})
+	for _, e := range y.Texts {
+		e.Key ^= mask
+		x.Texts = append(x.Texts, e)
+	}
 }
 
 // target notes that a reference under k points at a resource of type typ: the

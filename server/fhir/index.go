@@ -113,6 +113,19 @@ func WordKey(k Key) Key { return k ^ wordMask }
 
 var wordMask = Key(hash('w'))
 
+// ContainedMask turns the keys and terms of a resource into those that another one has which contains it
+// and refers to it under ref: those of a chain over ref. Under itself, as a key, the dictionary of texts has
+// the types that are contained anywhere and referred to under ref.
+// Spec: https://hl7.org/fhir/R4/search.html#contained.
+func ContainedMask(ref Key) Key {
+	var buf [8]byte
+	binary.BigEndian.PutUint64(buf[:], uint64(ref))
+	return Key(hash('l', string(buf[:])))
+}
+
+// ValueContained is a reference to any resource of a type that is contained.
+func ValueContained(typ string) Value { return Value(hash('z', typ)) }
+
 // ValuePair is two values that stand in the same repetition of a composite's
 // element.
 func ValuePair(a, b Value) Value {
@@ -147,11 +160,21 @@ type Index struct {
 	// ParametersVersion is the version of the search parameters that the index was made
 	// by; 0 before any was changed at run time.
 	ParametersVersion int64
+	// Within are the contained resources by id: those of Resource, or beside it where it is contained
+	// itself; nil before one is referred to. Contained are those that are. Reset clears them.
+	Within    map[string]Resource
+	Contained []ContainedEntry
 	// Sorters get what would be entries, see Sorter; nil for an index to be kept.
 	// Reset clears them.
 	Sorters []*Sorter
 
 	composite composite
+}
+
+// ContainedEntry is a contained resource that a reference under Key points at.
+type ContainedEntry struct {
+	Key      Key
+	Resource Resource
 }
 
 // DateEntry is a half-open UTC range [Low, High) in microseconds since 1970.

@@ -89,7 +89,13 @@ func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause) []
 		p.notice(url)
 		m.CanonicalKeys = url.Keys
 	}
-	return []match.Match{m}
+	out := []match.Match{m}
+	for _, k := range param.Keys {
+		if in, ok := match.ContainedOf(k, target, sub); ok {
+			out = append(out, in)
+		}
+	}
+	return out
 }
 
 func onlyIDs(c match.Clause) (match.IDs, bool) {

@@ -2,8 +2,10 @@ package searchparam
 
 import (
 	"errors"
+	"fmt"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
 )
 
@@ -21,6 +23,9 @@ func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	x.BaseURLs, x.Narrowed = s.BaseURLs, reg.Narrowed()
 	s.Extract(x, r)
 	err := reg.Extract(x, r)
+	if more := s.addContained(x, reg, 1, new(int)); err == nil {
+		err = more
+	}
 	if orders := reg.SortIndexes(x.ResourceType); orders != nil {
 		if err := s.addOrders(x, reg, r, orders); err != nil {
 			return nil, err
@@ -28,6 +33,47 @@ func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	}
 	x.Finish()
 	return x, err
+}
+
+// A resource has maxContained references to what it contains at most, those among the contained ones counted
+// for each way that leads to them. A way is maxWithin references long; chains find nothing beyond.
+const (
+	maxContained = 2000
+	maxWithin    = 3
+)
+
+// addContained adds what contained resources leave, for chains over the references of x to them. n counts
+// them. It fails as Index does.
+func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n *int) error {
+	if len(x.Contained) == 0 {
+		return nil
+	}
+	var failed error
+	seen := make(map[fhir.ContainedEntry]bool)
+	for _, c := range x.Contained {
+		if seen[c] {
+			continue
+		}
+		seen[c] = true
+		if *n++; *n > maxContained {
+			return outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeTooCostly, Expression: x.ResourceType + ".contained",
+				Diagnostics: fmt.Sprintf("the resource refers more than %d times to what it contains", maxContained)}})
+		}
+		y := s.emptyIndex()
+		y.BaseURLs, y.Narrowed, y.Within = s.BaseURLs, reg.Narrowed(), x.Within
+		s.Extract(y, c.Resource)
+		err := reg.Extract(y, c.Resource)
+		if err == nil && depth < maxWithin {
+			err = s.addContained(y, reg, depth+1, n)
+		}
+		y.Finish()
+		x.AddContained(c.Key, y)
+		s.Recycle(y)
+		if failed == nil {
+			failed = err
+		}
+	}
+	return failed
 }
 
 // addOrders leaves what r is sorted by, for the orders that the index keeps.

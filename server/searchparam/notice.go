@@ -16,10 +16,24 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 	var warn search.Notice
 	if len(jobs) > 0 {
 		of := make(map[string][]store.ReindexJob)
+		elsewhere := make(map[fhir.Key]store.ReindexJob) // of types that contain such as the key is of
 		for _, j := range jobs {
 			of[j.ResourceType] = append(of[j.ResourceType], j)
+			if j.Finished.IsZero() {
+				for _, k := range j.Keys {
+					elsewhere[k] = j
+				}
+			}
 		}
-		warn = func(typ, code string, keys []fhir.Key) string { return notice(typ, code, keys, of[typ]) }
+		warn = func(typ, code string, keys []fhir.Key) string {
+			text := notice(typ, code, keys, of[typ])
+			for _, k := range keys {
+				if j, ok := elsewhere[k]; ok && text == "" {
+					text = building(typ, code, j)
+				}
+			}
+			return text
+		}
 	}
 	in := s.Base.Extended(at.Version, at.customs(), s.Value, warn)
 	if len(at.sorts) == 0 {
@@ -42,10 +56,6 @@ func notice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
 	if len(jobs) == 0 {
 		return ""
 	}
-	what := fmt.Sprintf("search parameter %s of %s", code, typ)
-	if code == "" {
-		what = "compartments and references of " + typ
-	}
 	in := func(list []fhir.Key) bool {
 		return slices.ContainsFunc(keys, func(k fhir.Key) bool { return slices.Contains(list, k) })
 	}
@@ -53,13 +63,26 @@ func notice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
 	for _, j := range jobs { // each evaluates every parameter: the last one knows best
 		switch {
 		case j.Finished.IsZero() && in(j.Keys):
-			return fmt.Sprintf("the index of %s is still being built: resources stored before %s may be missing from the matches; GET /$reindex tells how far it is",
-				what, j.Created.UTC().Format(time.RFC3339))
+			return building(typ, code, j)
 		case in(j.FailedKeys):
-			text = fmt.Sprintf("some resources could not be indexed by %s and may be missing from the matches; GET /$reindex tells why", what)
+			text = fmt.Sprintf("some resources could not be indexed by %s and may be missing from the matches; GET /$reindex tells why", whatOf(typ, code))
 		case !j.Finished.IsZero():
 			text = ""
 		}
 	}
 	return text
+}
+
+// building says that a job is not done.
+func building(typ, code string, j store.ReindexJob) string {
+	return fmt.Sprintf("the index of %s is still being built: resources stored before %s may be missing from the matches; GET /$reindex tells how far it is",
+		whatOf(typ, code), j.Created.UTC().Format(time.RFC3339))
+}
+
+// whatOf names the parameter of a type, or with code "" what has none.
+func whatOf(typ, code string) string {
+	if code == "" {
+		return "compartments and references of " + typ
+	}
+	return fmt.Sprintf("search parameter %s of %s", code, typ)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -104,11 +105,12 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 }
 
 // addJobs adds an index job for each resource type whose custom keys differ between
-// before and after.
+// before and after, and for those that contain resources of such a type.
 func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snapshot) error {
 	was, is := before.customs(), after.customs()
+	changed := make(map[string]*store.ReindexJob)
 	for _, typ := range s.Base.Types() {
-		j := store.ReindexJob{ID: s.NewID(), ResourceType: typ, ParametersVersion: after.Version, Created: s.Now()}
+		j := &store.ReindexJob{}
 		add := func(list, others []*search.Custom) (keys []fhir.Key) {
 			for _, c := range list {
 				for _, key := range c.Keys(typ) {
@@ -126,14 +128,71 @@ func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snaps
 		}
 		j.Keys = add(is, was)
 		gone := add(was, is)
-		if len(j.Keys)+len(gone) == 0 {
+		if len(j.Keys)+len(gone) > 0 {
+			changed[typ] = j
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	contained, err := s.contained(ctx, t)
+	if err != nil {
+		return err
+	}
+	for _, typ := range s.Base.Types() {
+		job := store.ReindexJob{ID: s.NewID(), ResourceType: typ, ParametersVersion: after.Version, Created: s.Now()}
+		for _, of := range append([]string{typ}, contained[typ]...) {
+			if j := changed[of]; j != nil {
+				job.Keys, job.Parameters, job.Ranges = append(job.Keys, j.Keys...), append(job.Parameters, j.Parameters...), job.Ranges || j.Ranges
+			}
+		}
+		if len(job.Parameters) == 0 {
 			continue
 		}
-		if err := t.AddReindexJob(ctx, j); err != nil {
+		slices.Sort(job.Parameters)
+		job.Parameters = slices.Compact(job.Parameters)
+		if err := t.AddReindexJob(ctx, job); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// contained are the types that resources of a type contain and refer to, of those that have been stored.
+func (s *Service) contained(ctx context.Context, t *store.Tx) (map[string][]string, error) {
+	reg := s.Current()
+	all := make(map[string][]string)
+	ways := make(map[fhir.Key]string) // what contains, by the key of the texts
+	add := func(container, typ string, mask fhir.Key) {
+		for _, p := range reg.Parameters(typ) {
+			if p.Type == fhir.SearchReference {
+				for _, k := range p.Keys {
+					ways[mask^fhir.ContainedMask(k)] = container
+				}
+			}
+		}
+	}
+	for _, typ := range reg.Types() {
+		add(typ, typ, 0)
+	}
+	for range maxWithin {
+		texts, err := t.TextsOf(ctx, slices.Collect(maps.Keys(ways)))
+		if err != nil || len(texts) == 0 {
+			return all, err
+		}
+		before := ways
+		ways = make(map[fhir.Key]string)
+		for key, types := range texts {
+			container := before[key]
+			for _, typ := range types {
+				if !slices.Contains(all[container], typ) {
+					all[container] = append(all[container], typ)
+				}
+				add(container, typ, key)
+			}
+		}
+	}
+	return all, nil
 }
 
 // Committed follows the commit of such a transaction: when it returns, every

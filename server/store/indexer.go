@@ -223,6 +223,23 @@ func (t *Tx) BumpDefinitions(ctx context.Context) error {
 	return translate(db.New(t.tx).BumpDefinitions(ctx))
 }
 
+// TextsOf returns the texts that the index has of some keys, by key.
+func (t *Tx) TextsOf(ctx context.Context, keys []fhir.Key) (map[fhir.Key][]string, error) {
+	list := make([]int64, len(keys))
+	for i, k := range keys {
+		list[i] = int64(k)
+	}
+	rows, err := db.New(t.tx).TextsOf(ctx, list)
+	if err != nil {
+		return nil, translate(err)
+	}
+	texts := make(map[fhir.Key][]string, len(rows))
+	for _, r := range rows {
+		texts[fhir.Key(r.Key)] = append(texts[fhir.Key(r.Key)], r.Text)
+	}
+	return texts, nil
+}
+
 // checkOwn compares the indexes of a transaction that has raised the version
 // itself: they were made by the version before. What they lack is the business
 // of the job that this transaction leaves, which sees them.

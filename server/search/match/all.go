@@ -1,5 +1,7 @@
 package match
 
+import "kiln/server/fhir"
+
 // All holds when each of its clauses does.
 type All struct{ Clauses []Clause }
 
@@ -54,3 +56,11 @@ func (m All) holds(r *Resource) Answer {
 }
 
 func (m All) describe() string { return Describe(m.Clauses) }
+
+func (m All) within(mask fhir.Key) Match {
+	clauses, ok := withinClauses(m.Clauses, mask)
+	if !ok {
+		return nil
+	}
+	return All{clauses}
+}

@@ -155,3 +155,8 @@ func (m Chain) holds(r *Resource) Answer {
 func (m Chain) describe() string {
 	return "refers to a " + strings.ReplaceAll(m.Target, "|", " or ") + " where " + Describe(m.Clauses)
 }
+
+func (m Chain) within(mask fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, mask)
+	return m
+}

@@ -9,19 +9,25 @@ type Coded struct {
 	Key  fhir.Key // fhir.Composite.Coded
 	Code string
 	Any  Match
+	Mask fhir.Key // of keys; 0 for the resource itself
 }
 
 func (m Coded) nested() ([]Clause, bool) { return []Clause{{Any: []Match{m.Any}}}, false }
 
 // resolve is what m.Any says of the rows of the code in each of its systems.
 func (m Coded) resolve(e *Env) Match {
-	return m.in(e.Systems(fhir.CompositeKey(m.Key, fhir.ValueCode(m.Code))))
+	return m.in(e.Texts(m.systems()))
+}
+
+// systems is the key of the texts that are the systems of the code.
+func (m Coded) systems() fhir.Key {
+	return fhir.CompositeKey(m.Key, fhir.ValueCode(m.Code)) ^ m.Mask
 }
 
 func (m Coded) in(systems []string) Match {
 	keys := []fhir.Key{}
 	for _, system := range systems {
-		keys = append(keys, fhir.CompositeKey(m.Key, fhir.ValueCoding(system, m.Code)))
+		keys = append(keys, fhir.CompositeKey(m.Key, fhir.ValueCoding(system, m.Code))^m.Mask)
 	}
 	if any, ok := m.Any.(keyed); ok {
 		return any.under(keys)
@@ -54,7 +60,7 @@ func (m Coded) test(w *Writer, _ string) { w.Write("false") }
 
 // holds reads the systems of the code from the entries of the resource itself.
 func (m Coded) holds(r *Resource) Answer {
-	key := fhir.CompositeKey(m.Key, fhir.ValueCode(m.Code))
+	key := m.systems()
 	var systems []string
 	for _, e := range r.Index.Texts {
 		if e.Key == key {
@@ -65,3 +71,8 @@ func (m Coded) holds(r *Resource) Answer {
 }
 
 func (m Coded) describe() string { return m.Any.describe() }
+
+func (m Coded) within(mask fhir.Key) Match {
+	m.Mask ^= mask
+	return m
+}

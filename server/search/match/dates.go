@@ -231,3 +231,16 @@ func (m DateRange) holds(r *Resource) Answer {
 }
 
 func (m DateRange) describe() string { return "" }
+
+func (m Dates) within(mask fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+	return m
+}
+
+func (m DateRange) within(mask fhir.Key) Match {
+	m.Keys, m.Bounds = withinKeys(m.Keys, mask), slices.Clone(m.Bounds)
+	for i := range m.Bounds {
+		m.Bounds[i] = m.Bounds[i].within(mask).(Dates)
+	}
+	return m
+}

@@ -50,3 +50,8 @@ func (Expanded) open() {}
 func (m Expanded) holds(*Resource) Answer { return Unknown }
 
 func (m Expanded) describe() string { return "" }
+
+func (m Expanded) within(mask fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, mask)
+	return m
+}

@@ -17,6 +17,7 @@
 //	Hierarchy  hierarchy.go   a reference, :above and :below along partOf
 //	Near       near.go        a position within a distance
 //	Coded      coded.go       a code, in whatever system, with a value
+//	Contained  contained.go   what a resource refers to and contains
 //	All        all.go         several clauses at once
 //	OfTypes    oftypes.go     a resource type
 //
@@ -100,7 +101,12 @@ type (
 	joining interface {
 		join(c *Conjunction, not bool) bool
 	}
-	// resolving is replaced by what the database says.
+	// containable can be asked of a contained resource: by other keys of the one that contains it. nil where
+	// it cannot after all.
+	containable interface {
+		within(mask fhir.Key) Match
+	}
+	// resolving is replaced by what the database says, nil where that is nothing.
 	resolving interface {
 		resolve(e *Env) Match
 	}
@@ -338,15 +344,25 @@ func NeedUnits(clauses []Clause) bool {
 // Resolve returns clauses with what the database says in the place of every match
 // that depends on it.
 func (e *Env) Resolve(clauses []Clause) []Clause {
-	if !Contain(clauses, func(m Match) bool { _, ok := m.(Coded); return ok }) {
+	depends := func(m Match) bool {
+		switch m.(type) {
+		case Coded, Contained:
+			return true
+		}
+		return false
+	}
+	if !Contain(clauses, depends) {
 		return clauses
 	}
 	out := slices.Clone(clauses)
 	for i := range out {
-		out[i].Any = slices.Clone(out[i].Any)
-		for j, m := range out[i].Any {
+		out[i].Any = nil
+		for _, m := range clauses[i].Any {
 			if r, ok := m.(resolving); ok {
-				out[i].Any[j] = r.resolve(e)
+				m = r.resolve(e)
+			}
+			if m != nil {
+				out[i].Any = append(out[i].Any, m)
 			}
 		}
 	}

@@ -72,3 +72,8 @@ func (m *Near) distance(lat, lon float64) float64 {
 func (m Near) describe() string {
 	return fmt.Sprintf("within %g m of %g, %g", m.Metres, m.Latitude, m.Longitude)
 }
+
+func (m Near) within(mask fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, mask)
+	return m
+}

@@ -97,3 +97,8 @@ func (m *Numbers) includesPoint(n *apd.Decimal) bool {
 }
 
 func (m NumberPair) describe() string { return m.First.describe() + " and " + m.Second.describe() }
+
+func (m NumberPair) within(mask fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, mask)
+	return m
+}

@@ -175,3 +175,8 @@ func stored(text string, low bool) *apd.Decimal {
 	}
 	return d
 }
+
+func (m Numbers) within(mask fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+	return m
+}

@@ -176,3 +176,8 @@ func (m *Quantities) in(u *Unit, from *ucum.Unit) (Numbers, bool) {
 	}
 	return Numbers{}, false
 }
+
+func (m Quantities) within(mask fhir.Key) Match {
+	m.Numbers = m.Numbers.within(mask).(Numbers)
+	return m
+}

@@ -152,3 +152,8 @@ func (m *Strings) includes(text string) bool {
 }
 
 func (m Strings) describe() string { return "" }
+
+func (m Strings) within(mask fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+	return m
+}

@@ -81,3 +81,11 @@ func (m Terms) holds(r *Resource) Answer {
 func (m Terms) termTest(int64) (terms []int64, holds, ok bool) { return m.Values, false, true }
 
 func (m Terms) describe() string { return "" }
+
+func (m Terms) within(mask fhir.Key) Match {
+	values := slices.Clone(m.Values)
+	for i := range values {
+		values[i] ^= int64(mask)
+	}
+	return Terms{values}
+}

@@ -69,3 +69,8 @@ func (m *Texts) steps() []string {
 }
 
 func (m Texts) describe() string { return "" }
+
+func (m Texts) within(mask fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, mask)
+	return m
+}

@@ -14,9 +14,9 @@ type Env struct {
 	// Type returns the number of a resource type, false for one that has never
 	// been stored.
 	Type func(typ string) (int16, bool)
-	// Systems returns the systems in which a code has rows of a coded composite, by
-	// fhir.CompositeKey of the code.
-	Systems func(code fhir.Key) []string
+	// Texts returns the texts of a key in the dictionary: the systems in which a code has rows of a coded
+	// composite, the types that are contained.
+	Texts func(key fhir.Key) []string
 	// Units are the units in use, needed when Query.NeedsUnits.
 	Units     []Unit
 	converted map[*apd.Decimal]UnitRanges // by the value of a quantity

@@ -37,7 +37,7 @@ var testEnv = &match.Env{
 		}
 		return 0, false
 	},
-	Systems: func(fhir.Key) []string { return []string{"http://loinc.org"} },
+	Texts: func(fhir.Key) []string { return []string{"http://loinc.org"} },
 	Units: []match.Unit{
 		match.NewUnit(1, "http://unitsofmeasure.org", "g", "g"),
 		match.NewUnit(2, "http://unitsofmeasure.org", "mg", "milligram"),
@@ -214,6 +214,8 @@ func dump(b *bytes.Buffer, indent string, c *match.Clause) {
 		case match.Coded:
 			fmt.Fprintf(b, "%scoded %s\n", in, m.Code)
 			dump(b, in+"  ", &match.Clause{Name: c.Name, Value: c.Value, Any: []match.Match{m.Any}})
+		case match.Contained:
+			fmt.Fprintf(b, "%sthe same of a contained %s\n", in, m.Type)
 		case match.Texts:
 			fmt.Fprintf(b, "%stexts of %s: %d %q\n", in, keysText(m.Keys), m.Op, m.Text)
 		case match.IDs:

@@ -327,12 +327,17 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 		}
 		return n, ok
 	}}
-	env.Systems = func(code fhir.Key) []string {
-		systems, err := systemsOf(ctx, x.conn, code)
-		if err != nil && failure == nil {
-			failure = err
+	read := make(map[fhir.Key][]string)
+	env.Texts = func(key fhir.Key) []string {
+		texts, ok := read[key]
+		if !ok {
+			var err error
+			if texts, err = textsOf(ctx, x.conn, key); err != nil && failure == nil {
+				failure = err
+			}
+			read[key] = texts
 		}
-		return systems
+		return texts
 	}
 	if units != nil {
 		env.Units = units.units
@@ -371,9 +376,9 @@ type unitsSeen struct {
 	units []match.Unit
 }
 
-// systemsOf reads the systems of a code that a composite of a code and a value has rows of.
-func systemsOf(ctx context.Context, conn Conn, code fhir.Key) ([]string, error) {
-	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(code))
+// textsOf reads the texts of a key.
+func textsOf(ctx context.Context, conn Conn, key fhir.Key) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(key))
 	if err != nil {
 		return nil, err
 	}
