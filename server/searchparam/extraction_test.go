@@ -29,7 +29,9 @@ func TestExtractionHasANumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := sha256.New()
-	base := newService().Base
+	svc := newService()
+	svc.Extract = index.Extract
+	base := svc.Base
 	x := fhir.Index{Narrowed: base.Narrowed()}
 	var orders []search.SortIndex // of all parameters that can have one
 	for _, typ := range base.Types() {
@@ -46,6 +48,9 @@ func TestExtractionHasANumber(t *testing.T) {
 		}
 		x.Reset()
 		index.Extract(&x, r)
+		if err := svc.addContained(&x, base, 1, new(int)); err != nil {
+			t.Fatal(err)
+		}
 		x.Finish()
 		n += len(x.Terms)
 		fmt.Fprintln(h, r.Header().ID.Text, x.Terms, x.Targets, x.Dates, x.Numbers, x.Quantities, x.Strings, x.Texts)

@@ -81,7 +81,9 @@ func TestNotice(t *testing.T) {
 		want string
 	}{
 		{"no job", nil, ""},
-		{"a job of another type", []store.ReindexJob{{ResourceType: "Group", Keys: keys}}, ""},
+		{"a job of another type", []store.ReindexJob{{ResourceType: "Group", Keys: []fhir.Key{1}}}, ""},
+		{"a job of a type that contains such", []store.ReindexJob{{ResourceType: "Group", Keys: keys}}, "is still being built"},
+		{"and is done", []store.ReindexJob{{ResourceType: "Group", Keys: keys, Finished: now}}, ""},
 		{"a job for another parameter", []store.ReindexJob{{ResourceType: "Patient", Keys: []fhir.Key{1}}}, ""},
 		{"its job is under way", []store.ReindexJob{{ResourceType: "Patient", Keys: keys}}, "is still being built"},
 		{"its job is done", []store.ReindexJob{{ResourceType: "Patient", Keys: keys, Finished: now}}, ""},
