@@ -42,6 +42,15 @@ func TestChainsIntoContained(t *testing.T) {
 		`{"resourceType":"DiagnosticReport","id":"report","status":"final","code":{"text":"x"},"result":[{"reference":"#o"}],
 			"contained":[{"resourceType":"Observation","id":"o","status":"final","code":{"coding":[{"system":"http://loinc.org","code":"8480-6"}]},"valueQuantity":{"value":120,"unit":"mmHg","system":"http://unitsofmeasure.org","code":"mm[Hg]"}}]}`,
 	)
+	// Ways of references are told apart, however they wind.
+	observation := func(id, code, more string) string {
+		return fmt.Sprintf(`{"resourceType":"Observation","id":%q,"status":"final","code":{"text":"x","coding":[{"code":%q}]}%s}`, id, code, more)
+	}
+	to := func(param, id string) string { return fmt.Sprintf(`,%q:[{"reference":"#%s"}]`, param, id) }
+	s.stores(
+		observation("winds", "top", to("hasMember", "a")+`,"contained":[`+observation("a", "one", to("hasMember", "b"))+`,`+observation("b", "two", to("hasMember", "c"))+`,`+observation("c", "three", "")+`]`),
+		observation("turns", "top", to("derivedFrom", "a")+`,"contained":[`+observation("a", "left", to("hasMember", "b"))+`,`+observation("b", "right", "")+`]`),
+	)
 	check := func(s *service, path string, want ...string) {
 		t.Helper()
 		for range 2 { // asked again, it may come from memory
@@ -87,6 +96,14 @@ func TestChainsIntoContained(t *testing.T) {
 		"DiagnosticReport?result.code-value-quantity=8480-6$gt119||mm[Hg]":               "report",
 		"DiagnosticReport?result.code-value-quantity=8480-6$gt121":                       "",
 		"DiagnosticReport?result.value-quantity=gt0.1|http://unitsofmeasure.org|[psi]":   "report",
+		"Observation?has-member.code=one":                                                "winds",
+		"Observation?has-member.has-member.code=two":                                     "winds",
+		"Observation?has-member.has-member.has-member.code=three":                        "winds",
+		"Observation?has-member.code=three":                                              "",
+		"Observation?has-member.has-member.code=one":                                     "",
+		"Observation?derived-from.has-member.code=right":                                 "turns",
+		"Observation?has-member.derived-from.code=right":                                 "",
+		"Observation?derived-from.code=left":                                             "turns",
 		"Medication?code=aspirin":                                                        "stored", // contained ones are not found on their own
 		"Patient?name=taylor":                                                            "",
 	} {

@@ -345,9 +345,9 @@ func (x *Index) contained(k Key, id string) {
 }
 
 // AddContained adds what a contained resource leaves, y, which is finished, for chains over the
-// reference to it under ref.
-func (x *Index) AddContained(ref Key, y *Index) {
-	mask := ContainedMask(ref)
+// reference to it under ref, the depth-th of their way from 1 on.
+func (x *Index) AddContained(ref Key, depth int, y *Index) {
+	mask := containedStep(ref, depth)
 	x.Terms = append(x.Terms, ref.Term(ValueContained(y.ResourceType)))
 	for _, t := range y.Terms {
 		x.Terms = append(x.Terms, t^int64(mask))

@@ -113,13 +113,24 @@ func WordKey(k Key) Key { return k ^ wordMask }
 
 var wordMask = Key(hash('w'))
 
-// ContainedMask turns the keys and terms of a resource into those that another one has which contains it
-// and refers to it under ref: those of a chain over ref. Under itself, as a key, the dictionary of texts has
-// the types that are contained anywhere and referred to under ref.
+// ContainedMask turns the keys and terms of a contained resource into those that the one which contains it
+// has of it, for chains along way: the keys of the references from one to the next, from that of the
+// containing resource on. The same references in another order are another way. As a key of its own, it has
+// in the dictionary of texts the types that are contained anywhere at the end of the way.
 // Spec: https://hl7.org/fhir/R4/search.html#contained.
-func ContainedMask(ref Key) Key {
-	var buf [8]byte
-	binary.BigEndian.PutUint64(buf[:], uint64(ref))
+func ContainedMask(way ...Key) Key {
+	var mask Key
+	for i, ref := range way {
+		mask ^= containedStep(ref, i+1)
+	}
+	return mask
+}
+
+// containedStep is the part of a reference in the mask of a way that it is the depth-th of.
+func containedStep(ref Key, depth int) Key {
+	var buf [9]byte
+	binary.BigEndian.PutUint64(buf[:8], uint64(ref))
+	buf[8] = byte(depth)
 	return Key(hash('l', string(buf[:])))
 }
 

@@ -67,7 +67,7 @@ func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n
 			err = s.addContained(y, reg, depth+1, n)
 		}
 		y.Finish()
-		x.AddContained(c.Key, y)
+		x.AddContained(c.Key, depth, y)
 		s.Recycle(y)
 		if failed == nil {
 			failed = err

@@ -158,22 +158,27 @@ func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snaps
 	return nil
 }
 
-// contained are the types that resources of a type contain and refer to, of those that have been stored.
+// contained are the other types that resources of a type contain and refer to, of those that have been stored.
 func (s *Service) contained(ctx context.Context, t *store.Tx) (map[string][]string, error) {
 	reg := s.Current()
 	all := make(map[string][]string)
-	ways := make(map[fhir.Key]string) // what contains, by the key of the texts
-	add := func(container, typ string, mask fhir.Key) {
+	type way struct {
+		container string
+		refs      []fhir.Key
+	}
+	ways := make(map[fhir.Key]way)
+	add := func(from way, typ string) {
 		for _, p := range reg.Parameters(typ) {
 			if p.Type == fhir.SearchReference {
 				for _, k := range p.Keys {
-					ways[mask^fhir.ContainedMask(k)] = container
+					refs := append(slices.Clone(from.refs), k)
+					ways[fhir.ContainedMask(refs...)] = way{from.container, refs}
 				}
 			}
 		}
 	}
 	for _, typ := range reg.Types() {
-		add(typ, typ, 0)
+		add(way{container: typ}, typ)
 	}
 	for range maxWithin {
 		texts, err := t.TextsOf(ctx, slices.Collect(maps.Keys(ways)))
@@ -181,14 +186,14 @@ func (s *Service) contained(ctx context.Context, t *store.Tx) (map[string][]stri
 			return all, err
 		}
 		before := ways
-		ways = make(map[fhir.Key]string)
+		ways = make(map[fhir.Key]way)
 		for key, types := range texts {
-			container := before[key]
+			from := before[key]
 			for _, typ := range types {
-				if !slices.Contains(all[container], typ) {
-					all[container] = append(all[container], typ)
+				if typ != from.container && !slices.Contains(all[from.container], typ) {
+					all[from.container] = append(all[from.container], typ)
 				}
-				add(container, typ, key)
+				add(from, typ)
 			}
 		}
 	}

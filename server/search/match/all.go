@@ -57,8 +57,8 @@ func (m All) holds(r *Resource) Answer {
 
 func (m All) describe() string { return Describe(m.Clauses) }
 
-func (m All) within(mask fhir.Key) Match {
-	clauses, ok := withinClauses(m.Clauses, mask)
+func (m All) within(way []fhir.Key) Match {
+	clauses, ok := withinClauses(m.Clauses, way)
 	if !ok {
 		return nil
 	}

@@ -156,7 +156,7 @@ func (m Chain) describe() string {
 	return "refers to a " + strings.ReplaceAll(m.Target, "|", " or ") + " where " + Describe(m.Clauses)
 }
 
-func (m Chain) within(mask fhir.Key) Match {
-	m.Keys = withinKeys(m.Keys, mask)
+func (m Chain) within(way []fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, way)
 	return m
 }

@@ -72,7 +72,7 @@ func (m Coded) holds(r *Resource) Answer {
 
 func (m Coded) describe() string { return m.Any.describe() }
 
-func (m Coded) within(mask fhir.Key) Match {
-	m.Mask ^= mask
+func (m Coded) within(way []fhir.Key) Match {
+	m.Mask = fhir.ContainedMask(way...)
 	return m
 }

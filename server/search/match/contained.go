@@ -6,34 +6,42 @@ import (
 	"kiln/server/fhir"
 )
 
-// Contained holds for a resource that contains one of a type, to which it refers by one reference, and for which
-// Clauses hold. Where it contains several that it refers to so, they are asked as if they were one: with a
-// Clause that is not to hold, none of them may have what is asked for.
+// Contained holds for a resource that contains one of a type, to which a way of references leads from it (see
+// fhir.ContainedMask), and for which Clause holds. Where it contains several at the end of the way, they are
+// asked as if they were one: with a Clause that is not to hold, none of them may have what is asked for.
 // Spec: https://hl7.org/fhir/R4/search.html#contained, "chained parameters will be evaluated inside contained
 // resources".
 type Contained struct {
-	Type    string
-	Clauses []Clause // by the keys that the containing resource has the entries under
-	Refers  int64    // the term of a resource that refers so to one of Type
-	Types   fhir.Key // of the texts that are the types contained anywhere and referred to so
+	Type   string
+	Way    []fhir.Key
+	Clause Clause // as of a stored resource of Type
+
+	whole All // what is asked of the containing resource
 }
 
 // ContainedOf is the match that c is for contained resources of a type to which ref refers; false where c asks
 // what no contained resource has: an id, an update of its own, what refers to it.
 func ContainedOf(ref fhir.Key, typ string, c Clause) (Contained, bool) {
-	mask := fhir.ContainedMask(ref)
-	clauses, ok := withinClauses([]Clause{c}, mask)
-	return Contained{Type: typ, Clauses: clauses, Refers: ref.Term(fhir.ValueContained(typ)), Types: mask}, ok
+	return Contained{Type: typ, Way: []fhir.Key{ref}, Clause: c}.made()
+}
+
+// made fills in m.whole.
+func (m Contained) made() (Contained, bool) {
+	clauses, ok := withinClauses([]Clause{m.Clause}, m.Way)
+	last := len(m.Way) - 1
+	refers := (m.Way[last] ^ fhir.ContainedMask(m.Way[:last]...)).Term(fhir.ValueContained(m.Type))
+	m.whole = All{append([]Clause{{Any: []Match{Terms{[]int64{refers}}}}}, clauses...)}
+	return m, ok
 }
 
 // withinClauses are the clauses about the resource that contains those that clauses are about.
-func withinClauses(clauses []Clause, mask fhir.Key) ([]Clause, bool) {
+func withinClauses(clauses []Clause, way []fhir.Key) ([]Clause, bool) {
 	out := slices.Clone(clauses)
 	for i := range out {
 		out[i].Any = nil
 		for _, m := range clauses[i].Any {
 			if k, ok := m.(containable); ok {
-				if m = k.within(mask); m != nil {
+				if m = k.within(way); m != nil {
 					out[i].Any = append(out[i].Any, m)
 				}
 			}
@@ -45,51 +53,45 @@ func withinClauses(clauses []Clause, mask fhir.Key) ([]Clause, bool) {
 	return out, true
 }
 
-func withinKeys(keys []fhir.Key, mask fhir.Key) []fhir.Key {
-	out := slices.Clone(keys)
+func withinKeys(keys []fhir.Key, way []fhir.Key) []fhir.Key {
+	out, mask := slices.Clone(keys), fhir.ContainedMask(way...)
 	for i := range out {
 		out[i] ^= mask
 	}
 	return out
 }
 
-func (m Contained) within(mask fhir.Key) Match {
-	var ok bool
-	if m.Clauses, ok = withinClauses(m.Clauses, mask); !ok {
-		return nil
+func (m Contained) within(way []fhir.Key) Match {
+	m.Way = slices.Concat(way, m.Way)
+	if made, ok := m.made(); ok {
+		return made
 	}
-	m.Refers ^= int64(mask)
-	m.Types ^= mask
-	return m
-}
-
-// all is what is asked of the resource itself.
-func (m Contained) all() All {
-	return All{append([]Clause{{Any: []Match{Terms{[]int64{m.Refers}}}}}, m.Clauses...)}
+	return nil
 }
 
 // resolve is nothing where no resource contains such a one.
 func (m Contained) resolve(e *Env) Match {
-	if !slices.Contains(e.Texts(m.Types), m.Type) {
+	if !slices.Contains(e.Texts(fhir.ContainedMask(m.Way...)), m.Type) {
 		return nil
 	}
-	return m.all().resolve(e)
+	return m.whole.resolve(e)
 }
 
-func (m Contained) nested() ([]Clause, bool) { return m.all().Clauses, false }
+func (m Contained) nested() ([]Clause, bool) { return m.whole.Clauses, false }
 
 func (m Contained) restrict(readable func(types []string) []Clause) Match {
-	m.Clauses = Restrict(m.Clauses, readable)
+	m.Clause = Restrict([]Clause{m.Clause}, readable)[0]
+	m, _ = m.made()
 	return m
 }
 
-// find and test have nothing to write: Env.Resolve puts what is asked in its place.
-func (m Contained) find(w *Writer, types []int16) { m.all().find(w, types) }
+// find and test are not asked: Env.Resolve puts m.whole in its place.
+func (m Contained) find(w *Writer, types []int16) { m.whole.find(w, types) }
 
-func (m Contained) test(w *Writer, r string) { m.all().test(w, r) }
+func (m Contained) test(w *Writer, r string) { m.whole.test(w, r) }
 
-func (m Contained) holds(r *Resource) Answer { return m.all().holds(r) }
+func (m Contained) holds(r *Resource) Answer { return m.whole.holds(r) }
 
 func (m Contained) describe() string {
-	return "contains a " + m.Type + " where " + Describe(m.Clauses)
+	return "contains a " + m.Type + " where " + Describe([]Clause{m.Clause})
 }

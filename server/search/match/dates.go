@@ -232,15 +232,15 @@ func (m DateRange) holds(r *Resource) Answer {
 
 func (m DateRange) describe() string { return "" }
 
-func (m Dates) within(mask fhir.Key) Match {
-	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+func (m Dates) within(way []fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, way), false
 	return m
 }
 
-func (m DateRange) within(mask fhir.Key) Match {
-	m.Keys, m.Bounds = withinKeys(m.Keys, mask), slices.Clone(m.Bounds)
+func (m DateRange) within(way []fhir.Key) Match {
+	m.Keys, m.Bounds = withinKeys(m.Keys, way), slices.Clone(m.Bounds)
 	for i := range m.Bounds {
-		m.Bounds[i] = m.Bounds[i].within(mask).(Dates)
+		m.Bounds[i] = m.Bounds[i].within(way).(Dates)
 	}
 	return m
 }

@@ -51,7 +51,7 @@ func (m Expanded) holds(*Resource) Answer { return Unknown }
 
 func (m Expanded) describe() string { return "" }
 
-func (m Expanded) within(mask fhir.Key) Match {
-	m.Keys = withinKeys(m.Keys, mask)
+func (m Expanded) within(way []fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, way)
 	return m
 }

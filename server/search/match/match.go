@@ -101,10 +101,10 @@ type (
 	joining interface {
 		join(c *Conjunction, not bool) bool
 	}
-	// containable can be asked of a contained resource: by other keys of the one that contains it. nil where
-	// it cannot after all.
+	// containable can be asked of a contained resource at the end of a way (fhir.ContainedMask): by other
+	// keys of the one that contains it. nil where it cannot after all.
 	containable interface {
-		within(mask fhir.Key) Match
+		within(way []fhir.Key) Match
 	}
 	// resolving is replaced by what the database says, nil where that is nothing.
 	resolving interface {

@@ -73,7 +73,7 @@ func (m Near) describe() string {
 	return fmt.Sprintf("within %g m of %g, %g", m.Metres, m.Latitude, m.Longitude)
 }
 
-func (m Near) within(mask fhir.Key) Match {
-	m.Keys = withinKeys(m.Keys, mask)
+func (m Near) within(way []fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, way)
 	return m
 }

@@ -98,7 +98,7 @@ func (m *Numbers) includesPoint(n *apd.Decimal) bool {
 
 func (m NumberPair) describe() string { return m.First.describe() + " and " + m.Second.describe() }
 
-func (m NumberPair) within(mask fhir.Key) Match {
-	m.Keys = withinKeys(m.Keys, mask)
+func (m NumberPair) within(way []fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, way)
 	return m
 }

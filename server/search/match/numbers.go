@@ -176,7 +176,7 @@ func stored(text string, low bool) *apd.Decimal {
 	return d
 }
 
-func (m Numbers) within(mask fhir.Key) Match {
-	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+func (m Numbers) within(way []fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, way), false
 	return m
 }

@@ -177,7 +177,7 @@ func (m *Quantities) in(u *Unit, from *ucum.Unit) (Numbers, bool) {
 	return Numbers{}, false
 }
 
-func (m Quantities) within(mask fhir.Key) Match {
-	m.Numbers = m.Numbers.within(mask).(Numbers)
+func (m Quantities) within(way []fhir.Key) Match {
+	m.Numbers = m.Numbers.within(way).(Numbers)
 	return m
 }

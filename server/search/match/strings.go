@@ -153,7 +153,7 @@ func (m *Strings) includes(text string) bool {
 
 func (m Strings) describe() string { return "" }
 
-func (m Strings) within(mask fhir.Key) Match {
-	m.Keys, m.Single = withinKeys(m.Keys, mask), false
+func (m Strings) within(way []fhir.Key) Match {
+	m.Keys, m.Single = withinKeys(m.Keys, way), false
 	return m
 }

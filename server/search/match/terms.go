@@ -82,10 +82,10 @@ func (m Terms) termTest(int64) (terms []int64, holds, ok bool) { return m.Values
 
 func (m Terms) describe() string { return "" }
 
-func (m Terms) within(mask fhir.Key) Match {
-	values := slices.Clone(m.Values)
+func (m Terms) within(way []fhir.Key) Match {
+	values, mask := slices.Clone(m.Values), int64(fhir.ContainedMask(way...))
 	for i := range values {
-		values[i] ^= int64(mask)
+		values[i] ^= mask
 	}
 	return Terms{values}
 }

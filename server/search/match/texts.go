@@ -70,7 +70,7 @@ func (m *Texts) steps() []string {
 
 func (m Texts) describe() string { return "" }
 
-func (m Texts) within(mask fhir.Key) Match {
-	m.Keys = withinKeys(m.Keys, mask)
+func (m Texts) within(way []fhir.Key) Match {
+	m.Keys = withinKeys(m.Keys, way)
 	return m
 }
