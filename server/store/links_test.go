@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"kiln/gen/index"
 	"kiln/server/fhir"
 	"kiln/server/store"
 )
@@ -187,5 +188,56 @@ func TestLinksFollow(t *testing.T) {
 		if now := check(); now < first*9/10 {
 			t.Errorf("round %d: %d searches answered from memory, %d before", round, now, first)
 		}
+	}
+}
+
+// A chain that memory answers finds what another server has been the first to contain.
+func TestFirstContainedIsFound(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s, at := open(t)
+	other := openAt(t, at)
+	for _, s := range []*store.Store{s, other} {
+		s.IndexBy(compiled{})
+		s.SetSearchLimit(10)
+	}
+	c := newCorpus(52, 60, 600)
+	c.load(t, s)
+	x := searchCase{typ: "Observation", values: url.Values{"subject:Patient.birthdate": {"le2011"}}}
+	search := func() (total int, fromMemory bool) {
+		t.Helper()
+		before := s.Remembered().Hits
+		found, err := s.Search(ctx, x.parse(t, "_count", "1000"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *found.Total, s.Remembered().Hits > before
+	}
+	var total int
+	remembered := false
+	for range 4 {
+		total, remembered = search()
+		s.SearchSettled()
+	}
+	if !remembered {
+		t.Fatalf("%s: %d matches, not from memory", x, total)
+	}
+	w := resourceWrite(t, []byte(`{"resourceType":"Observation","id":"contains","status":"final","code":{"text":"x"},"subject":{"reference":"#who"},
+		"contained":[{"resourceType":"Patient","id":"who","birthDate":"1990-01-02"}]}`))
+	if len(w.Index.Contained) == 0 {
+		t.Fatal("the index notes no reference to what is contained")
+	}
+	for _, e := range w.Index.Contained {
+		y := new(fhir.Index)
+		index.Extract(y, e.Resource)
+		y.Finish()
+		w.Index.AddContained(e.Key, 1, y)
+	}
+	w.Index.Finish()
+	if err := other.WriteAll(ctx, []*store.Write{w}); err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := search(); now != total+1 {
+		t.Errorf("%s: total %d, want %d", x, now, total+1)
 	}
 }

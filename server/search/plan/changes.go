@@ -77,16 +77,28 @@ func Changed(rids []int64) match.Statement {
 	return w.Statement()
 }
 
+// Texts are all those of some keys in the dictionary, as their values, by key and by value.
+type Texts struct{ Keys, Values []int64 }
+
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which
-// has no resource; they are null in all others.
-func (p *Plan) RowsChanged(rids []int64, since remembered.Position) match.Statement {
+// has no resource, and whether the dictionary has these texts and no others; they are null in all other rows.
+func (p *Plan) RowsChanged(rids []int64, since remembered.Position, texts Texts) match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT ")
 	w.changes(since, remembered.MaxChanges)
+	if len(texts.Keys) > 0 {
+		w.Write(", ARRAY(SELECT d.value FROM token_text d WHERE d.key = ANY (")
+		w.Bind(texts.Keys)
+		w.Write("::bigint[]) ORDER BY d.key, d.value) = ")
+		w.Bind(append([]int64{}, texts.Values...))
+		w.Write("::bigint[]")
+	} else {
+		w.Write(", true")
+	}
 	w.Write(", NULL::bigint, NULL::bigint, NULL::bigint, ", strings.Repeat("NULL::text, ", len(p.q.Sort)),
 		"NULL::text, NULL::integer, NULL::timestamptz, NULL::\"char\", NULL::smallint, NULL::bytea")
 	if len(rids) > 0 {
-		w.Write(" UNION ALL SELECT NULL::text, NULL::text, ")
+		w.Write(" UNION ALL SELECT NULL::text, NULL::text, NULL::boolean, ")
 		p.rowsOf(w, rids)
 	}
 	return w.Statement()

@@ -18,6 +18,7 @@ type memory struct {
 	orders orders
 
 	units atomic.Pointer[unitsSeen]
+	texts textsSeen
 
 	totalsCount, queriesCount counter
 }

@@ -154,14 +154,18 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 			continue
 		}
 		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
-		st := x.plan.RowsChanged(shown, a.Position)
+		st := x.plan.RowsChanged(shown, a.Position, x.assumedTexts())
 		x.note("rows from memory", st)
 		var c changes
-		p, err := x.rows(ctx, st, c.into()...)
+		var held bool
+		p, err := x.rows(ctx, st, append(c.into(), &held)...)
 		if err != nil {
 			return nil, err
 		}
 		b, ok := memory.Settle(a, c.since(a.Position))
+		if !held {
+			return nil, nil
+		}
 		if !ok || len(p.rows) != len(shown) {
 			continue
 		}

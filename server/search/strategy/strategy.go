@@ -211,6 +211,8 @@ type searching struct {
 	connection *connection
 	bodies     Bodies // of the page; nil until a row is there
 
+	assumed map[fhir.Key]keyTexts // that the plan was made with, and the database was not asked for
+
 	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
 	learned    bool // what is missing was asked for
@@ -275,15 +277,23 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 	if needsUnits && seen == nil {
 		seen = &unitsSeen{ids: []int64{}}
 	}
-	if err := x.compile(ctx, seen); err != nil {
+	// What is remembered of quantities has their units with it. Texts may be those that were seen, which the
+	// statement checks; nothing else does.
+	if err := x.compile(ctx, seen, x.private()); err != nil {
 		return nil, err
+	}
+	if !x.plan.Empty {
+		if p, err := x.byMemory(ctx); p != nil || err != nil {
+			return x.resultOf(ctx, p, true, err)
+		}
+	}
+	if len(x.assumed) > 0 {
+		if err := x.compile(ctx, seen, true); err != nil {
+			return nil, err
+		}
 	}
 	if x.plan.Empty {
 		return x.result(ctx, &pageRows{}, true)
-	}
-	// What is remembered of quantities has their units with it.
-	if p, err := x.byMemory(ctx); p != nil || err != nil {
-		return x.resultOf(ctx, p, true, err)
 	}
 	if needsUnits {
 		now, err := x.unitsInUse(ctx, seen)
@@ -291,7 +301,7 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 			return nil, err
 		}
 		if now != seen {
-			if err := x.compile(ctx, now); err != nil {
+			if err := x.compile(ctx, now, true); err != nil {
 				return nil, err
 			}
 		}
@@ -312,8 +322,9 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 	return x.result(ctx, p, exact)
 }
 
-// compile plans the query with what the database knows of types, and with units.
-func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
+// compile plans the query with what the database knows of types, with units, and with the texts of the
+// dictionary (textsOf).
+func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
 	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.most() / bytesOfOrdered, Type: func(typ string) (int16, bool) {
@@ -332,7 +343,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 		texts, ok := read[key]
 		if !ok {
 			var err error
-			if texts, err = textsOf(ctx, x.conn, key); err != nil && failure == nil {
+			if texts, err = x.textsOf(ctx, key, sure); err != nil && failure == nil {
 				failure = err
 			}
 			read[key] = texts
@@ -342,6 +353,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen) error {
 	if units != nil {
 		env.Units = units.units
 	}
+	x.assumed, x.asks, x.asksKnown = nil, nil, false
 	x.plan, x.firstKnown = plan.Compile(x.q, env), false
 	return failure
 }
@@ -374,15 +386,6 @@ func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen
 type unitsSeen struct {
 	ids   []int64
 	units []match.Unit
-}
-
-// textsOf reads the texts of a key.
-func textsOf(ctx context.Context, conn Conn, key fhir.Key) ([]string, error) {
-	rows, err := conn.Query(ctx, `SELECT text FROM token_text WHERE key = $1 ORDER BY text`, int64(key))
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // learnFrom is the number of matches from which it pays to remember which they are: for
