@@ -507,7 +507,10 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 		if len(reached) < len(types) {
 			n.Types = reached
 		}
-		if c, ok := joined(reached, conditions); ok {
+		if len(q.Clauses) == 0 {
+			types = reached
+		} // else the clauses, which were read for all of types, find any of these
+		if c, ok := joined(types, conditions); ok {
 			n.And(c)
 		}
 	}

@@ -183,10 +183,13 @@ func holders() []holder {
 		app("patient, granular", "patient/Observation.rs?category=laboratory patient/Patient.rs", grant{"rs", "Observation", "alpha", "laboratory"}, grant{"rs", "Patient", "alpha", ""}),
 		user("a patient as user", "Patient/bravo", "user/*.rs", grant{"rs", "", "bravo", ""}),
 		user("a related person", "RelatedPerson/mother-alpha", "user/*.rs", grant{"rs", "", "alpha", ""}),
+		app("patient, one shared type", "patient/Practitioner.rs", grant{"rs", "Practitioner", "alpha", ""}),
+		user("a related person of nobody", "RelatedPerson/none", "user/*.rs", grant{"rs", "", "none", ""}),
 		user("a practitioner", "Practitioner/dr", "user/*.rs", grant{"rs", "", "", ""}),
 		user("a practitioner, granular", "Practitioner/dr", "user/Observation.rs?category=vital-signs", grant{"rs", "Observation", "", "vital-signs"}),
 		{"system", systemClient("system/*.rs"), []grant{{"rs", "", "", ""}}},
 		{"system, one type", systemClient("system/Condition.rs"), []grant{{"rs", "Condition", "", ""}}},
+		{"system, two types", systemClient("system/Observation.rs system/Patient.rs"), []grant{{"rs", "Observation", "", ""}, {"rs", "Patient", "", ""}}},
 		{"patient and user", claims{Subject: "u", Client: "app", Patient: "alpha", User: "Patient/bravo", Scope: "patient/Condition.rs user/Observation.rs"},
 			[]grant{{"rs", "Condition", "alpha", ""}, {"rs", "Observation", "bravo", ""}}},
 		{"admin", systemClient("admin"), nil},
@@ -306,6 +309,36 @@ func TestAccessMatrix(t *testing.T) {
 				}
 				s.get("/?_summary=count").want(200).equal("total", strconv.Itoa(len(every)))
 				s.get("/_history?_count=200").want(200).equal("total", strconv.Itoa(len(every)))
+				ofBravo := func(r *resource) bool { return strings.HasSuffix(r.id, "bravo") } // and so tagged
+				named := func(r *resource) bool {
+					return slices.Contains([]string{"bravo", "lab-bravo", "visit-bravo", "dr"}, r.id)
+				}
+				for query, keep := range map[string]func(r *resource) bool{
+					"_id=bravo,lab-bravo,visit-bravo,dr": named, "_id=bravo": func(r *resource) bool { return r.id == "bravo" },
+					"_filter=" + url.QueryEscape("_id eq bravo or _id eq lab-bravo or _id eq visit-bravo or _id eq dr"): named,
+					"_tag=tag-bravo": ofBravo, "_tag=tag-bravo&_id=lab-bravo,bravo": func(r *resource) bool { return r.id == "lab-bravo" || r.id == "bravo" },
+					"_tag:not=tag-alpha&_id=lab-alpha,lab-bravo,dr": func(r *resource) bool { return r.id == "lab-bravo" || r.id == "dr" },
+					"_lastUpdated=gt2000-01-01":                     anything,
+				} {
+					want := of("s", keep)
+					get, post := s.get("/?_count=200&"+query), s.do("POST", "/_search", "_count=200&"+query, "Content-Type", "application/x-www-form-urlencoded")
+					for _, a := range []*answer{get, post} {
+						if found := a.want(200).named("match"); !slices.Equal(found, want) {
+							t.Errorf("%s finds %v, want %v", a.what, found, want)
+						}
+						a.equal("total", strconv.Itoa(len(want)))
+					}
+				}
+				for _, path := range []string{"/Patient/bravo/*", "/Patient/bravo/*?_tag=tag-bravo", "/Encounter/visit-bravo/*", "/Practitioner/dr/*"} {
+					for _, name := range s.get(path).want(200).named("match") {
+						if !slices.Contains(every, name) {
+							t.Errorf("%s finds %s", path, name)
+						}
+					}
+				}
+				if a := s.get("/$meta"); a.status == 200 && len(of("r", ofBravo)) == 0 && strings.Contains(string(a.body), "tag-bravo") {
+					t.Errorf("%s: %s", a.what, clip(a.body))
+				}
 			}
 
 			// Chains and _has are blind to what cannot be read, includes add none of it.
