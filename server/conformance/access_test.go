@@ -497,6 +497,44 @@ func TestAccessOfWrites(t *testing.T) {
 		a.post("/", b("secret-a")).want(200)
 		a.same(a.post("/", b("secret-b")), a.post("/", b("secret-z")), "secret-b", "secret-z")
 	})
+	t.Run("without r a patch reads nothing out", func(t *testing.T) {
+		const reads, tells = "which the access token does not allow to read", "does not allow to read why"
+		all := s.in(t).as(systemClient("system/*.cruds"))
+		all.put("/Observation/sealed", `{"resourceType":"Observation","id":"sealed","meta":{"tag":[{"code":"sealed-tag"}]},"status":"final","code":{"text":"c"},"subject":{"reference":"Patient/a"},"valueString":"sealed"}`).want(201)
+		path := func(expression string) string {
+			return `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"replace"},{"name":"path","valueString":"` + expression + `"},{"name":"value","valueCode":"amended"}]}]}`
+		}
+		for _, scope := range []string{"patient/Observation.u", "patient/Observation.u patient/Observation.r?category=laboratory"} {
+			w := s.in(t).as(patientApp("a", scope))
+			do := func(patch string) *answer {
+				typ := "application/json-patch+json"
+				if patch[0] == '{' {
+					typ = "application/fhir+json"
+				}
+				got := w.do("PATCH", "/Observation/sealed", patch, "Content-Type", typ)
+				if strings.Contains(string(got.body), "sealed") {
+					t.Errorf("%s: %s answers %s", scope, patch, got.body)
+				}
+				return got
+			}
+			for _, patch := range []string{
+				`[{"op":"copy","from":"/valueString","path":"/status"}]`, `[{"op":"copy","from":"/meta/tag/0/code","path":"/status"}]`, `[{"op":"move","from":"/valueString","path":"/status"}]`,
+				`[{"op":"test","path":"/valueString","value":"sealed"},{"op":"replace","path":"/status","value":"amended"}]`, `[{"op":"test","path":"/valueString","value":"x"}]`,
+				path("Observation.where(value.startsWith('s')).status"), path("Observation.where(value.startsWith('q')).status"), path("Observation.status | Observation.valueString"),
+			} {
+				do(patch).issue(403, "forbidden", reads)
+			}
+			do(`[{"op":"replace","path":"/status","value":"nonsense"}]`).issue(422, "invalid", tells)
+			do(`[{"op":"remove","path":"/note"}]`).issue(422, "invalid", tells)
+			do(path("Observation.note[0].text")).issue(422, "invalid", tells)
+			do(`[{"op":"replace","path":"/status","value":"amended"},{"op":"add","path":"/valueString","value":"open"},{"op":"add","path":"/valueString","value":"x"}]`).want(200)
+			do(path("Observation.status")).want(200)
+			all.put("/Observation/sealed", `{"resourceType":"Observation","id":"sealed","meta":{"tag":[{"code":"sealed-tag"}]},"status":"final","code":{"text":"c"},"subject":{"reference":"Patient/a"},"valueString":"sealed"}`).want(200)
+			in := w.post("/", bundle("batch", `{"request":{"method":"PATCH","url":"Observation/sealed"},"resource":{"resourceType":"Binary","contentType":"application/json-patch+json","data":"`+
+				base64.StdEncoding.EncodeToString([]byte(`[{"op":"test","path":"/valueString","value":"sealed"}]`))+`"}}`)).want(200)
+			in.equal("entry.0.response.status", "403 Forbidden")
+		}
+	})
 	t.Run("without r the answer is minimal", func(t *testing.T) {
 		w := s.in(t).as(patientApp("a", "patient/*.cu"))
 		for _, prefer := range []string{"", "return=representation"} {

@@ -2,6 +2,7 @@ package interaction
 
 import (
 	"context"
+	"net/http"
 	"slices"
 
 	"kiln/server/access"
@@ -76,54 +77,82 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 	return made(w.Result, false), nil
 }
 
-// modify returns the function that makes the next version from the current one.
+// modify returns the function that makes the next version from the current one. Where the request may not
+// read that, the patch may say what becomes of it, and learns nothing of what it is.
 func (s *Service) modify(ctx context.Context, typ, contentType string, content []byte) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
-	apply, err := s.applier(contentType, content)
+	p, err := s.readPatch(contentType, content)
 	if err != nil {
 		return nil, err
 	}
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-		next, err := apply(current.Body)
+		readable, err := s.Readable(ctx, current)
 		if err != nil {
 			return nil, nil, err
 		}
-		in, err := fhir.Read(s.Model, next)
-		if err == nil && len(in.Issues) > 0 {
-			err = outcome.Unprocessable(append(in.Issues, s.ruleErrors(ctx, in)...))
+		if !readable {
+			if how := p.reads(); how != "" {
+				return nil, nil, outcome.New(outcome.CodeForbidden, "the patch asks what the %s says (%s), which the access token does not allow to read", typ, how)
+			}
 		}
-		if err != nil {
-			return nil, nil, afterPatch(err)
+		body, x, err := s.patched(ctx, current, p)
+		if e, ok := outcome.From(err); ok && !readable && e.HTTPStatus() == http.StatusUnprocessableEntity {
+			err = outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
+				Diagnostics: "the patch does not apply, or what it makes is not valid; the access token does not allow to read why"}})
 		}
-		r := in.Resource
-		if r.Type().Name != typ || r.Header().ID.Text != current.ID {
-			return nil, nil, outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
-				Diagnostics: "a patch cannot change resourceType or id"}})
-		}
-		if err := s.validate(ctx, r); err != nil {
-			return nil, nil, err
-		}
-		body, err := fhir.Splice(r.Header().Raw, nil)
-		if err != nil {
-			return nil, nil, err
-		}
-		x, err := s.Parameters.Index(current.ID, r)
 		return body, x, err
 	}, nil
 }
 
-// applier returns the function that applies a patch to a resource.
-func (s *Service) applier(contentType string, content []byte) (func(resource []byte) ([]byte, error), error) {
+// patched is what a patch makes of a version.
+func (s *Service) patched(ctx context.Context, current fhir.Version, p applier) (*fhir.Body, *fhir.Index, error) {
+	next, err := p.apply(current.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := fhir.Read(s.Model, next)
+	if err == nil && len(in.Issues) > 0 {
+		err = outcome.Unprocessable(append(in.Issues, s.ruleErrors(ctx, in)...))
+	}
+	if err != nil {
+		return nil, nil, afterPatch(err)
+	}
+	r := in.Resource
+	if r.Type().Name != current.ResourceType || r.Header().ID.Text != current.ID {
+		return nil, nil, outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
+			Diagnostics: "a patch cannot change resourceType or id"}})
+	}
+	if err := s.validate(ctx, r); err != nil {
+		return nil, nil, err
+	}
+	body, err := fhir.Splice(r.Header().Raw, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err := s.Parameters.Index(current.ID, r)
+	return body, x, err
+}
+
+// applier is a patch that is read.
+type applier struct {
+	apply func(resource []byte) ([]byte, error)
+	reads func() string // how it depends on what the resource says; "" where it does not
+}
+
+func (s *Service) readPatch(contentType string, content []byte) (applier, error) {
 	switch contentType {
 	case patch.JSONType:
 		p, err := patch.ReadJSON(content)
 		if err != nil {
-			return nil, err
+			return applier{}, err
 		}
-		return p.Apply, nil
+		return applier{p.Apply, p.Reads}, nil
 	case "application/fhir+json", "application/json":
-		return func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) }, nil
+		return applier{
+			func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) },
+			func() string { return patch.FHIRPathReads(s.Model, content) },
+		}, nil
 	}
-	return nil, outcome.UnsupportedMediaType("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType)
+	return applier{}, outcome.UnsupportedMediaType("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType)
 }
 
 // afterPatch says that it is the patch's result, and not a body, that is wrong.

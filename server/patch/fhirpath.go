@@ -2,6 +2,7 @@ package patch
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -53,6 +54,24 @@ func FHIRPath(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
 		}
 	}
 	return resource, nil
+}
+
+// placePath is a path that names a place, whatever stands there.
+var placePath = regexp.MustCompile(`^[A-Za-z]+(\.[A-Za-z]+|\[[0-9]+\])*$`)
+
+// FHIRPathReads names the first operation of a FHIRPath Patch whose path depends on what the resource says;
+// "" where each names a place. Of what is no patch FHIRPath tells more.
+func FHIRPathReads(model *fhir.Model, parameters []byte) string {
+	params, err := fhir.Decode(model, parameters)
+	if err != nil {
+		return ""
+	}
+	for i, n := range fhir.NodeOf(params).AppendChild(nil, "parameter") {
+		if op, err := readOperation(n); err == nil && !placePath.MatchString(op.path) {
+			return fmt.Sprintf("operation %d: the path %s", i, clip(op.path))
+		}
+	}
+	return ""
 }
 
 // maxOperations bounds one patch: every operation decodes the resource anew.

@@ -43,6 +43,19 @@ func ReadJSON(content []byte) (*JSON, error) {
 	return &JSON{operations}, nil
 }
 
+// Reads names the first operation that depends on what the resource says, or puts it where it is of
+// another type and an error might tell it; "" where all add, remove and replace.
+func (p *JSON) Reads() string {
+	for i, op := range p.operations {
+		switch kind := op.Kind(); kind {
+		case "add", "remove", "replace":
+		default:
+			return fmt.Sprintf("operation %d: %s", i, kind)
+		}
+	}
+	return ""
+}
+
 // Apply returns the resource with the operations applied in order; numbers and
 // strings that no operation touches keep their text. It fails with 422 invalid when an
 // operation does not apply, a test that does not hold included.
