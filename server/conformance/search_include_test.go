@@ -50,6 +50,7 @@ func TestSearchInclude(t *testing.T) {
 		{"_revinclude of two types", "Patient?_id=p1&_revinclude=Observation:subject&_revinclude=Encounter:patient", "p1", "Encounter/e1 Observation/o1 Observation/o2"},
 		{"_revinclude=Provenance:target", "Observation?_id=o1&_revinclude=Provenance:target", "o1", "Provenance/v1"},
 		{"_revinclude:iterate", "Patient?_id=p1&_revinclude=Encounter:patient&_revinclude:iterate=Observation:encounter", "p1", "Encounter/e1 Observation/o1"},
+		{"everything that refers to what refers", "Patient?_id=p1,p2&_revinclude=*&_revinclude:iterate=*", "p1 p2", "Encounter/e1 Observation/o1 Observation/o2 Provenance/v1"},
 		{"_include and _revinclude", "Encounter?_id=e1&_include=Encounter:patient&_revinclude=Observation:encounter", "e1", "Observation/o1 Patient/p1"},
 		{"a resource that is a match is not included again", "Observation?_id=o1,o2&_include=Observation:has-member", "o1 o2", ""},
 		{"from a type to itself", "Patient?_id=p2&_include=Patient:link", "p2", "Patient/p1"},

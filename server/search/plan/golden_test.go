@@ -138,6 +138,11 @@ func compileGolden(b *bytes.Buffer, line string) {
 	for _, st := range p.Following([]int64{1}, []int64{1}, false, 10) {
 		show("include", st, nil)
 	}
+	if len(q.RevIncludes) > 0 {
+		for _, st := range p.Following(make([]int64, 3000), nil, false, 10) {
+			show("include for many", st, nil)
+		}
+	}
 }
 
 func arguments(args []any) string {

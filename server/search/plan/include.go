@@ -28,22 +28,48 @@ func (p *Plan) Following(rids, seen []int64, iterate bool, limit int) []match.St
 	if keys, types := p.includeKeys(p.q.RevIncludes, iterate); len(keys) > 0 {
 		w := newWriter(p.env)
 		// The order must not tempt the planner into walking all resources.
-		w.Write("WITH m AS MATERIALIZED (SELECT r.rid FROM resource r WHERE r.terms && ARRAY(SELECT t.ref # k.key FROM resource t, unnest(")
+		w.Write("WITH m AS MATERIALIZED (")
+		few := len(rids)*len(keys) <= fewReferences
+		if !few {
+			w.Write("SELECT DISTINCT f.rid FROM resource t CROSS JOIN LATERAL (")
+		}
+		w.Write("SELECT r.rid FROM resource r WHERE r.terms && ARRAY(SELECT t.ref # k.key FROM ")
+		if few {
+			w.Write("resource t, ")
+		}
+		w.Write("unnest(")
 		w.Terms(keys)
 		w.Write(", ")
 		w.Bind(types)
-		w.Write("::smallint[]) AS k(key, typ) WHERE t.rid = ANY (")
-		w.Terms(rids)
-		w.Write(") AND k.typ IN (0, t.typ)) AND r.rid <> ALL (")
+		w.Write("::smallint[]) AS k(key, typ) WHERE k.typ IN (0, t.typ)")
+		if few {
+			w.among("t", rids)
+		}
+		w.Write(") AND r.rid <> ALL (")
 		w.Terms(seen)
 		w.Write(")")
 		p.readable(w, "r")
+		if !few {
+			w.Write(" OFFSET 0) f WHERE true")
+			w.among("t", rids)
+		}
 		w.Write(") SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
 		w.Bind(int64(limit))
 		w.Write("::bigint) f CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = f.rid OFFSET 0) r ORDER BY r.rid")
 		out = append(out, w.Statement())
 	}
 	return out
+}
+
+// fewReferences are terms that are looked for at once. An index asks of each resource that it finds which of
+// the terms it has, so that many are looked for by the resource that they refer to.
+const fewReferences = 2000
+
+// among writes that a resource is one of these.
+func (w *writer) among(r string, rids []int64) {
+	w.Write(" AND ", r, ".rid = ANY (")
+	w.Terms(rids)
+	w.Write(")")
 }
 
 // included is the statement for `_include`. What the resources refer to stands in
