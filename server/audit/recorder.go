@@ -425,15 +425,20 @@ func (q *Request) Form(parameters []byte) {
 // in which its writes are recorded.
 func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) (context.Context, *Request) {
 	mode := a.Rest()
-	if mode == Off || mode == Writes && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if mode == Off || mode == Writes && reads(r.Method, r.URL.Path) {
 		return ctx, nil
 	}
 	q := &Request{recorder: a, base: a.Of(ctx, x, r), all: mode == All}
 	x.Audited = true
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+	if reads(r.Method, r.URL.Path) {
 		return ctx, q
 	}
 	return store.WithAudit(ctx, q.events), q
+}
+
+// reads reports whether a request changes nothing, whatever it asks for: a search may come by POST.
+func reads(method, path string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodPost && strings.HasSuffix("/"+path, "/_search")
 }
 
 // Of is an event with what is known of a request.
@@ -533,7 +538,7 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 // relative to the service.
 func (q *Request) Entry(method, interaction, resource, url string, status int, version *fhir.Version) {
 	q.entries.Store(true)
-	if !q.all && (method == http.MethodGet || method == http.MethodHead) {
+	if path, _, _ := strings.Cut(url, "?"); !q.all && reads(method, path) {
 		return
 	}
 	query := ""

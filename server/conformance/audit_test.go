@@ -115,8 +115,14 @@ func TestAuditModes(t *testing.T) {
 		s := start(t, func(c *server.Config) { c.Audit.Rest = "writes" })
 		id := s.create(`{"resourceType":"Patient"}`)
 		s.get("/Patient/" + id).want(200)
-		s.events("subtype=create", 1)
+		for range 2 { // a search is none, by POST neither
+			s.do("POST", "/Patient/_search", "_id="+id, "Content-Type", "application/x-www-form-urlencoded").want(200)
+			s.do("POST", "/_search", "_id="+id, "Content-Type", "application/x-www-form-urlencoded").want(200)
+		}
+		s.create(`{"resourceType":"Patient"}`)
+		s.events("subtype=create", 2)
 		s.events("subtype=read", 0)
+		s.events("action=E", 0)
 	})
 	t.Run("off", func(t *testing.T) {
 		t.Parallel()
