@@ -288,7 +288,7 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 		}
 	}
 	if len(x.assumed) > 0 {
-		if err := x.compile(ctx, seen, true); err != nil {
+		if err := x.recompile(ctx, seen); err != nil {
 			return nil, err
 		}
 	}
@@ -301,7 +301,7 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 			return nil, err
 		}
 		if now != seen {
-			if err := x.compile(ctx, now, true); err != nil {
+			if err := x.recompile(ctx, now); err != nil {
 				return nil, err
 			}
 		}
@@ -353,9 +353,20 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 	if units != nil {
 		env.Units = units.units
 	}
-	x.assumed, x.asks, x.asksKnown = nil, nil, false
+	x.assumed = nil
 	x.plan, x.firstKnown = plan.Compile(x.q, env), false
 	return failure
+}
+
+// recompile is compile with what the database says now, after memory was asked: what it is to learn is that of
+// the new plan.
+func (x *searching) recompile(ctx context.Context, units *unitsSeen) error {
+	x.asks, x.asksKnown = nil, false
+	if err := x.compile(ctx, units, true); err != nil {
+		return err
+	}
+	_, err := x.question()
+	return err
 }
 
 // unitsInUse adds those of quantity_unit that this server has not seen: what it
