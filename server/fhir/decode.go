@@ -572,7 +572,11 @@ func (d *decoder) array(c byte, item func()) {
 	for i := 0; ; i++ {
 		d.path[top].index = i
 		d.next()
-		item()
+		if len(d.issues) < maxIssues {
+			item()
+		} else {
+			d.skip() // it is refused, and need not be kept
+		}
 		if d.err != nil {
 			return
 		}

@@ -1,6 +1,7 @@
 package interaction
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"kiln/gen/r4"
@@ -27,6 +29,32 @@ type BundleParams struct {
 	// of a transaction, committed: reads, and writes that failed or found nothing to
 	// do. Several goroutines call it; nil asks for none.
 	Told func(Done)
+
+	answered *answered
+}
+
+// answered bounds what the answers to the reads of a batch or transaction take together: a short request can
+// ask for much.
+type answered struct {
+	bytes   atomic.Int64
+	reading chan struct{} // has an element for each read under way
+}
+
+const (
+	maxEntries  = 50_000
+	maxAnswered = 64 << 20 // bytes; no read begins behind them
+	maxReading  = 8
+)
+
+// size is about what an answer takes, in bytes.
+func (r *Response) size() int64 {
+	n := len(r.Version.Body) + len(r.Body)
+	if r.Bundle != nil {
+		for i := range r.Bundle.Entries {
+			n += len(r.Bundle.Entries[i].Version.Body) + len(r.Bundle.Entries[i].Body)
+		}
+	}
+	return int64(n)
 }
 
 // Done is an entry of a batch or transaction that is answered.
@@ -62,9 +90,13 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 	if len(p.Body) == 0 {
 		return Response{}, outcome.New(outcome.CodeStructure, "the request has no body; expected a Bundle of type batch or transaction as JSON")
 	}
+	p.answered = &answered{reading: make(chan struct{}, maxReading)}
 	in, err := fhir.Read(s.Model, p.Body)
 	if err != nil || len(in.Issues) > 0 {
 		if parts, ok := s.batchParts(ctx, p); ok {
+			if len(parts) > maxEntries {
+				return Response{}, errEntries
+			}
 			return s.batch(ctx, p, parts)
 		}
 		if emptyTransaction(p.Body) {
@@ -78,6 +110,9 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 	b, ok := in.Resource.(*r4.Bundle)
 	if !ok {
 		return Response{}, outcome.Invalid("the base URL takes a Bundle, the body is a resource of type %s; POST it to /%[1]s", in.Resource.Type().Name)
+	}
+	if len(b.Entry) > maxEntries {
+		return Response{}, errEntries
 	}
 	switch b.Type_.Text {
 	case "batch":
@@ -95,6 +130,27 @@ func (s *Service) Bundle(ctx context.Context, p BundleParams) (Response, error) 
 		At("Bundle.type")
 }
 
+var errEntries = outcome.New(outcome.CodeTooCostly, "the Bundle has more than %d entries", maxEntries).At("Bundle.entry")
+
+// entries are the texts of a Bundle's entries, one more than maxEntries at most.
+type entries []json.RawMessage
+
+// UnmarshalJSON reads an array.
+func (e *entries) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	for d.More() && len(*e) <= maxEntries {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return err
+		}
+		*e = append(*e, raw)
+	}
+	return nil
+}
+
 // part is one entry of a batch, or the reason why it cannot be read.
 type part struct {
 	entry *r4.BundleEntry
@@ -105,9 +161,9 @@ type part struct {
 // does not spoil the others. It gives up where not even that is possible.
 func (s *Service) batchParts(ctx context.Context, p BundleParams) ([]part, bool) {
 	var b struct {
-		ResourceType string            `json:"resourceType"`
-		Type         string            `json:"type"`
-		Entry        []json.RawMessage `json:"entry"`
+		ResourceType string  `json:"resourceType"`
+		Type         string  `json:"type"`
+		Entry        entries `json:"entry"`
 	}
 	if err := json.Unmarshal(p.Body, &b); err != nil || b.ResourceType != "Bundle" || b.Type != "batch" {
 		return nil, false
@@ -295,6 +351,21 @@ func dropSpace(r rune) rune {
 // get carries out an entry that is no write of one resource on from: a GET, an
 // operation, or a search by POST, whose parameters are those of its URL.
 func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
+	select {
+	case p.answered.reading <- struct{}{}:
+		defer func() { <-p.answered.reading }()
+	case <-ctx.Done():
+		return Response{}, ctx.Err()
+	}
+	if p.answered.bytes.Load() > maxAnswered {
+		return Response{}, outcome.New(outcome.CodeTooCostly, "what other entries are answered is more than %d MB: ask in several Bundles", maxAnswered>>20)
+	}
+	r, err := s.getOne(ctx, from, j, p)
+	p.answered.bytes.Add(r.size())
+	return r, err
+}
+
+func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	lenient, base := p.Lenient, p.BaseURL
 	from, err := s.Seen(ctx, from)
 	if err != nil {
