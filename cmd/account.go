@@ -459,7 +459,7 @@ func signingKey() *cobra.Command {
 	rotate := &cobra.Command{
 		Use: "rotate", Short: "Make the next keys: published now, they sign in a day", Args: cobra.NoArgs,
 	}
-	now := rotate.Flags().Bool("now", false, "sign with them at once: for a key that is no secret any more")
+	now := rotate.Flags().Bool("now", false, "sign with them, or with those that wait already, at once: for a key that is no secret any more")
 	rotate.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		if err := a.RotateKeys(c.Context(), *now); err != nil {
 			return err

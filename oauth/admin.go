@@ -218,7 +218,7 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	if _, err := storage.ParseLifetime(c.AccessTokenLifetime); err != nil {
 		return nil, invalid("accessTokenLifetime: %s", err)
 	}
-	if d, _ := storage.ParseLifetime(c.AccessTokenLifetime); d > 365*24*time.Hour {
+	if d, _ := storage.ParseLifetime(c.AccessTokenLifetime); d > maxAccess {
 		return nil, invalid("accessTokenLifetime is %s: expected a year at most", c.AccessTokenLifetime)
 	}
 	if _, err := storage.ParseLifetime(c.RefreshTokenLifetime); err != nil {

@@ -139,6 +139,9 @@ func (c Config) Check() error {
 			refuse("%s is %q: expected a lifetime such as 30s, 10m, 1h or 90d", lifetime[0], lifetime[1])
 		}
 	}
+	if lifetime(c.OAuth.AccessTokenLifetime) > maxAccess {
+		refuse("auth.oauth.access_token_lifetime is %s: expected a year at most", c.OAuth.AccessTokenLifetime)
+	}
 	if len(c.OAuth.GrantTypes) == 0 {
 		refuse("auth.oauth.grant_types is empty: expected some of %s", strings.Join(grantTypes, ", "))
 	}

@@ -63,24 +63,43 @@ type keyring struct {
 	sealing  string
 	now      func() time.Time
 
-	keys   atomic.Pointer[[]*signingKey] // oldest first
-	mu     sync.Mutex
-	loaded time.Time // of the last load for an unknown key
+	keys    atomic.Pointer[[]*signingKey] // oldest first
+	keeping sync.Mutex
+	mu      sync.Mutex
+	loaded  time.Time // of the last load for an unknown key
 }
 
-// current is the key of an algorithm that signs now.
-func (r *keyring) current(ctx context.Context, alg string) (*signingKey, error) {
-	if k := r.signing(alg); k != nil {
+// current is the key of an algorithm that signs now. It stays published until a token
+// that it signs is over, at expires.
+func (r *keyring) current(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
+	k := r.signing(alg)
+	if k == nil && slices.Contains(signingAlgorithms, alg) {
+		if err := r.ensure(ctx, alg); err != nil {
+			return nil, err
+		}
+		k = r.signing(alg)
+	}
+	if k != nil && !k.TokensUntil.Before(expires) {
 		return k, nil
 	}
-	if !slices.Contains(signingAlgorithms, alg) {
-		return nil, fmt.Errorf("no key signs %s", alg)
-	}
-	if err := r.ensure(ctx, alg); err != nil {
-		return nil, err
-	}
-	if k := r.signing(alg); k != nil {
-		return k, nil
+	return r.keep(ctx, alg, expires)
+}
+
+// keep is current for a token that is over later than those before it: the database
+// hears of that, and of an hour more, so that the tokens of an hour cost one write.
+func (r *keyring) keep(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
+	r.keeping.Lock()
+	defer r.keeping.Unlock()
+	for k := r.signing(alg); k != nil; k = r.signing(alg) {
+		if !k.TokensUntil.Before(expires) {
+			return k, nil
+		}
+		if err := r.store.KeepKey(ctx, k.Kid, expires.Add(time.Hour)); err != nil {
+			return nil, fmt.Errorf("keep a signing key: %w", err)
+		}
+		if err := r.load(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return nil, fmt.Errorf("no key signs %s", alg)
 }
@@ -148,7 +167,7 @@ func (r *keyring) load(ctx context.Context) error {
 	}
 	keys := make([]*signingKey, 0, len(rows))
 	for _, row := range rows {
-		if k := known[row.Kid]; k != nil && k.PublishedUntil.Equal(row.PublishedUntil) && k.SignsFrom.Equal(row.SignsFrom) {
+		if k := known[row.Kid]; k != nil && k.SignsFrom.Equal(row.SignsFrom) && k.PublishedUntil.Equal(row.PublishedUntil) && k.TokensUntil.Equal(row.TokensUntil) {
 			keys = append(keys, k)
 			continue
 		}
@@ -196,9 +215,9 @@ func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 			return err
 		}
 		for _, alg := range algs {
-			last := lastOf(keys, alg)
+			last := lastOf(keys, alg, now)
 			switch {
-			case last == nil || !last.PublishedUntil.After(now):
+			case last == nil:
 				if err := r.add(ctx, alg, now); err != nil {
 					return err
 				}
@@ -240,19 +259,25 @@ func (r *keyring) sealAll(ctx context.Context, keys []storage.Key) error {
 	return nil
 }
 
-// rotate makes the next key of every algorithm that has one. It signs after a day,
-// or at once.
+// rotate makes the next key of every algorithm that has one. It signs after a day, or
+// at once: then a key that waits for its day takes over now, as those who keep our keys
+// know it already.
 func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
-	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
-		from := r.now()
-		if !atOnce {
-			from = from.Add(ahead)
-		}
+	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) (err error) {
+		now := r.now()
 		for _, alg := range signingAlgorithms {
-			if last := lastOf(keys, alg); last != nil {
-				if err := r.replace(ctx, *last, from); err != nil {
-					return err
-				}
+			last := lastOf(keys, alg, now)
+			switch {
+			case last == nil:
+			case !atOnce:
+				err = r.replace(ctx, *last, now.Add(ahead))
+			case last.SignsFrom.After(now):
+				err = r.advance(ctx, keys, *last, now)
+			default:
+				err = r.replace(ctx, *last, now)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil
@@ -263,30 +288,36 @@ func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 	return r.load(ctx)
 }
 
-func lastOf(keys []storage.Key, alg string) *storage.Key {
+// lastOf is the published key of an algorithm that signs last.
+func lastOf(keys []storage.Key, alg string, now time.Time) *storage.Key {
 	for i := range slices.Backward(keys) {
-		if keys[i].Algorithm == alg {
+		if keys[i].Algorithm == alg && keys[i].PublishedUntil.After(now) {
 			return &keys[i]
 		}
 	}
 	return nil
 }
 
-// replace adds the successor of last, which stays published until the longest
-// tokens that it signed are over.
+// advance lets a key that waits sign from now on, and retires the others of its
+// algorithm: one that has not signed yet is not published any more.
+func (r *keyring) advance(ctx context.Context, keys []storage.Key, last storage.Key, now time.Time) error {
+	for _, k := range keys {
+		if k.Algorithm != last.Algorithm || k.Kid == last.Kid || !k.PublishedUntil.After(now) {
+			continue
+		}
+		if err := r.store.RetireKey(ctx, k.Kid, now); err != nil {
+			return err
+		}
+	}
+	return r.store.StartKey(ctx, last.Kid, now)
+}
+
+// replace adds the successor of last, which signs from then on.
 func (r *keyring) replace(ctx context.Context, last storage.Key, from time.Time) error {
 	if err := r.add(ctx, last.Algorithm, from); err != nil {
 		return err
 	}
-	clients, err := r.store.Clients(ctx)
-	if err != nil {
-		return err
-	}
-	over := ahead
-	for _, c := range clients {
-		over = max(over, lifetime(c.AccessTokenLifetime))
-	}
-	return r.store.RetireKey(ctx, last.Kid, from.Add(over))
+	return r.store.RetireKey(ctx, last.Kid, from)
 }
 
 func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {

@@ -44,6 +44,9 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 	if err != nil || d == 0 {
 		return "", invalid("expires is %q: expected a lifetime such as 1h", m.Lifetime)
 	}
+	if d > maxAccess {
+		return "", invalid("expires is %s: expected a year at most", m.Lifetime)
+	}
 	claims := accessClaims{Subject: c.ID, ClientID: c.ID, Scope: scopes.String(), Expires: a.Now().Add(d).Unix()}
 	if claims.Patient, err = bareID("patient", "Patient", m.Patient); err != nil {
 		return "", err

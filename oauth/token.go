@@ -59,6 +59,9 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 
 const accessType = "at+jwt"
 
+// maxAccess bounds the lifetime of an access token: for longer it is known which are revoked.
+const maxAccess = 365 * 24 * time.Hour
+
 // tokens makes and reads tokens. It is fosite's CoreStrategy: codes and refresh
 // tokens are 256 random bits that are stored as SHA-256, access tokens JWTs that
 // are their own signature.
@@ -66,8 +69,9 @@ type tokens struct {
 	s *Server
 }
 
-func (t tokens) sign(ctx context.Context, alg string, typ jose.ContentType, claims any) (string, error) {
-	key, err := t.s.keys.current(ctx, alg)
+// sign makes a JWT that is good until expires, in seconds as in its exp.
+func (t tokens) sign(ctx context.Context, alg string, typ jose.ContentType, expires int64, claims any) (string, error) {
+	key, err := t.s.keys.current(ctx, alg, time.Unix(expires, 0))
 	if err != nil {
 		return "", err
 	}
@@ -114,7 +118,7 @@ func (t tokens) GenerateAccessToken(ctx context.Context, r fosite.Requester) (st
 func (t tokens) access(ctx context.Context, c accessClaims) (string, error) {
 	c.Issuer, c.Audience = t.s.Issuer, audience{t.s.FHIRBase}
 	c.Issued, c.ID = t.s.Now().Unix(), newTokenID(t.s.Now())
-	return t.sign(ctx, t.s.Config().Signing.Algorithm, accessType, c)
+	return t.sign(ctx, t.s.Config().Signing.Algorithm, accessType, c.Expires, c)
 }
 
 // newTokenID is a UUID of version 7 in base64url, which is shorter in every request: it says
@@ -256,7 +260,7 @@ func (t tokens) idToken(ctx context.Context, r fosite.Requester, access string) 
 		}
 		c.Name, c.Username, c.Email = u.Name, u.Username, u.Email
 	}
-	return t.sign(ctx, alg, "JWT", c)
+	return t.sign(ctx, alg, "JWT", c.Expires, c)
 }
 
 // accessTokenHash is at_hash: the left half of the hash that the ID token's

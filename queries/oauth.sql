@@ -61,22 +61,34 @@ DELETE FROM oauth_identity i
 WHERE i.username = @username;
 
 -- name: OAuthKeys :many
-SELECT k.kid, k.algorithm, k.private, k.sealed, k.created, k.signs_from, k.published_until
+SELECT k.kid, k.algorithm, k.private, k.sealed, k.created, k.signs_from, k.published_until, k.tokens_until
 FROM oauth_key k
 ORDER BY k.signs_from, k.kid;
 
 -- name: InsertOAuthKey :exec
-INSERT INTO oauth_key (kid, algorithm, private, sealed, created, signs_from, published_until)
-VALUES (@kid, @algorithm, @private, @sealed, @created, @signs_from, @published_until);
+INSERT INTO oauth_key (kid, algorithm, private, sealed, created, signs_from, published_until, tokens_until)
+VALUES (@kid, @algorithm, @private, @sealed, @created, @signs_from, @published_until, @tokens_until);
 
 -- name: SealOAuthKey :exec
 UPDATE oauth_key k
 SET private = @private, sealed = true
 WHERE k.kid = @kid;
 
+-- name: StartOAuthKey :exec
+UPDATE oauth_key k
+SET signs_from = @signs_from::timestamptz
+WHERE k.kid = @kid;
+
+-- KeepOAuthKey also keeps a key that is retired already: it may sign for another day.
+-- name: KeepOAuthKey :exec
+UPDATE oauth_key k
+SET tokens_until = greatest(k.tokens_until, @tokens_until::timestamptz),
+    published_until = greatest(k.published_until, @tokens_until::timestamptz)
+WHERE k.kid = @kid;
+
 -- name: RetireOAuthKey :exec
 UPDATE oauth_key k
-SET published_until = @published_until::timestamptz
+SET published_until = greatest(k.tokens_until, @signs_until::timestamptz)
 WHERE k.kid = @kid;
 
 -- name: DeleteOAuthKeys :exec

@@ -310,6 +310,7 @@ type OauthKey struct {
 	Created        time.Time
 	SignsFrom      time.Time
 	PublishedUntil time.Time
+	TokensUntil    time.Time
 }
 
 type OauthLaunch struct {

@@ -419,8 +419,8 @@ func (q *Queries) InsertOAuthIdentity(ctx context.Context, arg InsertOAuthIdenti
 }
 
 const InsertOAuthKey = `-- name: InsertOAuthKey :exec
-INSERT INTO oauth_key (kid, algorithm, private, sealed, created, signs_from, published_until)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO oauth_key (kid, algorithm, private, sealed, created, signs_from, published_until, tokens_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 `
 
 type InsertOAuthKeyParams struct {
@@ -431,6 +431,7 @@ type InsertOAuthKeyParams struct {
 	Created        time.Time
 	SignsFrom      time.Time
 	PublishedUntil time.Time
+	TokensUntil    time.Time
 }
 
 func (q *Queries) InsertOAuthKey(ctx context.Context, arg InsertOAuthKeyParams) error {
@@ -442,6 +443,7 @@ func (q *Queries) InsertOAuthKey(ctx context.Context, arg InsertOAuthKeyParams) 
 		arg.Created,
 		arg.SignsFrom,
 		arg.PublishedUntil,
+		arg.TokensUntil,
 	)
 	return err
 }
@@ -538,6 +540,24 @@ func (q *Queries) InsertOAuthUser(ctx context.Context, arg InsertOAuthUserParams
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const KeepOAuthKey = `-- name: KeepOAuthKey :exec
+UPDATE oauth_key k
+SET tokens_until = greatest(k.tokens_until, $1::timestamptz),
+    published_until = greatest(k.published_until, $1::timestamptz)
+WHERE k.kid = $2
+`
+
+type KeepOAuthKeyParams struct {
+	TokensUntil time.Time
+	Kid         string
+}
+
+// KeepOAuthKey also keeps a key that is retired already: it may sign for another day.
+func (q *Queries) KeepOAuthKey(ctx context.Context, arg KeepOAuthKeyParams) error {
+	_, err := q.db.Exec(ctx, KeepOAuthKey, arg.TokensUntil, arg.Kid)
+	return err
 }
 
 const LockOAuthFlow = `-- name: LockOAuthFlow :one
@@ -775,7 +795,7 @@ func (q *Queries) OAuthIdentity(ctx context.Context, arg OAuthIdentityParams) (s
 }
 
 const OAuthKeys = `-- name: OAuthKeys :many
-SELECT k.kid, k.algorithm, k.private, k.sealed, k.created, k.signs_from, k.published_until
+SELECT k.kid, k.algorithm, k.private, k.sealed, k.created, k.signs_from, k.published_until, k.tokens_until
 FROM oauth_key k
 ORDER BY k.signs_from, k.kid
 `
@@ -797,6 +817,7 @@ func (q *Queries) OAuthKeys(ctx context.Context) ([]OauthKey, error) {
 			&i.Created,
 			&i.SignsFrom,
 			&i.PublishedUntil,
+			&i.TokensUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -1081,17 +1102,17 @@ func (q *Queries) PutOAuthLogin(ctx context.Context, arg PutOAuthLoginParams) er
 
 const RetireOAuthKey = `-- name: RetireOAuthKey :exec
 UPDATE oauth_key k
-SET published_until = $1::timestamptz
+SET published_until = greatest(k.tokens_until, $1::timestamptz)
 WHERE k.kid = $2
 `
 
 type RetireOAuthKeyParams struct {
-	PublishedUntil time.Time
-	Kid            string
+	SignsUntil time.Time
+	Kid        string
 }
 
 func (q *Queries) RetireOAuthKey(ctx context.Context, arg RetireOAuthKeyParams) error {
-	_, err := q.db.Exec(ctx, RetireOAuthKey, arg.PublishedUntil, arg.Kid)
+	_, err := q.db.Exec(ctx, RetireOAuthKey, arg.SignsUntil, arg.Kid)
 	return err
 }
 
@@ -1258,6 +1279,22 @@ type SealOAuthKeyParams struct {
 
 func (q *Queries) SealOAuthKey(ctx context.Context, arg SealOAuthKeyParams) error {
 	_, err := q.db.Exec(ctx, SealOAuthKey, arg.Private, arg.Kid)
+	return err
+}
+
+const StartOAuthKey = `-- name: StartOAuthKey :exec
+UPDATE oauth_key k
+SET signs_from = $1::timestamptz
+WHERE k.kid = $2
+`
+
+type StartOAuthKeyParams struct {
+	SignsFrom time.Time
+	Kid       string
+}
+
+func (q *Queries) StartOAuthKey(ctx context.Context, arg StartOAuthKeyParams) error {
+	_, err := q.db.Exec(ctx, StartOAuthKey, arg.SignsFrom, arg.Kid)
 	return err
 }
 

@@ -16,6 +16,7 @@ type Key struct {
 	Created        time.Time
 	SignsFrom      time.Time
 	PublishedUntil time.Time
+	TokensUntil    time.Time // no token that it has signed is good for longer
 }
 
 // Keys returns every key, oldest first.
@@ -55,9 +56,20 @@ func (s *Store) SealKey(ctx context.Context, id string, sealed []byte) error {
 	return s.q.SealOAuthKey(ctx, db.SealOAuthKeyParams{Kid: id, Private: sealed})
 }
 
-// RetireKey says until when a key is published.
-func (s *Store) RetireKey(ctx context.Context, id string, until time.Time) error {
-	return s.q.RetireOAuthKey(ctx, db.RetireOAuthKeyParams{Kid: id, PublishedUntil: until})
+// StartKey says from when a key signs.
+func (s *Store) StartKey(ctx context.Context, id string, from time.Time) error {
+	return s.q.StartOAuthKey(ctx, db.StartOAuthKeyParams{Kid: id, SignsFrom: from})
+}
+
+// KeepKey says that a token which a key signs is good until then; the key is published
+// for as long.
+func (s *Store) KeepKey(ctx context.Context, id string, until time.Time) error {
+	return s.q.KeepOAuthKey(ctx, db.KeepOAuthKeyParams{Kid: id, TokensUntil: until})
+}
+
+// RetireKey ends the publication of a key, when it signs no more and its tokens are over.
+func (s *Store) RetireKey(ctx context.Context, id string, from time.Time) error {
+	return s.q.RetireOAuthKey(ctx, db.RetireOAuthKeyParams{Kid: id, SignsUntil: from})
 }
 
 // APIKey is a key of an internal service.

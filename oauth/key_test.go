@@ -1,0 +1,163 @@
+package oauth_test
+
+import (
+	"encoding/json"
+	"net/url"
+	"testing"
+	"time"
+
+	"kiln/oauth"
+)
+
+// Contract, Authorization 2: rotation by `kiln admin key rotate`: at once, while the next
+// key waits for its day already: that one signs, what signed until then gets an end.
+func TestRotateAtOnceWhileTheNextKeyWaits(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]func(s *service) error{
+		"rotated by hand": func(s *service) error { return s.server.RotateKeys(t.Context(), false) },
+		"rotated twice by hand": func(s *service) error {
+			if err := s.server.RotateKeys(t.Context(), false); err != nil {
+				return err
+			}
+			s.pass(time.Hour)
+			return s.server.RotateKeys(t.Context(), false)
+		},
+		"rotated by age": func(s *service) error {
+			s.pass(90 * 24 * time.Hour)
+			return s.server.EnsureKeys(t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			s.app()
+			states := func() map[string][]*oauth.KeyAnswer { // of the keys of access tokens
+				list, err := s.server.SigningKeys(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := make(map[string][]*oauth.KeyAnswer)
+				for _, k := range list {
+					if k.Algorithm == "ES384" {
+						out[k.State] = append(out[k.State], k)
+					}
+				}
+				return out
+			}
+			if err := wait(s); err != nil {
+				t.Fatal(err)
+			}
+			token := s.tokens().text("access_token")
+			before := states()
+			if len(before["signing"]) != 1 || len(before["next"]) == 0 {
+				t.Fatalf("before: %v", before)
+			}
+			if err := s.server.RotateKeys(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+			after := states()
+			if next := before["next"][len(before["next"])-1]; len(after["signing"]) != 1 || after["signing"][0].ID != next.ID || after["signing"][0].PublishedUntil != nil || len(after["next"]) != 0 {
+				t.Errorf("after: %v, want that the key %s signs, without an end", after, next.ID)
+			}
+			if len(after["retired"]) != 1 || after["retired"][0].ID != before["signing"][0].ID || after["retired"][0].PublishedUntil == nil {
+				t.Errorf("after: %v, want that the key %s is retired, with an end", after["retired"], before["signing"][0].ID)
+			}
+			if h, _ := claims(t, s.tokens().text("access_token")); h["kid"] != after["signing"][0].ID {
+				t.Errorf("the key %v signs, want %s", h["kid"], after["signing"][0].ID)
+			}
+			if s.use(token) != 200 {
+				t.Error("a token of the retired key is not good any more")
+			}
+			s.pass(25 * time.Hour)
+			if last := states(); len(last["signing"]) != 1 || last["signing"][0].ID != after["signing"][0].ID || len(last["retired"])+len(last["next"]) != 0 {
+				t.Errorf("a day later: %v", last)
+			}
+		})
+	}
+}
+
+// Contract, Authorization 2: rotation: the last keys stay published until their tokens are
+// over, whatever gave these their lifetime, and when.
+func TestKeysStayPublishedUntilTheirTokensAreOver(t *testing.T) {
+	t.Parallel()
+	register := func(s *service, lifetime string) string {
+		c := s.client(map[string]any{"clientId": "service", "confidential": true, "accessTokenLifetime": lifetime, "scopes": []string{"system/*.rs"}})
+		return c.ClientSecret
+	}
+	grant := func(s *service, secret string) string {
+		return s.post("/auth/token", url.Values{"grant_type": {"client_credentials"}, "scope": {"system/*.rs"}, "client_id": {"service"}, "client_secret": {secret}}).text("access_token")
+	}
+	for name, given := range map[string]func(s *service) (token string, err error){
+		"the configuration": func(s *service) (string, error) {
+			return grant(s, register(s, "")), s.server.RotateKeys(t.Context(), true)
+		},
+		"a client that has another now": func(s *service) (string, error) {
+			token := grant(s, register(s, "5d"))
+			if _, err := s.server.PatchClient(t.Context(), "service", []byte(`{"accessTokenLifetime": "1m"}`)); err != nil {
+				return "", err
+			}
+			return token, s.server.RotateKeys(t.Context(), true)
+		},
+		"a client that is made after the rotation": func(s *service) (string, error) {
+			err := s.server.RotateKeys(t.Context(), false)
+			return grant(s, register(s, "5d")), err
+		},
+		"kiln token mint": func(s *service) (string, error) {
+			register(s, "1m")
+			token, err := s.server.Mint(t.Context(), s.base, "", oauth.Minting{ClientID: "service", Scope: "system/*.rs", Lifetime: "5d"})
+			if err != nil {
+				return "", err
+			}
+			return token, s.server.RotateKeys(t.Context(), true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, func(o *oauth.Options) { o.Config.OAuth.AccessTokenLifetime = "5d" })
+			token, err := given(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, _ := claims(t, token)
+			published := func(at *service) bool {
+				var set struct{ Keys []struct{ Kid string } }
+				_ = json.Unmarshal(newBrowser(t).do("GET", at.base+"/.well-known/jwks.json", nil).body, &set)
+				for _, k := range set.Keys {
+					if k.Kid == h["kid"] {
+						return true
+					}
+				}
+				return false
+			}
+			s.pass(5*24*time.Hour - time.Minute)
+			if got := s.use(token); got != 200 || !published(s) {
+				t.Errorf("just before the token is over: %d, its key published is %t", got, published(s))
+			}
+			s.pass(24 * time.Hour)
+			if got := s.use(token); got != 401 || published(s) {
+				t.Errorf("a day after it is over: %d, its key published is %t", got, published(s))
+			}
+		})
+	}
+}
+
+// Contract, Authorization 2: client: `accessTokenLifetime`, and that of the configuration and
+// of `kiln token mint`: a year at most, since for longer it is not known which are revoked.
+func TestAccessTokenLifetimeIsBounded(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.client(map[string]any{"clientId": "service", "confidential": true, "accessTokenLifetime": "365d", "scopes": []string{"system/*.rs"}})
+	if _, err := s.server.CreateClient(t.Context(), []byte(`{"accessTokenLifetime": "366d"}`)); err == nil {
+		t.Error("a client's may be 366d")
+	}
+	for lifetime, good := range map[string]bool{"365d": true, "366d": false} {
+		if _, err := s.server.Mint(t.Context(), s.base, "", oauth.Minting{ClientID: "service", Scope: "system/*.rs", Lifetime: lifetime}); (err == nil) != good {
+			t.Errorf("kiln token mint --expires %s: %v", lifetime, err)
+		}
+		c := oauth.DefaultConfig()
+		c.OAuth.AccessTokenLifetime = lifetime
+		if err := c.Check(); (err == nil) != good {
+			t.Errorf("auth.oauth.access_token_lifetime %s: %v", lifetime, err)
+		}
+	}
+}
