@@ -1,6 +1,7 @@
 package oauth_test
 
 import (
+	"encoding/base64"
 	"maps"
 	"net/url"
 	"slices"
@@ -570,4 +571,33 @@ func TestTokensEnd(t *testing.T) {
 		t.Errorf("after an hour: %d", status)
 	}
 	_ = oauth.EventToken
+}
+
+// SMART App Launch 2.2: a refresh token of online_access is usable for as long as the user
+// remains online: not after the sign-in, which its use does not prolong.
+// Contract, Authorization 3: refresh: `online_access`.
+func TestOnlineAccessEndsWithTheSignIn(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	all := s.client(map[string]any{"clientId": "all", "confidential": true, "mayIntrospect": true})
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("all:"+all.ClientSecret))
+	active := func(token string) any {
+		return s.post("/auth/introspect", url.Values{"token": {token}}, "Authorization", basic).json["active"]
+	}
+	online, offline := s.tokens("scope", "openid online_access user/*.rs"), s.tokens("scope", "openid online_access offline_access user/*.rs")
+	s.pass(9 * time.Minute)
+	if online = s.refresh(online.text("refresh_token"), "scope", "user/*.rs"); online.status != 200 || active(online.text("refresh_token")) != true {
+		t.Fatalf("while the sign-in lasts: %d %s", online.status, online.body)
+	}
+	s.pass(2 * time.Minute)
+	if a := s.refresh(online.text("refresh_token")); a.status != 400 || a.text("error") != "invalid_grant" || active(online.text("refresh_token")) != false {
+		t.Errorf("after the sign-in: %d %s", a.status, a.body)
+	}
+	if a := s.refresh(offline.text("refresh_token"), "scope", "openid online_access user/*.rs"); a.status != 200 || s.refresh(a.text("refresh_token")).status != 200 {
+		t.Errorf("offline_access after the sign-in: %d %s", a.status, a.body)
+	}
+	if got := s.use(online.text("access_token")); got != 200 {
+		t.Errorf("the access token after the sign-in: %d", got)
+	}
 }

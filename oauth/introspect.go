@@ -104,6 +104,9 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 	if !may(r.GetClient().GetID()) || !expires.After(s.Now()) {
 		return inactive, nil
 	}
+	if online, err := s.online(ctx, r); err != nil || !online {
+		return inactive, err
+	}
 	return map[string]any{
 		"active": true, "scope": strings.Join(r.GetGrantedScopes(), " "), "client_id": r.GetClient().GetID(), "sub": r.GetSession().GetSubject(),
 		"username": r.GetSession().GetUsername(), "exp": expires.Unix(), "iss": s.Issuer,

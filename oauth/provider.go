@@ -176,7 +176,7 @@ type refreshGrant struct {
 }
 
 // HandleTokenEndpointRequest narrows the scope where the request asks for that, and
-// refuses a user who may not sign in any more.
+// refuses a user who may not sign in any more, or whose sign-in is over.
 func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
 	if err := g.RefreshTokenGrantHandler.HandleTokenEndpointRequest(ctx, r); err != nil {
 		return err
@@ -191,6 +191,13 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	}
 	if err != nil {
 		return err
+	}
+	online, err := g.s.online(ctx, r)
+	if err != nil {
+		return err
+	}
+	if !online {
+		return fosite.ErrInvalidGrant.WithHint("The sign-in that gave the refresh token is over: online_access lasts no longer.")
 	}
 	session.Granted = slices.Clone(r.GetGrantedScopes())
 	form := r.GetRequestForm()
@@ -214,6 +221,22 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	}
 	request.GrantedScope = strings.Fields(asked.String())
 	return nil
+}
+
+// online reports whether a refresh token, by the request that gave it, is usable: without
+// offline_access for as long as the user remains online, which is until the sign-in
+// is over. Its use does not prolong the sign-in: the app is not the user.
+// SMART App Launch 2.2, scopes for requesting a refresh token.
+func (s *Server) online(ctx context.Context, r fosite.Requester) (bool, error) {
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok || r.GetGrantedScopes().Has("offline_access") {
+		return ok, nil
+	}
+	_, err := s.Store.Login(ctx, session.Login)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // launchAnswer adds to the token answer what SMART App Launch and OpenID Connect
