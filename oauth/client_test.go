@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -415,6 +416,46 @@ func TestIntrospect(t *testing.T) {
 	}
 	if a := s.post("/auth/introspect", url.Values{}, "Authorization", basic(all)); a.status != 400 {
 		t.Errorf("without a token: %d", a.status)
+	}
+}
+
+// SMART App Launch 2.2, token introspection: a launch context parameter of the token answer
+// is in the answer to introspection, after a refresh too.
+// Contract, Authorization 3: `/auth/introspect`: the launch context.
+func TestIntrospectTellsTheLaunchContext(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	all := s.client(map[string]any{"clientId": "all", "confidential": true, "mayIntrospect": true})
+	yes := true
+	launch, err := s.server.NewLaunch(t.Context(), oauth.LaunchRequest{Patient: "p1", Encounter: "e1", FHIRContext: []any{map[string]any{"reference": "Observation/1"}},
+		Intent: "review", NeedPatientBanner: &yes, SmartStyleURL: "https://ehr.example.org/style.json", Tenant: "north"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := s.tokens("scope", "openid launch offline_access patient/*.rs", "launch", launch)
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("all:"+all.ClientSecret))
+	tells := func(what, token string) {
+		t.Helper()
+		told := s.post("/auth/introspect", url.Values{"token": {token}}, "Authorization", basic)
+		for _, name := range []string{"patient", "encounter", "fhirContext", "intent", "need_patient_banner", "smart_style_url", "tenant"} {
+			if want := given.json[name]; want == nil || !reflect.DeepEqual(told.json[name], want) {
+				t.Errorf("%s: %s is %v, want %v", what, name, told.json[name], want)
+			}
+		}
+	}
+	for range 2 {
+		tells("the access token", given.text("access_token"))
+	}
+	tells("the refresh token", given.text("refresh_token"))
+	tells("the next access token", s.refresh(given.text("refresh_token"), "scope", "patient/Patient.rs").text("access_token"))
+
+	plain := s.tokens("scope", "openid user/*.rs")
+	told := s.post("/auth/introspect", url.Values{"token": {plain.text("access_token")}}, "Authorization", basic)
+	for name := range given.json {
+		if told.json[name] != nil && plain.json[name] == nil {
+			t.Errorf("without a launch: %s is %v", name, told.json[name])
+		}
 	}
 }
 

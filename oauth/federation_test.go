@@ -208,3 +208,32 @@ func TestTrustedIssuerWhoseUserIsNone(t *testing.T) {
 		}
 	}
 }
+
+// RFC 7662 §2.2: iss is who made the token, aud for whom.
+// Contract, Authorization 5: `auth.federation.trusted_issuers[]`: tokens of another authorization server.
+func TestIntrospectOfATrustedIssuer(t *testing.T) {
+	t.Parallel()
+	p := newFakeProvider(t)
+	s := start(t, func(o *oauth.Options) {
+		o.Config.Federation.TrustedIssuers = []map[string]any{{"issuer": p.URL, "audience": "kiln"}}
+	})
+	key, err := s.server.CreateAPIKey(t.Context(), "admin", "admin", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(token string) *answer {
+		return s.post("/auth/introspect", url.Values{"token": {token}}, "Authorization", "Bearer "+key.Key)
+	}
+	now := time.Now().Unix()
+	a := told(p.sign(t, map[string]any{"iss": p.URL, "aud": "kiln", "sub": "42", "exp": now + 300, "iat": now - 5, "jti": "j", "scope": "user/*.rs"}))
+	if a.json["active"] != true || a.text("iss") != p.URL || a.text("aud") != "kiln" || a.json["iat"] != float64(now-5) || a.text("jti") != "j" {
+		t.Errorf("theirs: %d %s", a.status, a.body)
+	}
+	a = told(p.sign(t, map[string]any{"iss": p.URL, "aud": []string{"kiln", "other"}, "sub": "42", "exp": now + 300, "scope": "user/*.rs"}))
+	if aud, ok := a.json["aud"].([]any); !ok || len(aud) != 2 || a.json["iat"] != nil || a.json["jti"] != nil || a.json["client_id"] != nil {
+		t.Errorf("theirs, with less: %d %s", a.status, a.body)
+	}
+	if a = told(key.Key); a.text("iss") != s.base || a.json["aud"] != nil || a.json["iat"] == nil {
+		t.Errorf("an API key: %d %s", a.status, a.body)
+	}
+}

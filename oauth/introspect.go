@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -70,25 +71,51 @@ func (s *Server) tellToken(ctx context.Context, client *storage.Client, token st
 	if !may(p.ClientID) {
 		return inactive, nil
 	}
-	out := map[string]any{
-		"active": true, "scope": p.Scopes.String(), "client_id": p.ClientID, "sub": p.Subject, "token_type": "Bearer",
-		"iss": s.Issuer, "iat": v.issued.Unix(), "jti": p.TokenID,
+	out := map[string]any{"active": true, "scope": p.Scopes.String(), "sub": p.Subject, "token_type": "Bearer", "iss": s.Issuer}
+	if len(v.claims.Audience) > 0 {
+		out["aud"], out["iss"] = v.claims.Audience, v.claims.Issuer
 	}
+	issued := v.issued.Unix()
 	if v.own {
-		out["aud"], out["iat"], out["scope"] = s.FHIRBase, v.claims.Issued, v.claims.Scope
+		issued, out["scope"] = v.claims.Issued, v.claims.Scope
+	}
+	if issued > 0 {
+		out["iat"] = issued
 	}
 	if !v.expires.IsZero() {
 		out["exp"] = v.expires.Unix()
 	}
-	for name, value := range map[string]string{"patient": p.Patient, "encounter": p.Encounter, "fhirUser": p.FHIRUser, "sid": p.SessionID} {
+	for name, value := range map[string]string{
+		"client_id": p.ClientID, "jti": p.TokenID, "patient": p.Patient, "encounter": p.Encounter, "fhirUser": p.FHIRUser, "sid": p.SessionID,
+	} {
 		if value != "" {
 			out[name] = value
 		}
 	}
-	if p.SessionID != "" {
-		out["username"] = p.Subject
+	if p.SessionID == "" {
+		return out, nil
 	}
+	out["username"] = p.Subject
+	launch, err := s.launchOf(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(out, launchParameters(*launch))
 	return out, nil
+}
+
+// launchOf is the launch context that the answer with a token had: it says more than the
+// token, and never changes. SMART App Launch 2.2, token introspection.
+func (s *Server) launchOf(ctx context.Context, v *verified) (*storage.Context, error) {
+	if known := v.launch.Load(); known != nil {
+		return known, nil
+	}
+	c, err := s.Store.GrantContext(ctx, v.principal.SessionID)
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return nil, err
+	}
+	v.launch.Store(&c)
+	return &c, nil
 }
 
 // tellRefresh tells of a refresh token.
@@ -107,10 +134,14 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 	if online, err := s.online(ctx, r); err != nil || !online {
 		return inactive, err
 	}
-	return map[string]any{
+	out := map[string]any{
 		"active": true, "scope": strings.Join(r.GetGrantedScopes(), " "), "client_id": r.GetClient().GetID(), "sub": r.GetSession().GetSubject(),
 		"username": r.GetSession().GetUsername(), "exp": expires.Unix(), "iss": s.Issuer,
-	}, nil
+	}
+	if session, ok := r.GetSession().(*storage.Session); ok {
+		maps.Copy(out, launchParameters(session.Context))
+	}
+	return out, nil
 }
 
 // userinfo is GET and POST /auth/userinfo. OpenID Connect Core §5.3.

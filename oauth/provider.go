@@ -262,19 +262,8 @@ func (a *launchAnswer) PopulateTokenEndpointResponse(ctx context.Context, r fosi
 	if !ok {
 		return fosite.ErrServerError
 	}
-	c := session.Context
-	for name, value := range map[string]string{
-		"patient": c.Patient, "encounter": c.Encounter, "intent": c.Intent, "smart_style_url": c.SmartStyleURL, "tenant": c.Tenant,
-	} {
-		if value != "" {
-			to.SetExtra(name, value)
-		}
-	}
-	if c.NeedPatientBanner != nil {
-		to.SetExtra("need_patient_banner", *c.NeedPatientBanner)
-	}
-	if len(c.FHIRContext) > 0 {
-		to.SetExtra("fhirContext", c.FHIRContext)
+	for name, value := range launchParameters(session.Context) {
+		to.SetExtra(name, value)
 	}
 	if !r.GetGrantedScopes().Has("openid") {
 		return nil
@@ -285,6 +274,26 @@ func (a *launchAnswer) PopulateTokenEndpointResponse(ctx context.Context, r fosi
 	}
 	to.SetExtra("id_token", token)
 	return nil
+}
+
+// launchParameters are a launch context as the answers to an app have it: those that it
+// has. SMART App Launch 2.2, launch context arrives with your access token.
+func launchParameters(c storage.Context) map[string]any {
+	out := make(map[string]any)
+	for name, value := range map[string]string{
+		"patient": c.Patient, "encounter": c.Encounter, "intent": c.Intent, "smart_style_url": c.SmartStyleURL, "tenant": c.Tenant,
+	} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	if c.NeedPatientBanner != nil {
+		out["need_patient_banner"] = *c.NeedPatientBanner
+	}
+	if len(c.FHIRContext) > 0 {
+		out["fhirContext"] = c.FHIRContext
+	}
+	return out
 }
 
 type serverKey struct{}

@@ -143,7 +143,9 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	if name := t.Claims["roles"]; name != "" {
 		p.Roles = texts(claims[name])
 	}
-	return &verified{principal: p, issued: seconds(standard.Issued), expires: expires}, nil
+	return &verified{
+		principal: p, claims: accessClaims{Issuer: issuer, Audience: standard.Audience}, issued: seconds(standard.Issued), expires: expires,
+	}, nil
 }
 
 // scopes are those of a token that mean something here. Admin is only given where

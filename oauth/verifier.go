@@ -20,12 +20,14 @@ import (
 // verified is a token that was verified, as it is kept in memory.
 type verified struct {
 	principal *access.Principal
-	claims    accessClaims // of a token of our own
+	claims    accessClaims // of a token of our own; of a trusted issuer's iss and aud
 	issued    time.Time
 	expires   time.Time
 	apiKey    bool
 	own       bool      // a token of this server, not of a trusted issuer
 	until     time.Time // it is verified anew then
+	// launch is what it was answered with, once somebody has asked for that.
+	launch atomic.Pointer[storage.Context]
 	// good is the number of revocations that are known not to be about it.
 	good atomic.Int64
 }

@@ -131,9 +131,14 @@ WHERE c.active AND c.expires > @now::timestamptz
     AND NOT c.request -> 'grantedScope' @> '["offline_access"]';
 
 -- name: InsertOAuthGrant :exec
-INSERT INTO oauth_grant (id, client_id, username, login, scope, created, expires)
-VALUES (@id, @client_id, @username, @login, @scope, @created, @expires)
+INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires)
+VALUES (@id, @client_id, @username, @login, @scope, @context, @created, @expires)
 ON CONFLICT (id) DO UPDATE SET expires = greatest(oauth_grant.expires, excluded.expires);
+
+-- name: OAuthGrantContext :one
+SELECT g.context
+FROM oauth_grant g
+WHERE g.id = @id;
 
 -- name: RevokeOAuthGrant :execrows
 UPDATE oauth_grant g

@@ -294,6 +294,7 @@ type OauthGrant struct {
 	Created  time.Time
 	Expires  time.Time
 	Revoked  bool
+	Context  []byte
 }
 
 type OauthIdentity struct {

@@ -370,8 +370,8 @@ func (q *Queries) InsertOAuthFlow(ctx context.Context, arg InsertOAuthFlowParams
 }
 
 const InsertOAuthGrant = `-- name: InsertOAuthGrant :exec
-INSERT INTO oauth_grant (id, client_id, username, login, scope, created, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (id) DO UPDATE SET expires = greatest(oauth_grant.expires, excluded.expires)
 `
 
@@ -381,6 +381,7 @@ type InsertOAuthGrantParams struct {
 	Username string
 	Login    string
 	Scope    string
+	Context  []byte
 	Created  time.Time
 	Expires  time.Time
 }
@@ -392,6 +393,7 @@ func (q *Queries) InsertOAuthGrant(ctx context.Context, arg InsertOAuthGrantPara
 		arg.Username,
 		arg.Login,
 		arg.Scope,
+		arg.Context,
 		arg.Created,
 		arg.Expires,
 	)
@@ -774,6 +776,19 @@ func (q *Queries) OAuthFlow(ctx context.Context, id string) (OauthFlow, error) {
 		&i.Expires,
 	)
 	return i, err
+}
+
+const OAuthGrantContext = `-- name: OAuthGrantContext :one
+SELECT g.context
+FROM oauth_grant g
+WHERE g.id = $1
+`
+
+func (q *Queries) OAuthGrantContext(ctx context.Context, id string) ([]byte, error) {
+	row := q.db.QueryRow(ctx, OAuthGrantContext, id)
+	var context []byte
+	err := row.Scan(&context)
+	return context, err
 }
 
 const OAuthIdentity = `-- name: OAuthIdentity :one

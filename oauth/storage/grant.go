@@ -188,15 +188,28 @@ func (s *Store) putGrant(ctx context.Context, r fosite.Requester, session *Sessi
 	if r.GetGrantedScopes().Has("offline_access") {
 		login = "" // it outlives the sign-in
 	}
+	launch, err := json.Marshal(session.Context)
+	if err != nil {
+		return err
+	}
 	return s.q.InsertOAuthGrant(ctx, db.InsertOAuthGrantParams{
 		ID: r.GetID(), ClientID: r.GetClient().GetID(), Username: session.Username, Login: login,
-		Scope: strings.Join(r.GetGrantedScopes(), " "), Created: s.Now(), Expires: expires,
+		Scope: strings.Join(r.GetGrantedScopes(), " "), Context: launch, Created: s.Now(), Expires: expires,
 	})
+}
+
+// GrantContext is the launch context of a grant.
+func (s *Store) GrantContext(ctx context.Context, id string) (c Context, err error) {
+	b, err := s.q.OAuthGrantContext(ctx, id)
+	if err := found(err, "read grant"); err != nil {
+		return Context{}, err
+	}
+	return c, json.Unmarshal(b, &c)
 }
 
 // CreateGrant stores a grant that no code gave: of a token that an administrator made.
 func (s *Store) CreateGrant(ctx context.Context, id, client, username, scope string, expires time.Time) error {
-	return s.q.InsertOAuthGrant(ctx, db.InsertOAuthGrantParams{ID: id, ClientID: client, Username: username, Scope: scope, Created: s.Now(), Expires: expires})
+	return s.q.InsertOAuthGrant(ctx, db.InsertOAuthGrantParams{ID: id, ClientID: client, Username: username, Scope: scope, Context: []byte("{}"), Created: s.Now(), Expires: expires})
 }
 
 // GetAccessTokenSession finds the grant of an access token.

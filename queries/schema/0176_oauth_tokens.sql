@@ -8,5 +8,10 @@ UPDATE oauth_key
 SET tokens_until = now() + greatest(interval '1 day',
     (SELECT max(nullif(c.registration ->> 'accessTokenLifetime', '')::interval) FROM oauth_client c));
 
+-- The launch context that an authorization's token answers have, for introspection
+-- (SMART App Launch 2.2): all that is not in the access token itself.
+ALTER TABLE oauth_grant ADD COLUMN context jsonb NOT NULL DEFAULT '{}';
+
 -- +goose Down
+ALTER TABLE oauth_grant DROP COLUMN context;
 ALTER TABLE oauth_key DROP COLUMN tokens_until;
