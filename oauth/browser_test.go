@@ -3,6 +3,7 @@ package oauth_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -46,7 +47,7 @@ func openChromium(t *testing.T) *chromium {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute),
 		chromedp.DisableGPU, chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-domain-reliability", true), chromedp.Flag("disable-sync", true), chromedp.Flag("no-pings", true),
-		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"))
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE ::1"))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's sandbox refuses root
 	}
@@ -286,4 +287,33 @@ func TestPagesInABrowser(t *testing.T) {
 	if got := tokens.text("scope"); tokens.status != 200 || tokens.text("patient") != "p1" || tokens.text("encounter") != "e1" || strings.Contains(got, "user/Patient.r") || !strings.Contains(got, "patient/*.rs") {
 		t.Errorf("tokens: %d %s", tokens.status, tokens.body)
 	}
+}
+
+// RFC 8252 §7.3: a native app may listen on the IPv6 loopback address, which a policy of
+// pages has no word for; the browser goes on to it nevertheless.
+// Contract, Authorization 3: strict CSP: `form-action` must allow the client's redirect origin.
+func TestRedirectToIPv6InABrowser(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no address ::1: %v", err)
+	}
+	app := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, `<!DOCTYPE html><link rel="icon" href="data:,"><p id="arrived">The app.</p>`)
+	})}}
+	app.Start()
+	defer app.Close()
+	c := openChromium(t)
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "native", "redirectUris": []string{"http://[::1]/cb"}, "scopes": []string{"openid"}})
+	request := s.request("client_id", "native", "redirect_uri", "http://"+l.Addr().String()+"/cb", "scope", "openid")
+	c.run(chromedp.Navigate(s.base+"/auth/authorize?"+request.Encode()), chromedp.WaitVisible(chromedp.CSS("#username")), chromedp.KeyEvent("doctor"))
+	c.tab("#password")
+	c.run(chromedp.KeyEvent(password))
+	c.press(kb.Enter, "[name=scope]")
+	c.tab("button[value=authorize]")
+	c.press(kb.Enter, "#arrived")
+	c.quiet("the app")
 }

@@ -102,6 +102,23 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// The policy of a page names where its form may lead in words that a policy has.
+// Contract, Authorization 3: strict CSP: `form-action` must allow the client's redirect origin.
+func TestFormActionOfRedirects(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "many", "redirectUris": []string{"http://[::1]/cb", "http://127.0.0.1/cb", "com.example.app:/cb"}, "scopes": []string{appScopes}})
+	for redirect, want := range map[string]string{
+		"http://[::1]:5000/cb": "http:", "http://127.0.0.1:5000/cb": "http://127.0.0.1:5000", "com.example.app:/cb": "com.example.app:",
+	} {
+		a := s.authorize(newBrowser(t), s.request("client_id", "many", "redirect_uri", redirect))
+		if csp := a.header.Get("Content-Security-Policy"); a.status != 200 || !strings.Contains(csp, "; form-action 'self' "+want+";") {
+			t.Errorf("%s: %d %s, want %s", redirect, a.status, csp, want)
+		}
+	}
+}
+
 // Five failures lock the name from that address; unknown names alike; the lock ends.
 // Contract, Authorization 2: user: five failures lock that name from that address for five minutes; unknown
 // names alike.
