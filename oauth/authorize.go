@@ -295,14 +295,8 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		return nil, refuse("invalid_scope", "scope is missing")
 	}
 	granted := s.grantable(ctx, c, asked)
-	if !s.Config().Smart.LaunchStandaloneEnabled {
-		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch/patient" || o == "launch/encounter" })
-		if !q.Has("launch") { // no patient is in context, and none is asked for
-			granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.Patient })
-		}
-	}
-	if !s.Config().Smart.LaunchEHREnabled {
-		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })
+	if !s.Config().Smart.LaunchStandaloneEnabled && !q.Has("launch") { // no patient is in context, and none is asked for
+		granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.Patient })
 	}
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.System })
 	if granted.Empty() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"kiln/oauth/smart"
 	"kiln/server/outcome"
 )
 
@@ -67,55 +68,43 @@ func (s *Server) Discovery() map[string]any {
 	return d
 }
 
+// scopesSupported are those of auth.smart.supported_scopes, or all, that are on.
 func (s *Server) scopesSupported() []string {
-	if scopes, limited := s.supported(); limited {
-		out := []string{}
-		for _, scope := range s.Config().Smart.SupportedScopes {
-			if scopes.Covers(scope) {
-				out = append(out, scope)
-			}
-		}
-		return out
+	list := s.Config().Smart.SupportedScopes
+	if len(list) == 0 {
+		list = slices.Concat(smart.Known, []string{"patient/*.cruds", "user/*.cruds", "system/*.cruds"})
 	}
-	c := s.Config().Smart
-	var out []string
-	if c.OpenIDEnabled {
-		out = append(out, "openid", "fhirUser", "profile")
-	}
-	if c.LaunchEHREnabled {
-		out = append(out, "launch")
-	}
-	if c.LaunchStandaloneEnabled {
-		out = append(out, "launch/patient", "launch/encounter")
-	}
-	if slices.Contains(s.Config().OAuth.GrantTypes, grantRefreshToken) {
-		out = append(out, "offline_access", "online_access")
-	}
-	return append(out, "patient/*.cruds", "user/*.cruds", "system/*.cruds", "launch/context", "admin")
+	return slices.DeleteFunc(slices.Clone(list), func(scope string) bool { return !s.on(scope) })
 }
 
-// capabilities are those of SMART App Launch 2.2 that are on.
+// capabilities are those of SMART App Launch 2.2 that are on, and that a scope which can be
+// granted leads to.
 func (s *Server) capabilities() []string {
 	c := s.Config().Smart
-	refresh := slices.Contains(s.Config().OAuth.GrantTypes, grantRefreshToken)
+	supported, limited := s.supported()
+	scope := func(name string) bool { return s.on(name) && (!limited || supported.Has(name)) }
+	about := func(context smart.Context) bool { return !limited || supported.HasContext(context) }
+	code := slices.Contains(s.Config().OAuth.GrantTypes, grantCode)
 	out := []string{}
 	add := func(on bool, names ...string) {
 		if on {
 			out = append(out, names...)
 		}
 	}
-	code := slices.Contains(s.Config().OAuth.GrantTypes, grantCode)
-	add(code && c.LaunchEHREnabled, "launch-ehr")
+	add(code && scope("launch"), "launch-ehr")
 	add(code && c.LaunchStandaloneEnabled, "launch-standalone")
 	add(code, "authorize-post")
 	add(code && c.PublicClientsAllowed, "client-public")
 	add(true, "client-confidential-symmetric", "client-confidential-asymmetric")
-	add(code && c.OpenIDEnabled, "sso-openid-connect")
-	add(code && c.LaunchEHREnabled, "context-banner", "context-style", "context-ehr-patient", "context-ehr-encounter")
-	add(code && c.LaunchStandaloneEnabled, "context-standalone-patient", "context-standalone-encounter")
-	add(code && refresh, "permission-offline", "permission-online")
-	add(code, "permission-patient", "permission-user")
-	add(true, "permission-v1", "permission-v2")
+	add(code && scope("openid"), "sso-openid-connect")
+	add(code && scope("launch"), "context-banner", "context-style", "context-ehr-patient", "context-ehr-encounter")
+	add(code && scope("launch/patient"), "context-standalone-patient")
+	add(code && scope("launch/encounter"), "context-standalone-encounter")
+	add(code && scope("offline_access"), "permission-offline")
+	add(code && scope("online_access"), "permission-online")
+	add(code && about(smart.Patient) && (c.LaunchStandaloneEnabled || c.LaunchEHREnabled), "permission-patient")
+	add(code && about(smart.User), "permission-user")
+	add(!limited || len(supported.Resource) > 0, "permission-v1", "permission-v2")
 	return out
 }
 

@@ -601,3 +601,28 @@ func TestOnlineAccessEndsWithTheSignIn(t *testing.T) {
 		t.Errorf("the access token after the sign-in: %d", got)
 	}
 }
+
+// RFC 6749 §3.3: what cannot be used is not granted: without the grant refresh_token, of the
+// server or of the client, there is no access that a refresh token would give.
+// Contract, Authorization 4: not allowed to this client: left out of the grant.
+func TestRefreshScopesWithoutTheGrant(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]*service{
+		"of the server": start(t, func(o *oauth.Options) { o.Config.OAuth.GrantTypes = []string{"authorization_code"} }),
+		"of the client": start(t),
+	} {
+		s.app()
+		if name == "of the client" {
+			if _, err := s.server.PatchClient(t.Context(), "app", []byte(`{"grantTypes": ["authorization_code"]}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a := s.tokens("scope", "openid offline_access online_access user/*.rs"); a.text("scope") != "openid user/*.rs" || a.json["refresh_token"] != nil {
+			t.Errorf("without the grant %s: %s", name, a.body)
+		}
+		a := s.authorize(newBrowser(t), s.request("scope", "offline_access"))
+		if u, err := url.Parse(a.header.Get("Location")); err != nil || u.Query().Get("error") != "invalid_scope" {
+			t.Errorf("offline_access alone without the grant %s: %d %s", name, a.status, a.header.Get("Location"))
+		}
+	}
+}

@@ -732,6 +732,47 @@ func TestDiscoveryAndIssuer(t *testing.T) {
 	}
 }
 
+// What no scope that can be granted leads to is not on.
+// Contract, Authorization 3: capabilities listed are exactly those that are on.
+func TestCapabilitiesByScopes(t *testing.T) {
+	t.Parallel()
+	always := []string{"authorize-post", "client-confidential-asymmetric", "client-confidential-symmetric", "client-public", "launch-standalone"}
+	for scopes, more := range map[string][]string{
+		"system/*.rs":                  {"permission-v1", "permission-v2"},
+		"openid":                       {"sso-openid-connect"},
+		"user/Patient.rs":              {"permission-user", "permission-v1", "permission-v2"},
+		"patient/*.read":               {"permission-patient", "permission-v1", "permission-v2"},
+		"launch":                       {"context-banner", "context-ehr-encounter", "context-ehr-patient", "context-style", "launch-ehr"},
+		"launch/patient":               {"context-standalone-patient"},
+		"launch/encounter":             {"context-standalone-encounter"},
+		"offline_access":               {"permission-offline"},
+		"online_access launch/context": {"permission-online"},
+	} {
+		s := start(t, func(o *oauth.Options) { o.Config.Smart.SupportedScopes = strings.Fields(scopes) })
+		var d struct {
+			Capabilities []string `json:"capabilities"`
+			Scopes       []string `json:"scopes_supported"`
+		}
+		if err := json.Unmarshal(newBrowser(t).do("GET", s.base+"/.well-known/smart-configuration", nil).body, &d); err != nil {
+			t.Fatal(err)
+		}
+		want := slices.Sorted(slices.Values(append(more, always...)))
+		if slices.Sort(d.Capabilities); !slices.Equal(d.Capabilities, want) {
+			t.Errorf("scopes %s: capabilities %q, want %q", scopes, d.Capabilities, want)
+		}
+		if !slices.Equal(d.Scopes, strings.Fields(scopes)) {
+			t.Errorf("scopes %s: listed %q", scopes, d.Scopes)
+		}
+	}
+	s := start(t, func(o *oauth.Options) {
+		o.Config.OAuth.GrantTypes = []string{"authorization_code"}
+		o.Config.Smart.SupportedScopes = []string{"openid", "offline_access", "user/*.rs"}
+	})
+	if a := newBrowser(t).do("GET", s.base+"/.well-known/smart-configuration", nil); strings.Contains(string(a.body), "offline") {
+		t.Errorf("without refresh_token: %s", a.body)
+	}
+}
+
 // Sign-in with another OpenID provider, and tokens of a trusted issuer: both are
 // played by a second server.
 // Contract, Authorization 5: `auth.federation.providers[]`: "Sign in with …", code, PKCE, nonce,

@@ -115,11 +115,28 @@ func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.S
 		}
 	}
 	for _, o := range asked.Other {
-		if slices.Contains(smart.Known, o) && may(o) && (s.Config().Smart.OpenIDEnabled || !slices.Contains([]string{"openid", "fhirUser", "profile"}, o)) {
+		refreshes := !slices.Contains(refreshScopes, o) || slices.Contains(c.GrantTypes, grantRefreshToken)
+		if slices.Contains(smart.Known, o) && may(o) && s.on(o) && refreshes {
 			out.Other = append(out.Other, o)
 		}
 	}
 	return out
+}
+
+// on reports whether what a scope about no resource type asks for is on.
+func (s *Server) on(scope string) bool {
+	c := s.Config()
+	switch scope {
+	case "openid", "fhirUser", "profile":
+		return c.Smart.OpenIDEnabled
+	case "launch":
+		return c.Smart.LaunchEHREnabled
+	case "launch/patient", "launch/encounter":
+		return c.Smart.LaunchStandaloneEnabled
+	case "offline_access", "online_access":
+		return slices.Contains(c.OAuth.GrantTypes, grantRefreshToken)
+	}
+	return true
 }
 
 func (s *Server) supported() (scopes smart.Scopes, limited bool) {
