@@ -524,8 +524,6 @@ func (s *Server) login(r *http.Request) (storage.Login, error) {
 
 func jsonOf(v any) (json.RawMessage, error) { return json.Marshal(v) }
 
-func readInto(b []byte, v any) bool { return json.Unmarshal(b, v) == nil }
-
 // hintOf is what an error of fosite says to people.
 func hintOf(err error) string {
 	e := fosite.ErrorToRFC6749Error(err)

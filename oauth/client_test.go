@@ -57,7 +57,13 @@ func (k keyPair) sign(t testing.TB, claims map[string]any) string {
 // signText signs any bytes.
 func (k keyPair) signText(t testing.TB, b []byte) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES384, Key: jose.JSONWebKey{Key: k.private, KeyID: k.public.KeyID}}, nil)
+	return k.signWith(t, b, nil)
+}
+
+// signWith signs any bytes with a header of more than alg and kid.
+func (k keyPair) signWith(t testing.TB, b []byte, header *jose.SignerOptions) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES384, Key: jose.JSONWebKey{Key: k.private, KeyID: k.public.KeyID}}, header)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,6 +199,49 @@ func TestPrivateKeyJWT(t *testing.T) {
 	all.Wait()
 	if won.Load() != 1 {
 		t.Errorf("fifty at a time: %d won", won.Load())
+	}
+}
+
+// SMART App Launch 2.2, signature verification: a jku header that is not the registered
+// jwksUri makes it fail. RFC 7519 §4: the names of claims are what they are.
+// Contract, Authorization 3: `private_key_jwt`: key from `jwks` or `jwksUri`; `iss` = `sub` = client.
+func TestHeaderAndClaimNamesOfAssertions(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	k := newKeyPair(t, "k1")
+	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(k.jwks()) }))
+	defer keys.Close()
+	s.client(map[string]any{"clientId": "here", "tokenEndpointAuthMethod": "private_key_jwt", "jwks": k.jwks(), "scopes": []string{"system/*.rs"}})
+	s.client(map[string]any{"clientId": "there", "tokenEndpointAuthMethod": "private_key_jwt", "jwksUri": keys.URL, "scopes": []string{"system/*.rs"}})
+	for _, tt := range []struct {
+		client string
+		jku    any
+		want   int
+	}{
+		{"there", nil, 200}, {"there", keys.URL, 200}, {"there", keys.URL + "/", 401}, {"there", 1, 401}, {"there", "", 401},
+		{"here", nil, 200}, {"here", keys.URL, 401}, {"here", "", 401},
+	} {
+		header := new(jose.SignerOptions)
+		if tt.jku != nil {
+			header = header.WithHeader("jku", tt.jku)
+		}
+		b, _ := json.Marshal(s.assertion("iss", tt.client, "sub", tt.client))
+		if a := s.backend(k.signWith(t, b, header)); a.status != tt.want || a.status != 200 && a.text("error") != "invalid_client" {
+			t.Errorf("client %s, jku %v: %d %s, want %d", tt.client, tt.jku, a.status, a.body, tt.want)
+		}
+	}
+	for name, claims := range map[string]map[string]any{
+		"ISS": s.assertion("iss", nil, "ISS", "here", "sub", "here"),
+		"Aud": s.assertion("iss", "here", "sub", "here", "aud", nil, "Aud", s.base),
+		"Exp": s.assertion("iss", "here", "sub", "here", "exp", nil, "Exp", time.Now().Add(time.Minute).Unix()),
+	} {
+		if a := s.backend(k.sign(t, claims)); a.status != 401 || a.text("error") != "invalid_client" {
+			t.Errorf("%s in the place of its name: %d %s", name, a.status, a.body)
+		}
+	}
+	twice := fmt.Sprintf(`{"iss": "here", "sub": "here", "aud": "https://other.example.org", "aud": %q, "exp": %d, "jti": "twice"}`, s.base, time.Now().Add(time.Minute).Unix())
+	if a := s.backend(k.signText(t, []byte(twice))); a.status != 401 {
+		t.Errorf("a claim twice: %d %s", a.status, a.body)
 	}
 }
 

@@ -169,7 +169,7 @@ func (s *Server) byAssertion(ctx context.Context, form url.Values) (fosite.Clien
 		NotBefore *float64 `json:"nbf"`
 		ID        string   `json:"jti"`
 	}
-	if json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &claims) != nil {
+	if !readClaims(signed.UnsafePayloadWithoutVerification(), &claims) {
 		return nil, badClient("The assertion's claims cannot be read.")
 	}
 	if claims.Issuer == "" || claims.Issuer != claims.Subject {
@@ -226,6 +226,10 @@ func seconds(n float64) time.Time {
 func (s *Server) verifyAssertion(ctx context.Context, c *storage.Client, signed *jose.JSONWebSignature) error {
 	header := signed.Signatures[0].Protected
 	wrong := badClient("The assertion is signed by no key of the client.")
+	// SMART App Launch 2.2, signature verification: a jku is the registered one.
+	if jku, ok := header.ExtraHeaders["jku"]; ok && (c.JWKSURI == "" || jku != c.JWKSURI) {
+		return badClient("jku of the assertion is not the client's jwksUri.")
+	}
 	var keys []jose.JSONWebKey
 	if c.JWKSURI != "" {
 		var err error

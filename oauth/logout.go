@@ -151,7 +151,7 @@ func (s *Server) readIDToken(r *http.Request, token string) (client, sub string,
 		return "", "", false
 	}
 	var c idClaims
-	if !readInto(payload, &c) || c.Issuer != s.Issuer {
+	if !readClaims(payload, &c) || c.Issuer != s.Issuer {
 		return "", "", false
 	}
 	return c.Audience, c.Subject, true

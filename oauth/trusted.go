@@ -3,7 +3,6 @@ package oauth
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,7 +103,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 		Scp       any      `json:"scp"`
 		Nonce     string   `json:"nonce"`
 	}
-	if json.Unmarshal(payload, &claims) != nil || json.Unmarshal(payload, &standard) != nil {
+	if !readClaims(payload, &claims) || !readClaims(payload, &standard) {
 		return nil, errToken
 	}
 	want := t.Audience

@@ -2,7 +2,6 @@ package oauth
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -91,7 +90,7 @@ func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error
 	var unverified struct {
 		Issuer string `json:"iss"`
 	}
-	if json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &unverified) != nil {
+	if !readClaims(signed.UnsafePayloadWithoutVerification(), &unverified) {
 		return nil, errToken
 	}
 	if unverified.Issuer != s.Issuer {
@@ -111,7 +110,7 @@ func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error
 		return nil, errToken
 	}
 	var c accessClaims
-	if err := json.Unmarshal(payload, &c); err != nil {
+	if !readClaims(payload, &c) {
 		return nil, errToken
 	}
 	if !slices.Contains(c.Audience, s.FHIRBase) || c.ID == "" || c.ClientID == "" {
