@@ -151,10 +151,11 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	if len(b.ClientSecret) > 1024 {
 		return nil, invalid("clientSecret: expected up to 1024 bytes")
 	}
-	if method == storage.MethodJWT {
-		if (c.JWKS == nil) == (c.JWKSURI == "") {
-			return nil, invalid("jwks, jwksUri: expected one of them with tokenEndpointAuthMethod private_key_jwt")
-		}
+	switch {
+	case c.JWKS != nil && c.JWKSURI != "": // RFC 7591 §2
+		return nil, invalid("jwks, jwksUri: expected one of them, not both")
+	case method == storage.MethodJWT && c.JWKS == nil && c.JWKSURI == "":
+		return nil, invalid("jwks, jwksUri: expected one of them with tokenEndpointAuthMethod private_key_jwt")
 	}
 	if c.JWKS != nil {
 		if err := checkJWKS(c.JWKS); err != nil {

@@ -1,7 +1,6 @@
 package oauth
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -178,21 +178,30 @@ func (s *Server) allowOrigin(w http.ResponseWriter, r *http.Request, c fosite.Cl
 	}
 }
 
-// decodeStrict reads one JSON object; what it does not know is an error.
+// decodeStrict reads one JSON object into a flat struct; a name that is not one of its
+// fields, letter by letter, is an error.
 func decodeStrict(body []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return fmt.Errorf("unknown field %s", field)
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(body, &members)
+	known := reflect.TypeOf(into).Elem()
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if !slices.ContainsFunc(reflect.VisibleFields(known), func(f reflect.StructField) bool {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag != "" && tag == name
+		}) {
+			return fmt.Errorf("unknown field %q", name)
 		}
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			return errors.New(outcome.JSONProblem(err))
-		}
-		return errors.New("malformed JSON")
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if err == nil && members != nil {
+		err = json.Unmarshal(body, into)
+	}
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return errors.New(outcome.JSONProblem(err))
+	case err != nil:
+		return errors.New("malformed JSON")
+	case members == nil:
 		return errors.New("expected one JSON object")
 	}
 	return nil

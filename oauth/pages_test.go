@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -468,7 +469,7 @@ func TestLaunch(t *testing.T) {
 	refused("after five minutes", "invalid_request", "launch", late)
 	for name, body := range map[string]string{
 		"an unknown field": `{"person": "p1"}`, "no such patient": `{"patient": "p9"}`, "no id": `{"patient": "a b"}`, "another type": `{"patient": "Observation/1"}`,
-		"no such client": `{"client_id": "nobody"}`, "no such user": `{"user": "nobody"}`, "no JSON": `x`, "a list": `[]`, "fhirContext of texts": `{"fhirContext": ["x"]}`,
+		"no such client": `{"client_id": "nobody"}`, "no such user": `{"user": "nobody"}`, "no JSON": `x`, "a list": `[]`, "null": `null`, "fhirContext of texts": `{"fhirContext": ["x"]}`,
 		"an element of fhirContext that names nothing": `{"fhirContext": [{}]}`, "a role that is no text": `{"fhirContext": [{"reference": "List/1", "role": 5}]}`,
 		"another patient's encounter": `{"patient": "p2", "encounter": "e1"}`,
 	} {
@@ -532,6 +533,10 @@ func TestManage(t *testing.T) {
 	if a := do("PUT", "/admin/clients/"+id, `{"confidential": true}`, 200); a.json["active"] != true || a.text("name") != "" {
 		t.Errorf("replaced %s", a.body)
 	}
+	for _, patch := range []string{`{"Active": false}`, `{"activ": false}`, `null`} {
+		do("PATCH", "/admin/clients/"+id, patch, 400)
+	}
+	keys, _ := json.Marshal(newKeyPair(t, "k").jwks())
 	do("POST", "/admin/clients", `{"clientId": "`+id+`"}`, 409)
 	do("PUT", "/admin/clients/nobody", `{}`, 404)
 	for name, body := range map[string]string{
@@ -542,7 +547,8 @@ func TestManage(t *testing.T) {
 		"a lifetime that is none": `{"accessTokenLifetime": "soon"}`, "a fraction": `{"accessTokenLifetime": "1.5h"}`, "http": `{"redirectUris": ["http://app.example.org/cb"]}`,
 		"javascript": `{"redirectUris": ["javascript:alert(1)"]}`, "a fragment": `{"redirectUris": ["https://a.example.org/#x"]}`, "a wildcard": `{"redirectUris": ["https://*.example.org/"]}`,
 		"relative": `{"redirectUris": ["/cb"]}`, "an unknown algorithm": `{"idTokenSigningAlg": "none"}`, "a private key": `{"tokenEndpointAuthMethod":"private_key_jwt","jwks":{"keys":[{"kty":"oct","k":"AAAA"}]}}`,
-		"an origin with a path": `{"allowedOrigins": ["https://a.example.org/x"]}`,
+		"an origin with a path": `{"allowedOrigins": ["https://a.example.org/x"]}`, "a name in other letters": `{"Name": "x"}`, "a name of nothing": `{"": 1}`, "null": `null`,
+		"keys here and there": `{"confidential": true, "jwksUri": "https://a.example.org/k", "jwks": ` + string(keys) + `}`,
 	} {
 		if a := s.call("POST", "/admin/clients", key.Key, body); a.status != 400 {
 			t.Errorf("%s: %d %s", name, a.status, a.body)
@@ -558,12 +564,13 @@ func TestManage(t *testing.T) {
 	if a := do("POST", "/admin/users/doctor/password", "", 200); len(a.text("password")) < 12 {
 		t.Errorf("new password %s", a.body)
 	}
+	do("PATCH", "/admin/users/doctor", `{"Active": false}`, 400)
 	do("PATCH", "/admin/users/doctor", `{"active": false}`, 200)
 	do("POST", "/admin/users", `{"username": "doctor", "password": "`+password+`"}`, 409)
 	for name, body := range map[string]string{
 		"a short password": `{"username": "u", "password": "elevenchars"}`, "the name": `{"username": "twelve-chars-x", "password": "Twelve-Chars-X"}`, "no name": `{"password": "` + password + `"}`,
 		"no such fhirUser": `{"username": "u", "password": "` + password + `", "fhirUser": "Patient/p9"}`, "another type": `{"username": "u", "password": "` + password + `", "fhirUser": "Device/1"}`,
-		"a role with a space": `{"username": "u", "password": "` + password + `", "roles": ["a b"]}`,
+		"null": `null`, "a role with a space": `{"username": "u", "password": "` + password + `", "roles": ["a b"]}`,
 	} {
 		if a := s.call("POST", "/admin/users", key.Key, body); a.status != 400 {
 			t.Errorf("%s: %d %s", name, a.status, a.body)
@@ -845,7 +852,24 @@ func TestRegister(t *testing.T) {
 	if a.status != 201 || a.text("client_secret") == "" || a.json["client_secret_expires_at"] != 0.0 {
 		t.Errorf("confidential: %d %s", a.status, a.body)
 	}
+	// RFC 7591 §3.2.1: the answer has all that is registered.
+	keys, _ := json.Marshal(newKeyPair(t, "k").jwks())
+	all := `{"redirect_uris": ["https://app.example.org/cb"], "client_name": "App", "token_endpoint_auth_method": "private_key_jwt", "grant_types": ["authorization_code"], "response_types": ["code"],
+		"scope": "openid", "jwks": ` + string(keys) + `, "initiate_login_uri": "https://app.example.org/launch", "post_logout_redirect_uris": ["https://app.example.org/bye"], "id_token_signed_response_alg": "ES384"}`
+	a = s.call("POST", "/auth/register", "", all)
+	var asked map[string]any
+	if err := json.Unmarshal([]byte(all), &asked); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range asked {
+		if !reflect.DeepEqual(a.json[name], want) {
+			t.Errorf("registered %s %v, answered %v", name, want, a.json[name])
+		}
+	}
+	both := `{"redirect_uris": ["https://a.example.org/cb"], "jwks_uri": "https://a.example.org/keys", "jwks": ` + string(keys)
 	for body, want := range map[string]string{
+		both + `}`: "invalid_client_metadata", both + `, "token_endpoint_auth_method": "none"}`: "invalid_client_metadata", // RFC 7591 §2
+		both + `, "token_endpoint_auth_method": "private_key_jwt"}`: "invalid_client_metadata", `{"Redirect_URIs": ["https://a.example.org/cb"]}`: "invalid_redirect_uri",
 		`x`: "invalid_client_metadata", `{}`: "invalid_redirect_uri", `{"redirect_uris": ["http://app.example.org/cb"]}`: "invalid_redirect_uri",
 		`{"redirect_uris": ["https://a.example.org/cb"], "response_types": ["token"]}`:                                      "invalid_client_metadata",
 		`{"redirect_uris": ["https://a.example.org/cb"], "scope": "patient/x"}`:                                             "invalid_client_metadata",

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 
+	exactjson "github.com/go-jose/go-jose/v4/json"
+
 	"kiln/oauth/smart"
 	"kiln/server/outcome"
 )
@@ -35,7 +37,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := readBody(w, r)
 	var in registration
-	if err != nil || json.Unmarshal(body, &in) != nil {
+	if err != nil || exactjson.Unmarshal(body, &in) != nil {
 		writeJSON(w, http.StatusBadRequest, oauthProblem{"invalid_client_metadata", "expected a JSON object of client metadata"})
 		return
 	}
@@ -102,6 +104,9 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	}
 	if c.LaunchURI != "" {
 		out["initiate_login_uri"] = c.LaunchURI
+	}
+	if len(c.PostLogoutRedirectURIs) > 0 {
+		out["post_logout_redirect_uris"] = c.PostLogoutRedirectURIs
 	}
 	s.audit(r, Event{Kind: EventRegister, Client: c.ID})
 	writeJSON(w, http.StatusCreated, out)
