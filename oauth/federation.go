@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -195,7 +196,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		again(p.Name+" did not sign you in.", errors.New(printable(q.Get("error"))))
 		return
 	}
-	u, err := s.userOf(ctx, p, f.Provider, q.Get("code"))
+	u, err := s.userOf(ctx, p, f.Provider, q)
 	if errors.Is(err, errNoAccount) {
 		again("You are signed in with "+p.Name+", but have no account here.", err)
 		return
@@ -216,15 +217,24 @@ var (
 	errFHIRUser  = errors.New("the fhirUser claim names nobody here")
 )
 
-// userOf exchanges the provider's code and finds, or makes, the user.
-func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, code string) (*storage.User, error) {
+// userOf exchanges the code of a provider's answer and finds, or makes, the user.
+func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, answer url.Values) (*storage.User, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*fetchTimeout)
 	defer cancel()
 	found, err := p.discover(oidc.ClientContext(context.WithoutCancel(ctx), s.remote))
 	if err != nil {
 		return nil, err
 	}
-	token, err := s.oauthConfig(p, found.Endpoint()).Exchange(ctx, code, oauth2.VerifierOption(e.Verifier))
+	var promises struct {
+		NamesItself bool `json:"authorization_response_iss_parameter_supported"`
+	}
+	if err := found.Claims(&promises); err != nil {
+		return nil, err
+	}
+	if iss := answer.Get("iss"); iss != p.Issuer && (answer.Has("iss") || promises.NamesItself) {
+		return nil, fmt.Errorf("the answer is of issuer %q", printable(iss)) // RFC 9207 §2.4
+	}
+	token, err := s.oauthConfig(p, found.Endpoint()).Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(e.Verifier))
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type fakeProvider struct {
 	*httptest.Server
 	key   *ecdsa.PrivateKey
 	token atomic.Pointer[string]
+	names atomic.Bool // itself in its answers, as its discovery document says
 }
 
 func newFakeProvider(t *testing.T) *fakeProvider {
@@ -46,7 +47,7 @@ func newFakeProvider(t *testing.T) *fakeProvider {
 	}
 	answer("/.well-known/openid-configuration", func() any {
 		return map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
-			"id_token_signing_alg_values_supported": []string{"ES256"}}
+			"id_token_signing_alg_values_supported": []string{"ES256"}, "authorization_response_iss_parameter_supported": p.names.Load()}
 	})
 	answer("/keys", func() any {
 		return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
@@ -60,8 +61,9 @@ func newFakeProvider(t *testing.T) *fakeProvider {
 }
 
 // signIn signs in with the provider, whose ID token has claims beside the good ones; nil
-// takes one out. It returns the page, or the redirect, that comes of it.
-func (p *fakeProvider) signIn(t *testing.T, s *service, claims map[string]any) (*browser, *answer) {
+// takes one out; its answer has more parameters. It returns the page, or the redirect, that
+// comes of it.
+func (p *fakeProvider) signIn(t *testing.T, s *service, claims map[string]any, more ...string) (*browser, *answer) {
 	t.Helper()
 	b := newBrowser(t)
 	gone := s.submit(b, s.authorize(b, s.request("scope", "openid patient/*.rs", "prompt", "consent")).form(t, "federate", "provider", "Hospital"))
@@ -75,7 +77,11 @@ func (p *fakeProvider) signIn(t *testing.T, s *service, claims map[string]any) (
 	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
 	token := p.sign(t, all)
 	p.token.Store(&token)
-	return b, b.do("GET", s.base+"/auth/callback?"+url.Values{"code": {"c"}, "state": {to.Query().Get("state")}}.Encode(), nil)
+	back := url.Values{"code": {"c"}, "state": {to.Query().Get("state")}}
+	for i := 0; i+1 < len(more); i += 2 {
+		back.Set(more[i], more[i+1])
+	}
+	return b, b.do("GET", s.base+"/auth/callback?"+back.Encode(), nil)
 }
 
 // sign is a JWT of the provider.
@@ -205,6 +211,35 @@ func TestTrustedIssuerWhoseUserIsNone(t *testing.T) {
 		maps.Copy(all, c.claims)
 		if a := s.call("GET", "/Patient", p.sign(t, all), ""); a.status != c.status || a.text("fhirUser") != c.fhirUser || a.text("patient") != c.patient {
 			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+}
+
+// RFC 9207 §2.4: an answer of another issuer is refused, and one of nobody where the provider
+// says that it names itself.
+// Contract, Authorization 5: `auth.federation.providers[]`: "Sign in with …".
+func TestIssuerOfAProvidersAnswer(t *testing.T) {
+	t.Parallel()
+	for _, names := range []bool{false, true} {
+		p := newFakeProvider(t)
+		p.names.Store(names)
+		s := start(t, func(o *oauth.Options) {
+			o.Config.Federation.Providers = []map[string]any{{"name": "Hospital", "issuer": p.URL, "client_id": "kiln", "client_secret": "s", "auto_provision": true}}
+		})
+		s.app()
+		for name, tt := range map[string]struct {
+			more []string
+			want int
+		}{
+			"its own":                   {[]string{"iss", p.URL}, 200},
+			"another":                   {[]string{"iss", "https://elsewhere.example.org"}, 401},
+			"its own with a slash more": {[]string{"iss", p.URL + "/"}, 401},
+			"an empty one":              {[]string{"iss", ""}, 401},
+			"none":                      {nil, map[bool]int{false: 200, true: 401}[names]},
+		} {
+			if _, a := p.signIn(t, s, nil, tt.more...); a.status != tt.want {
+				t.Errorf("a provider that names itself: %t; iss %s: %d %s, want %d", names, name, a.status, a.body, tt.want)
+			}
 		}
 	}
 }
