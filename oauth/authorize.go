@@ -216,13 +216,8 @@ func loopbackHost(host string) bool {
 // contract names it; its errors go to the client.
 func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) (*flow, error) {
 	ctx := r.Context()
-	for name, values := range q {
-		if len(values) > 1 {
-			return nil, refuse("invalid_request", "the parameter "+printable(name)+" stands there more than once")
-		}
-		if strings.ContainsRune(values[0], 0) {
-			return nil, refuse("invalid_request", "the parameter "+printable(name)+" holds a NUL byte")
-		}
+	if err := checkOnce(q); err != nil {
+		return nil, refuse("invalid_request", hintOf(err))
 	}
 	switch {
 	case q.Has("request"):
@@ -326,8 +321,8 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	}
 
 	// OpenID Connect
-	f.Prompt = q.Get("prompt")
-	prompts := strings.Fields(f.Prompt)
+	prompts := strings.Fields(q.Get("prompt"))
+	f.Prompt = strings.Join(prompts, " ")
 	for _, p := range prompts {
 		if !slices.Contains([]string{"none", "login", "consent", "select_account"}, p) {
 			return nil, refuse("invalid_request", "prompt must be none, login, consent or select_account")

@@ -252,28 +252,24 @@ func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *sto
 // authorizePost is POST /auth/authorize: a form of one of our pages, or an
 // authorization request (OpenID Connect Core §3.1.2.1).
 func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
-	scopes := []string(nil)
-	if err := readForm(w, r); err != nil {
-		// The consent page has a scope for each checkbox: it alone may be repeated.
-		scopes = r.PostForm["scope"]
-		single := url.Values{}
-		for name, values := range r.PostForm {
-			if name != "scope" || len(values) < 2 {
-				single[name] = values
-			}
-		}
-		if len(scopes) < 2 || checkOnce(single) != nil || !r.PostForm.Has("session_id") {
-			if r.PostForm.Has("session_id") || !r.PostForm.Has("client_id") {
-				s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
-				return
-			}
-		}
+	if err := parseForm(w, r); err != nil {
+		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		return
 	}
 	form := r.PostForm
 	if !form.Has("session_id") {
 		s.begin(w, r, form)
 		return
 	}
+	// The consent page has a scope for each checkbox: it alone may be repeated.
+	scopes := form["scope"]
+	delete(form, "scope")
+	if err := checkOnce(form); err != nil {
+		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		return
+	}
+	leaveOutEmpty(form)
+	form["scope"] = scopes
 	ctx := r.Context()
 	f := &flow{ID: form.Get("session_id")}
 	browser, done, err := s.Store.Flow(ctx, f.ID, f)

@@ -27,20 +27,29 @@ const maxForm = 64 << 10
 // without a value are left out.
 // RFC 6749 §3.2.
 func readForm(w http.ResponseWriter, r *http.Request) error {
-	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || typ != "application/x-www-form-urlencoded" {
-		return fosite.ErrInvalidRequest.WithHint("Content-Type must be application/x-www-form-urlencoded.")
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	if err := r.ParseForm(); err != nil {
-		// A malformed query is none of ours: parameters stand in the body.
-		if _, bad := url.ParseQuery(r.URL.RawQuery); bad == nil || r.PostForm == nil {
-			return fosite.ErrInvalidRequest.WithHint("The form cannot be read.")
-		}
+	if err := parseForm(w, r); err != nil {
+		return err
 	}
 	if err := checkOnce(r.PostForm); err != nil {
 		return err
 	}
 	leaveOutEmpty(r.PostForm)
+	return nil
+}
+
+// parseForm is readForm for a form that may name a parameter more than once.
+func parseForm(w http.ResponseWriter, r *http.Request) error {
+	if typ, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || typ != "application/x-www-form-urlencoded" {
+		return fosite.ErrInvalidRequest.WithHint("Content-Type must be application/x-www-form-urlencoded.")
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	query := r.URL.RawQuery
+	r.URL.RawQuery = "" // none of ours, malformed or not: parameters stand in the body
+	err := r.ParseForm()
+	r.URL.RawQuery = query
+	if err != nil {
+		return fosite.ErrInvalidRequest.WithHint("The form cannot be read.")
+	}
 	return nil
 }
 

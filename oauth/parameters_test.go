@@ -109,6 +109,59 @@ func TestEmptyParameters(t *testing.T) {
 	}
 }
 
+// RFC 6749 §3.1, §4.1.2.1: a state that could not come back as it is, and a form that cannot
+// be read, are refused; OpenID Connect Core §3.1.2.1: prompt is a list with spaces between.
+// Contract, Authorization 3: everything about the request is checked before the login page.
+func TestMalformedAuthorizationRequests(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	for name, bad := range map[string]string{"state": "\xff" + strings.Repeat("aB3", 20), "nonce": "\xff", "login_hint": "a\x00"} {
+		v := s.request(name, bad)
+		a := s.authorize(newBrowser(t), v)
+		u, err := url.Parse(a.header.Get("Location"))
+		if err != nil || u.Query().Get("error") != "invalid_request" || u.Query().Get("state") != v.Get("state") {
+			t.Errorf("%s %q: %d %s", name, bad, a.status, a.header.Get("Location"))
+		}
+	}
+	send := func(b *browser, query, body string) *answer {
+		req, err := http.NewRequest("POST", s.base+"/auth/authorize"+query, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		for name, value := range b.cookies {
+			req.AddCookie(&http.Cookie{Name: name, Value: value})
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return &answer{status: resp.StatusCode, header: resp.Header}
+	}
+	b := newBrowser(t)
+	form := s.authorize(b, s.request()).form(t, "login", "username", "doctor", "password", password).Encode()
+	for _, good := range []string{s.request().Encode(), form} {
+		for _, query := range []string{"", "?x=%zz"} {
+			for _, end := range []string{"&x=%zz", "&a;b=1", "&action=x&action=y"} {
+				if a := send(b, query, good+end); a.status != 400 && !strings.Contains(a.header.Get("Location"), "error=invalid_request") {
+					t.Errorf("%s%s%s: %d %s", query, good, end, a.status, a.header.Get("Location"))
+				}
+			}
+			if a := send(b, query, good); a.status != 200 {
+				t.Errorf("%s%s: %d %s", query, good, a.status, a.header.Get("Location"))
+			}
+		}
+	}
+	for prompt, want := range map[string]string{" none": "login_required", "none ": "login_required", " none login": "invalid_request"} {
+		a := s.authorize(newBrowser(t), s.request("prompt", prompt))
+		if u, err := url.Parse(a.header.Get("Location")); err != nil || u.Query().Get("error") != want {
+			t.Errorf("prompt %q: %d %s, want %s", prompt, a.status, a.header.Get("Location"), want)
+		}
+	}
+}
+
 // RFC 6749 §3.1.2: what the query of a redirect URI says is retained, as it was written.
 func TestQueryOfRedirectURI(t *testing.T) {
 	t.Parallel()
