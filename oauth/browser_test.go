@@ -3,6 +3,7 @@ package oauth_test
 import (
 	"context"
 	"fmt"
+	"html"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -316,4 +317,41 @@ func TestRedirectToIPv6InABrowser(t *testing.T) {
 	c.tab("button[value=authorize]")
 	c.press(kb.Enter, "#arrived")
 	c.quiet("the app")
+}
+
+// Another site has the browser send its forms here: the sign-in stays, though the cookie
+// does not come along.
+// Contract, Authorization 3: `oauth_session`; `GET|POST /auth/authorize`; `/auth/logout` POST.
+func TestFormsOfAnotherSiteInABrowser(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no address ::1: %v", err)
+	}
+	s := start(t)
+	s.app()
+	request := s.request("scope", "openid", "redirect_uri", "http://127.0.0.1/cb")
+	site := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<!DOCTYPE html><link rel="icon" href="data:,"><form method="post" action="%s"><button autofocus>Go</button>`, s.base+r.URL.Path)
+		for name := range request {
+			fmt.Fprintf(w, `<input type="hidden" name="%s" value="%s">`, name, html.EscapeString(request.Get(name)))
+		}
+		fmt.Fprint(w, `</form>`)
+	})}}
+	site.Start()
+	defer site.Close()
+	c := openChromium(t)
+	c.run(chromedp.Navigate(s.base+"/auth/authorize?"+request.Encode()), chromedp.WaitVisible(chromedp.CSS("#username")), chromedp.KeyEvent("doctor"))
+	c.tab("#password")
+	c.run(chromedp.KeyEvent(password))
+	c.press(kb.Enter, "[name=scope]")
+	for _, path := range []string{"/auth/logout", "/auth/authorize"} {
+		c.run(chromedp.Navigate("http://"+l.Addr().String()+path), chromedp.WaitVisible(chromedp.CSS("button")))
+		c.press(kb.Enter, map[string]string{"/auth/logout": "pre", "/auth/authorize": "[name=scope]"}[path])
+		c.run(chromedp.Navigate(s.base+"/auth/authorize?"+request.Encode()), chromedp.WaitVisible(chromedp.CSS("button")))
+		if !script[bool](c, `document.querySelector("[name=scope]") !== null && document.querySelector("#username") === null`) {
+			t.Errorf("a form of another site at %s has ended the sign-in", path)
+		}
+	}
 }

@@ -258,6 +258,12 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	}
 	form := r.PostForm
 	if !form.Has("session_id") {
+		if sessionCookie(r) == "" && crossOrigin(r) {
+			// The cookie of this browser, if any, has not come along (SameSite): another one
+			// would end its sign-in. It comes with the same request by GET.
+			s.redirectTo(w, r, "/auth/authorize?"+form.Encode())
+			return
+		}
 		s.begin(w, r, form)
 		return
 	}

@@ -626,3 +626,60 @@ func TestRefreshScopesWithoutTheGrant(t *testing.T) {
 		}
 	}
 }
+
+// A form of another site comes without the cookie (SameSite): its answer takes no sign-in
+// away, but where it has a token of ours. An authorization request is repeated by GET.
+// Contract, Authorization 3: `/auth/logout` POST; `GET|POST /auth/authorize`.
+func TestFormsOfAnotherSite(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	for _, tt := range []struct {
+		name, header, value string
+		clears              bool
+	}{
+		{"from another site", "Sec-Fetch-Site", "cross-site", false},
+		{"from another origin, by an old browser", "Origin", "https://evil.example.org", false},
+		{"from here", "Sec-Fetch-Site", "same-origin", true},
+		{"by no browser", "Accept", "*/*", true},
+	} {
+		for token, clears := range map[string]bool{"": tt.clears, "x": tt.clears, s.tokens().text("access_token"): true, s.tokens().text("refresh_token"): true} {
+			a := s.post("/auth/logout", url.Values{"token": {token}}, tt.header, tt.value)
+			if cleared := strings.Contains(a.header.Get("Set-Cookie"), "oauth_session=;"); a.status != 200 || a.json["success"] != true || cleared != clears {
+				t.Errorf("logout %s, token %.10s: %d %s, clears is %t", tt.name, token, a.status, a.body, cleared)
+			}
+			if s.use(token) == 200 {
+				t.Errorf("logout %s: the token is still good", tt.name)
+			}
+		}
+		a := s.post("/auth/authorize", s.request(), tt.header, tt.value)
+		if tt.clears != (len(a.header["Set-Cookie"]) > 0) || tt.clears != (a.status == 200) {
+			t.Errorf("authorize %s: %d, cookies %q", tt.name, a.status, a.header["Set-Cookie"])
+		}
+		if to := a.header.Get("Location"); !tt.clears && (a.status != 303 || to != "/auth/authorize?"+s.request().Encode()) {
+			t.Errorf("authorize %s: %d %s", tt.name, a.status, to)
+		}
+	}
+}
+
+// RFC 7009 §2.2.1: what no sign-in here gave is not ended by a logout, and no success is told.
+// Contract, Authorization 3: `/auth/logout` POST.
+func TestLogoutOfWhatIsNoSignIn(t *testing.T) {
+	t.Parallel()
+	p := newFakeProvider(t)
+	s := start(t, func(o *oauth.Options) {
+		o.Config.Federation.TrustedIssuers = []map[string]any{{"issuer": p.URL, "audience": "kiln"}}
+	})
+	key, err := s.server.CreateAPIKey(t.Context(), "internal", "system/*.rs", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := p.sign(t, map[string]any{"iss": p.URL, "aud": "kiln", "sub": "42", "exp": time.Now().Unix() + 300, "scope": "user/*.rs"})
+	for name, token := range map[string]string{"an API key": key.Key, "a trusted issuer's token": theirs} {
+		for how, a := range map[string]*answer{"form": s.post("/auth/logout", url.Values{"token": {token}}), "header": s.call("POST", "/auth/logout", token, "")} {
+			if a.status != 400 || a.text("error") != "unsupported_token_type" || s.use(token) != 200 {
+				t.Errorf("%s by %s: %d %s", name, how, a.status, a.body)
+			}
+		}
+	}
+}

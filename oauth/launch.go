@@ -30,6 +30,10 @@ const launchLifetime = 5 * time.Minute
 
 // createLaunch is POST /auth/launch.
 func (s *Server) createLaunch(w http.ResponseWriter, r *http.Request) {
+	if !s.Config().Smart.LaunchEHREnabled {
+		s.fail(w, r, outcome.New(outcome.CodeNotFound, "launches from an EHR are off (auth.smart.launch_ehr_enabled)"))
+		return
+	}
 	ctx := r.Context()
 	p := access.From(ctx)
 	if p == nil || !p.Admin && !p.Scopes.Has("launch/context") && !p.IsOpen() {

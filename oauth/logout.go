@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/ory/fosite"
 
 	"kiln/oauth/storage"
 )
@@ -26,7 +27,7 @@ func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) error {
 
 // logout is POST /auth/logout: it revokes the token of the form or of the header
 // with all of its grant, and ends the browser's sign-in. It never tells whether the
-// token was good.
+// token was good, but refuses one that is good and that it cannot revoke.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	token := ""
 	if r.Header.Get("Content-Type") != "" {
@@ -36,44 +37,60 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 		}
 		token = r.PostForm.Get("token")
 	}
-	// A form of another site carries no token of ours: SameSite keeps the cookie away.
 	if scheme, sent, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") && token == "" {
 		token = strings.TrimSpace(sent)
 	}
 	ctx := r.Context()
-	if token != "" {
-		err := s.revokeToken(r, token)
-		if err != nil {
+	revoked, err := s.revokeToken(r, token)
+	if err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	// A form of another site comes without the cookie (SameSite): only with a token of ours
+	// does it end the sign-in.
+	if revoked || sessionCookie(r) != "" || !crossOrigin(r) {
+		if err := s.endLogin(w, r); err != nil {
 			s.oauthError(w, r, err)
 			return
 		}
-	}
-	if err := s.endLogin(w, r); err != nil {
-		s.oauthError(w, r, err)
-		return
 	}
 	s.readRevocations(ctx)
 	s.audit(r, Event{Kind: EventLogout})
 	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
 }
 
-// revokeToken revokes an access or refresh token with all of its grant.
-func (s *Server) revokeToken(r *http.Request, token string) error {
+// crossOrigin reports whether a page of another origin had the browser send a form.
+func crossOrigin(r *http.Request) bool { return new(http.CrossOriginProtection).Check(r) != nil }
+
+// revokeToken revokes an access or refresh token with all of its grant; false is for one
+// that is no good. RFC 7009 §2.2.1: it fails with unsupported_token_type for one that
+// belongs to no authorization of this server.
+func (s *Server) revokeToken(r *http.Request, token string) (revoked bool, err error) {
+	if token == "" {
+		return false, nil
+	}
 	ctx := r.Context()
-	grant, _, jti, err := s.lookupGrant(ctx, token)
+	v, err := s.verify(ctx, token)
 	switch {
-	case err == nil && grant != "":
-		return s.Store.RevokeRefreshToken(ctx, grant)
+	case err == nil && !v.own:
+		return false, errUnsupportedToken
+	case err == nil && v.principal.SessionID != "":
+		return true, s.Store.RevokeRefreshToken(ctx, v.principal.SessionID)
 	case err == nil:
-		return s.Store.Revoke(ctx, storage.KindToken, []string{jti})
-	case !errors.Is(err, storage.ErrNotFound):
-		return err
+		return true, s.Store.Revoke(ctx, storage.KindToken, []string{v.principal.TokenID})
+	case !errors.Is(err, errToken):
+		return false, err
 	}
 	request, err := s.Store.GetRefreshTokenSession(ctx, storage.Hash(token), nil)
 	if err != nil {
-		return nil //nolint:nilerr // a token that is no good has nothing to revoke
+		return false, nil //nolint:nilerr // a token that is no good has nothing to revoke
 	}
-	return s.Store.RevokeRefreshToken(ctx, request.GetID())
+	return true, s.Store.RevokeRefreshToken(ctx, request.GetID())
+}
+
+var errUnsupportedToken = &fosite.RFC6749Error{
+	ErrorField: "unsupported_token_type", CodeField: http.StatusBadRequest,
+	DescriptionField: "The token is an API key or another authorization server's: no sign-in here gave it, and it stays good.",
 }
 
 // logoutPage is GET /auth/logout: OpenID Connect RP-Initiated Logout 1.0. With an ID

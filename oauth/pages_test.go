@@ -727,6 +727,13 @@ func TestDiscoveryAndIssuer(t *testing.T) {
 			t.Errorf("%s is served, though it is off", path)
 		}
 	}
+	key, err := s.server.CreateAPIKey(t.Context(), "ehr", "launch/context", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := s.call("POST", "/auth/launch", key.Key, `{"patient": "p1"}`); a.status != 404 {
+		t.Errorf("/auth/launch with launches off: %d %s", a.status, a.body)
+	}
 	for issuer, good := range map[string]bool{
 		"https://ehr.example.org": true, "http://127.0.0.1:8080": true, "http://localhost:8080": true, "http://ehr.example.org": false, "http://10.0.0.1": false,
 		"ftp://x": false, "https://ehr.example.org/": false, "https://ehr.example.org?x": false, "http://0.0.0.0:8080": false,
