@@ -74,7 +74,8 @@ func FHIRPathReads(model *fhir.Model, parameters []byte) string {
 	return ""
 }
 
-// maxOperations bounds one patch: every operation decodes the resource anew.
+// maxOperations bounds one patch: every operation decodes the resource anew, or moves what is behind its place,
+// while others wait for the resource.
 const maxOperations = 1000
 
 // maxPathSteps bounds the evaluation of one path.

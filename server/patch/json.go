@@ -28,12 +28,16 @@ const maxCopied = 16 << 20
 
 // ReadJSON reads a JSON Patch. It fails with structure where the content is no array
 // of operations, and with invalid for an operation that RFC 6902 does not define or
-// that lacks a member; diagnostics name the operation by its position from 0.
+// that lacks a member; diagnostics name the operation by its position from 0. A patch has as many
+// operations as a FHIRPath Patch at most.
 func ReadJSON(content []byte) (*JSON, error) {
 	// Not with DecodePatch, whose errors do not say which operation is wrong.
 	var operations jsonpatch.Patch
 	if err := json.Unmarshal(content, &operations); err != nil || operations == nil {
 		return nil, outcome.New(outcome.CodeStructure, "the body is not a JSON Patch: expected an array of operations").Because(err)
+	}
+	if len(operations) > maxOperations {
+		return nil, outcome.Invalid("the patch has %d operations, more than %d", len(operations), maxOperations)
 	}
 	for i, op := range operations {
 		if err := checkJSON(i, op); err != nil {

@@ -66,7 +66,7 @@ func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		p := interaction.CreateParams{ResourceType: typ, Body: body, IfNoneExist: r.Header.Get("If-None-Exist")}
+		p := interaction.CreateParams{ResourceType: typ, Body: body, IfNoneExist: guardOf(r, "If-None-Exist")}
 		if p.IfNoneExist != "" {
 			p.BaseURL = c.base(r)
 		}

@@ -103,13 +103,22 @@ func modifiedSince(r *http.Request) time.Time { return dateHeader(r, "If-Modifie
 
 // preconditions reads the conditional headers of a write. Spec: RFC 9110 §13.1.
 func preconditions(r *http.Request) interaction.Preconditions {
-	return interaction.Preconditions{IfMatch: list(r, "If-Match"), IfNoneMatch: list(r, "If-None-Match"),
+	return interaction.Preconditions{IfMatch: guardOf(r, "If-Match"), IfNoneMatch: list(r, "If-None-Match"),
 		UnmodifiedSince: dateHeader(r, "If-Unmodified-Since")}
 }
 
 // list is a header whose value is a list; several lines are one list.
 // Spec: RFC 9110 §5.3.
 func list(r *http.Request, name string) string { return strings.Join(r.Header[name], ",") }
+
+// guardOf is a header that guards a write. Without a value it is a mistake, which as none would guard nothing:
+// it is read as what is no entity tag and no criteria.
+func guardOf(r *http.Request, name string) string {
+	if v := list(r, name); strings.TrimSpace(v) != "" || r.Header[name] == nil {
+		return v
+	}
+	return "?"
+}
 
 // dateHeader reads a header, name in its canonical form; a date that cannot be read is
 // no condition.

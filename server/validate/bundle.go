@@ -128,15 +128,8 @@ func (u *run) resolved(reference string) (fhir.Node, bool) {
 		if id == "" || root.T == nil {
 			return root, root.T != nil
 		}
-		base := len(u.nodes)
-		u.nodes = root.AppendChild(u.nodes, "contained")
-		defer func() { u.nodes = u.nodes[:base] }()
-		for _, c := range u.nodes[base:] {
-			if r, ok := c.Element().(fhir.Resource); ok && r.Header().ID.Text == id {
-				return c, true
-			}
-		}
-		return fhir.Node{}, false
+		c, ok := u.containedByID(root)[id]
+		return c, ok
 	}
 	reference, _, _ = strings.Cut(reference, "/_history/")
 	for i := len(u.bundles) - 1; i >= 0 && reference != ""; i-- {
@@ -145,6 +138,32 @@ func (u *run) resolved(reference string) (fhir.Node, bool) {
 		}
 	}
 	return fhir.Node{}, false
+}
+
+// containedByID are the resources that root contains: the first of each id.
+func (u *run) containedByID(root fhir.Node) map[string]fhir.Node {
+	if u.within.of == root {
+		return u.within.byID
+	}
+	base := len(u.nodes)
+	u.nodes = root.AppendChild(u.nodes, "contained")
+	byID := make(map[string]fhir.Node, len(u.nodes)-base)
+	for _, c := range u.nodes[base:] {
+		if r, ok := c.Element().(fhir.Resource); ok {
+			if id := r.Header().ID.Text; byID[id].T == nil {
+				byID[id] = c
+			}
+		}
+	}
+	u.nodes = u.nodes[:base]
+	u.within = within{root, byID}
+	return byID
+}
+
+// within is what containedByID has found last.
+type within struct {
+	of   fhir.Node
+	byID map[string]fhir.Node
 }
 
 // find returns the resource of the entry that a reference in the current entry names: a

@@ -130,8 +130,9 @@ type run struct {
 	applied *profile           // the profile that is being applied, nil for the base
 	ids     map[string]bool    // element ids met in the resource that is being validated
 	bundles []bundleScope      // the Bundles around the current element, outermost first
-	lost    []string           // see fhir.Reading
-	tried   map[tried]bool     // what was held against a profile without reporting
+	within  within
+	lost    []string       // see fhir.Reading
+	tried   map[tried]bool // what was held against a profile without reporting
 	depth   int
 }
 
@@ -154,6 +155,7 @@ func (u *run) end() {
 	clear(u.nodes[:cap(u.nodes)])
 	u.ctx, u.options, u.raw, u.issues, u.fp = nil, nil, nil, nil, fhirpath.Context{}
 	u.known, u.applied, u.ids, u.lost, u.tried = constraint.Context{}, nil, nil, nil, nil
+	u.within = within{}
 	clear(u.bundles[:cap(u.bundles)])
 	u.bundles = u.bundles[:0]
 }
