@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -83,6 +84,84 @@ func TestHeadersAreMasked(t *testing.T) {
 	}
 	if a := owner.do("GET", "/Subscription/"+id, "").want(200); strings.Contains(string(a.body), "X-New: own") {
 		t.Errorf("for the owner before: %s", a.body)
+	}
+}
+
+// Contract, Notifications 4: what channel.header holds is neither copied, tested nor found by anyone but
+// the owner.
+func TestHeadersAreNoOracle(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, notifying)
+	owner := s.as(claims{Subject: "one", Client: "one", Scope: "system/*.cruds"})
+	other := s.as(claims{Subject: "two", Client: "two", Scope: "system/*.cruds admin"})
+	r := newReceiver(t)
+	id := owner.post("/Subscription", strings.Replace(subscription("Patient?", r.url, `,"header":["X-Key: hush-hush","X-Key: other"]`), `"active"`, `"off"`, 1)).want(201).str("id")
+	path := "/Subscription/" + id
+	type patch struct{ contentType, body string }
+	operations := func(list string) patch { return patch{"application/json-patch+json", list} }
+	parameters := func(path, value string) patch {
+		return patch{"application/fhir+json", `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"replace"},
+			{"name":"path","valueString":"` + path + `"},{"name":"value",` + value + `}]}]}`}
+	}
+	entry := func(kind string, p patch) string {
+		resource := p.body
+		if p.contentType != "application/fhir+json" {
+			resource = `{"resourceType":"Binary","contentType":"` + p.contentType + `","data":"` + base64.StdEncoding.EncodeToString([]byte(p.body)) + `"}`
+		}
+		return `{"resourceType":"Bundle","type":"` + kind + `","entry":[{"resource":` + resource + `,"request":{"method":"PATCH","url":"Subscription/` + id + `"}}]}`
+	}
+	for _, p := range []patch{
+		operations(`[{"op":"copy","from":"/channel/header/0","path":"/reason"}]`),
+		operations(`[{"op":"test","path":"/channel/header/0","value":"X-Key: hush-hush"}]`),
+		operations(`[{"op":"test","path":"/channel/header/0","value":"X-Key: wrong"}]`),
+		parameters("Subscription.where(channel.header.first() = 'X-Key: hush-hush').reason", `"valueString":"found"`),
+	} {
+		want := 422
+		if strings.Contains(p.body, "copy") {
+			want = 200
+		}
+		other.do("PATCH", path, p.body, "Content-Type", p.contentType).want(want)
+		other.do("PATCH", "/Subscription?_id="+id, p.body, "Content-Type", p.contentType).want(want)
+		other.do("POST", "/", entry("transaction", p))
+		if a := other.do("POST", "/", entry("batch", p)).want(200); !strings.HasPrefix(a.str("entry.0.response.status"), fmt.Sprint(want)) {
+			t.Errorf("%s in a batch: %s", p.body, a.body)
+		}
+		if a := other.get(path).want(200); strings.Contains(string(a.body), "hush-hush") || strings.Contains(string(a.body), "found") {
+			t.Fatalf("after %s: %s", p.body, a.body)
+		}
+	}
+	owner.do("PATCH", path, `[{"op":"test","path":"/channel/header/0","value":"X-Key: hush-hush"},{"op":"test","path":"/channel/header/1","value":"X-Key: other"}]`,
+		"Content-Type", "application/json-patch+json").want(200)
+
+	// Whoever sends a header in full owns the Subscription, whether it is the right one or not.
+	guess := owner.post("/Subscription", strings.Replace(subscription("Patient?", r.url, `,"header":["X-Key: guessed"]`), `"active"`, `"off"`, 1)).want(201)
+	other.put("/Subscription/"+guess.str("id"), string(guess.body)).want(200)
+	if a := owner.get("/Subscription/" + guess.str("id")).want(200); strings.Contains(string(a.body), "guessed") {
+		t.Errorf("it was guessed, and is its owner's still: %s", a.body)
+	}
+
+	// No search finds it, also by a parameter that is made for it, and no expression of a topic.
+	other.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://example.org/header","name":"header","status":"active","description":"d","code":"header",
+		"base":["Subscription"],"type":"string","expression":"Subscription.channel.header"}`).want(201)
+	owner.do("PATCH", path, `[{"op":"replace","path":"/reason","value":"indexed anew"}]`, "Content-Type", "application/json-patch+json").want(200)
+	for _, query := range []string{"/Subscription?_content=hush", "/?_type=Subscription&_content=hush", "/?_content=hush", "/Subscription?header:contains=hush"} {
+		for _, by := range []*service{owner, other} {
+			if a := by.get(query).want(200); fmt.Sprint(a.at("total")) != "0" {
+				t.Errorf("%s: %s", query, a.body)
+			}
+		}
+	}
+	other.get("/Subscription?_content=indexed").want(200).equal("total", "1")
+	other.post("/SubscriptionTopic", `{"resourceType":"SubscriptionTopic","url":"http://example.org/headers","status":"active","resourceTrigger":[{"resource":"Subscription",
+		"fhirPathCriteria":"(%previous | %current).channel.header.where(contains('hush')).exists()"},{"resource":"Patient"}]}`).want(201)
+	topical := other.subscribe(`{"resourceType":"Subscription","status":"requested","topic":"http://example.org/headers","channel":{"type":"websocket"}}`)
+	owner.do("PATCH", path, `[{"op":"replace","path":"/reason","value":"again"}]`, "Content-Type", "application/json-patch+json").want(200)
+	owner.post("/Patient", patient("last")).want(201)
+	soon(t, "the event of the Patient", func() bool {
+		return other.get("/Subscription/"+topical+"/$status").str("eventsSinceSubscriptionStart") != "0"
+	})
+	if n := other.get("/Subscription/" + topical + "/$status").str("eventsSinceSubscriptionStart"); n != "1" {
+		t.Errorf("%s events, want that of the Patient alone", n)
 	}
 }
 

@@ -60,9 +60,9 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 		path := e.Version.ResourceType + "/" + e.Version.ID
 		b = append(b, `,{"fullUrl":`...)
 		b = fhir.AppendString(b, absolute(path))
-		if c.content == fullResource && len(e.shown) > 0 {
+		if c.content == fullResource && len(e.Version.Body) > 0 {
 			b = append(b, `,"resource":`...)
-			b = append(b, e.shown...)
+			b = append(b, e.Version.Body...)
 		}
 		b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
 		if e.Kind == Create {
@@ -76,7 +76,7 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 				b = append(b, `,{"fullUrl":`...)
 				b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
 				b = append(b, `,"resource":`...)
-				b = append(b, s.shown(v)...)
+				b = append(b, s.shown(v).Body...)
 				b = append(b, `,"request":{"method":"GET","url":`...)
 				b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
 				b = append(b, `},"response":{"status":"200"}}`...)

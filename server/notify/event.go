@@ -126,7 +126,7 @@ type Event struct {
 	Position store.ChangePosition
 	Kind     Kind
 	// Version is the version that the event made, or that was read. A deletion's has
-	// no Body.
+	// no Body; channel.header of a Subscription's is masked.
 	Version fhir.Version
 	// Previous is the version before, the zero value where there was none.
 	Previous fhir.Version
@@ -134,7 +134,6 @@ type Event struct {
 	Trace    string    // that the write was part of, as traceparent; "" for none
 
 	ref              int64
-	shown            []byte // body of Version as it is sent
 	current, earlier held
 }
 
@@ -268,7 +267,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 			keys = append(keys, c.Previous())
 		}
 	}
-	versions, err := s.Store.ChangedVersions(ctx, keys, types)
+	versions, err := s.versions(ctx, keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +277,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 		if !ok {
 			continue
 		}
-		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, Trace: c.Trace, ref: c.Ref, shown: s.shown(v)}
+		e := &Event{Position: c.Position, Kind: KindOf(c.Method), Version: v, Written: c.Written, Trace: c.Trace, ref: c.Ref}
 		if e.Kind != VRead {
 			e.Previous = versions[c.Previous()]
 			if e.Previous.Deleted() {

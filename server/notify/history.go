@@ -125,7 +125,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			keys = append(keys, store.VersionKey{Ref: ref, VersionID: v.VersionID - 1})
 		}
 	}
-	before, err := s.Store.ChangedVersions(r.Context(), keys, types)
+	before, err := s.versions(r.Context(), keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Kind: KindOf(v.Method), Version: v, Written: v.LastUpdated, ref: ref, shown: s.shown(v)}
+		e := &Event{Kind: KindOf(v.Method), Version: s.shown(v), Written: v.LastUpdated, ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}
@@ -175,9 +175,9 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 		v := e.Version
 		b = append(b, `{"id":"`+e.notificationID("").String()+`","fullUrl":`...)
 		b = fhir.AppendString(b, base+"/"+v.ResourceType+"/"+v.ID)
-		if len(e.shown) > 0 {
+		if len(v.Body) > 0 {
 			b = append(b, `,"resource":`...)
-			b = append(b, e.shown...)
+			b = append(b, v.Body...)
 		}
 		location := v.ResourceType + "/" + v.ID
 		status := "200"

@@ -7,6 +7,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/store"
 )
 
 // masked stands for the value of a header that somebody may not read.
@@ -64,13 +65,24 @@ func (s *Service) maskBody(body []byte) []byte {
 	return fhir.Encode(nil, r)
 }
 
-// shown is the body of a version as notifications tell of it: nobody reads headers there
-// where there is authorization.
-func (s *Service) shown(v fhir.Version) []byte {
-	if s.Rights == nil || v.ResourceType != "Subscription" || len(v.Body) == 0 {
-		return v.Body
+// shown is a version as whatever tells of events has it: nobody reads headers there, and no
+// expression tests them, where there is authorization.
+func (s *Service) shown(v fhir.Version) fhir.Version {
+	if s.Rights != nil && v.ResourceType == "Subscription" && len(v.Body) > 0 {
+		v.Body = s.maskBody(v.Body)
 	}
-	return s.maskBody(v.Body)
+	return v
+}
+
+// versions reads versions that events are about.
+func (s *Service) versions(ctx context.Context, keys []store.VersionKey, types map[int64]string) (map[store.VersionKey]fhir.Version, error) {
+	versions, err := s.Store.ChangedVersions(ctx, keys, types)
+	for key, v := range versions {
+		if v.ResourceType == "Subscription" {
+			versions[key] = s.shown(v)
+		}
+	}
+	return versions, err
 }
 
 // is reports whether p is the owner; nobody owns what was written without authorization.
@@ -81,46 +93,51 @@ func (o Owner) is(p *access.Principal) bool {
 // ownership is what a write does to the owner of a Subscription: store.Write.Note.
 type ownership struct{ keep bool }
 
-// unmask takes the headers that came back masked from what is stored, and refuses to hand
-// somebody else's on to a new owner. patched says that r was made of was.
-func (s *Service) unmask(ctx context.Context, id string, r, was *r4.Subscription, patched bool) (ownership, error) {
+// foreign reports whether a Subscription that is stored belongs to somebody else than whoever
+// writes it.
+func (s *Service) foreign(ctx context.Context, id string) (bool, error) {
+	p := access.From(ctx)
+	if s.Rights == nil || p == nil || p.IsOpen() {
+		return false, nil
+	}
+	rows, err := s.db().SubscriptionOwners(ctx, []string{id})
+	return err == nil && (len(rows) == 0 || !readOwner(rows[0].Owner).is(p)), err
+}
+
+// unmask takes the headers of r that came back masked from was, the version that is stored, and
+// refuses to hand those of somebody else on to a new owner.
+func unmask(r, was *r4.Subscription, foreign bool) (ownership, error) {
 	if r.Channel == nil || len(r.Channel.Header) == 0 && (was == nil || was.Channel == nil) {
 		return ownership{}, nil
 	}
-	p := access.From(ctx)
-	foreign := false
-	if was != nil && s.Rights != nil && p != nil && !p.IsOpen() {
-		rows, err := s.db().SubscriptionOwners(ctx, []string{id})
-		if err != nil {
-			return ownership{}, err
-		}
-		foreign = len(rows) == 0 || !readOwner(rows[0].Owner).is(p)
-	}
-	stored := make(map[string]string)
+	stored := make(map[string][]string) // by their masked texts
 	if was != nil && was.Channel != nil {
 		for i := range was.Channel.Header {
 			text := was.Channel.Header[i].Text
-			stored[maskHeader(text)] = text
+			stored[maskHeader(text)] = append(stored[maskHeader(text)], text)
 		}
 	}
-	restored := false
+	restored := 0
 	for i := range r.Channel.Header {
 		h := &r.Channel.Header[i]
-		if text, ok := stored[maskHeader(h.Text)]; isMasked(h.Text) && ok {
-			h.Text, restored = text, true
-		} else if isMasked(h.Text) {
-			return ownership{}, unprocessable("Subscription.channel.header", "value", "the value of a header is masked, and there is none in its place: send it in full")
-		} else if patched && ok && text == h.Text {
-			restored = true
+		if !isMasked(h.Text) {
+			continue
 		}
+		texts := stored[maskHeader(h.Text)]
+		if len(texts) == 0 {
+			return ownership{}, unprocessable("Subscription.channel.header", "value", "the value of a header is masked, and there is none in its place: send it in full")
+		}
+		h.Text, stored[maskHeader(h.Text)] = texts[0], texts[1:]
+		restored++
 	}
 	if !foreign {
 		return ownership{}, nil
 	}
-	if r.Status.Text == "off" && same(r, was) {
+	// Whoever sends a header in full is not told, by who owns the Subscription then, whether it is the right one.
+	if r.Status.Text == "off" && restored == len(r.Channel.Header) && same(r, was) {
 		return ownership{keep: true}, nil // nothing is sent on behalf of anybody
 	}
-	if restored {
+	if restored > 0 {
 		return ownership{}, unprocessable("Subscription.channel.header", "forbidden",
 			"the values of the headers are known to the owner of the subscription only: send them in full, or switch it off and change nothing else")
 	}

@@ -12,10 +12,8 @@ import (
 // instant is the format of timestamps.
 const instant = "2006-01-02T15:04:05.000000Z07:00"
 
-// appendMessage appends a Notification message with the body of the version that its
-// reader may have. subscription is "Subscription/<id>" or
-// "", cursor may be "". The resource is left out of a deletion, and where resource is
-// false.
+// appendMessage appends a Notification message. subscription is "Subscription/<id>" or "",
+// cursor may be "". The resource is left out of a deletion, and where resource is false.
 func appendMessage(dst []byte, e *Event, id uuid.UUID, subscription, cursor string, resource bool) []byte {
 	at := e.Version.LastUpdated
 	if e.Kind == VRead {
@@ -34,9 +32,9 @@ func appendMessage(dst []byte, e *Event, id uuid.UUID, subscription, cursor stri
 	dst = append(dst, `,"versionId":"`...)
 	dst = strconv.AppendInt(dst, int64(e.Version.VersionID), 10)
 	dst = append(dst, '"')
-	if resource && len(e.shown) > 0 {
+	if resource && len(e.Version.Body) > 0 {
 		dst = append(dst, `,"resource":`...)
-		dst = append(dst, e.shown...)
+		dst = append(dst, e.Version.Body...)
 	}
 	if subscription != "" {
 		dst = append(dst, `,"subscription":`...)

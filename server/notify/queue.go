@@ -342,7 +342,7 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
 		}
 	}
-	versions, err := q.s.Store.ChangedVersions(ctx, keys, types)
+	versions, err := q.s.versions(ctx, keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 		if !ok {
 			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
 		}
-		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, Trace: r.Trace, ref: r.Ref, shown: q.s.shown(v)}
+		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, Trace: r.Trace, ref: r.Ref}
 		if e.Kind == Delete || e.Kind == Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}

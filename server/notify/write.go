@@ -76,6 +76,17 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	if w.Modify != nil {
 		modify := w.Modify
 		w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+			was, err := s.decode(current.Body)
+			if err != nil {
+				return nil, nil, err
+			}
+			foreign, err := s.foreign(ctx, w.ID)
+			if err != nil {
+				return nil, nil, err
+			}
+			if foreign { // what the client cannot read, no change of it may copy or test
+				current.Body = s.maskBody(current.Body)
+			}
 			body, _, err := modify(current)
 			if err != nil {
 				return nil, nil, err
@@ -84,11 +95,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 			if err != nil {
 				return nil, nil, err
 			}
-			was, err := s.decode(current.Body)
-			if err != nil {
-				return nil, nil, err
-			}
-			if err := s.admit(ctx, w, r, was, begun); err != nil {
+			if err := s.admit(ctx, w, r, was, foreign, begun); err != nil {
 				return nil, nil, err
 			}
 			body, index, _, err := s.redraft(w.ID, r)
@@ -101,6 +108,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 		return err
 	}
 	var was *r4.Subscription
+	foreign := false
 	if w.Method != fhir.POST {
 		v, err := t.Read(ctx, "Subscription", w.ID)
 		if err == nil {
@@ -109,9 +117,14 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 		if outcome.Ours(err) {
 			return err
 		}
+		if was != nil {
+			if foreign, err = s.foreign(ctx, w.ID); err != nil {
+				return err
+			}
+		}
 	}
 	asked := string(fhir.Encode(nil, r))
-	if err := s.admit(ctx, w, r, was, begun); err != nil {
+	if err := s.admit(ctx, w, r, was, foreign, begun); err != nil {
 		return err
 	}
 	if string(fhir.Encode(nil, r)) == asked {
@@ -123,10 +136,10 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 
 // admit refuses a Subscription that cannot be carried out, and sets the status that it
 // gets: requested until a handshake has succeeded, whatever the client sent. was is the
-// current version, nil where there is none.
-func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription, begun *int) error {
+// current version, nil where there is none; foreign says that it is somebody else's.
+func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription, foreign bool, begun *int) error {
 	id := w.ID
-	note, err := s.unmask(ctx, id, r, was, w.Modify != nil)
+	note, err := unmask(r, was, foreign)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
@@ -22,7 +23,7 @@ func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	x := s.emptyIndex()
 	x.BaseURLs, x.Narrowed = s.BaseURLs, reg.Narrowed()
 	s.Extract(x, r)
-	err := reg.Extract(x, r)
+	err := reg.Extract(x, searchable(r))
 	if more := s.addContained(x, reg, 1, new(int)); err == nil {
 		err = more
 	}
@@ -105,12 +106,24 @@ func (s *Service) sortBy(reg *search.Registry, r fhir.Resource, by []*fhir.Sorte
 	err := reg.Err()
 	var failed *search.ExtractError
 	if err == nil {
-		if err = reg.Extract(x, r); errors.As(err, &failed) {
+		if err = reg.Extract(x, searchable(r)); errors.As(err, &failed) {
 			err = nil
 		}
 	}
 	s.Recycle(x)
 	return err
+}
+
+// searchable is r without what a stored search parameter may not find, whoever defines it: what
+// channel.header of a Subscription holds is for the owner alone.
+func searchable(r fhir.Resource) fhir.Resource {
+	sub, ok := r.(*r4.Subscription)
+	if !ok || sub.Channel == nil || len(sub.Channel.Header) == 0 {
+		return r
+	}
+	without, channel := *sub, *sub.Channel
+	without.Channel, channel.Header = &channel, nil
+	return &without
 }
 
 func (s *Service) emptyIndex() *fhir.Index {

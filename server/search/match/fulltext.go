@@ -60,6 +60,10 @@ func (q *TextQuery) write(w *Writer) {
 	w.Write(")")
 }
 
+// secret is the path of what is no content for anybody: what Subscription.channel.header holds
+// is for the owner of the Subscription alone. No other resource type has an element channel.
+const secret = "{channel,header}"
+
 func (m FullText) tested() bool { return m.Content }
 
 func (m FullText) find(w *Writer, types []int16) {
@@ -79,7 +83,7 @@ func (m FullText) find(w *Writer, types []int16) {
 
 func (m FullText) test(w *Writer, r string) {
 	if m.Content {
-		w.Write("jsonb_to_tsvector('simple', resource_body(", r, ".body)::jsonb, '[\"string\"]') @@ ")
+		w.Write("jsonb_to_tsvector('simple', resource_body(", r, ".body)::jsonb #- '", secret, "', '[\"string\"]') @@ ")
 		m.Query.write(w)
 		return
 	}
