@@ -1,7 +1,9 @@
 package conformance
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -9,9 +11,10 @@ import (
 )
 
 // Contract, Notifications 2, Access: an event is delivered only if the owner may read the resource
-// now. While a policy denies it, it is withheld, which the log tells; what the policy is not about,
-// and what comes when it has gone, is delivered. When a client may ask for fewer scopes than it could,
-// or a user is disabled, what they have goes off.
+// now. While a policy denies it, it is no event for the owner; where a policy comes between the event and
+// its delivery it is withheld, which the log tells, and its number is spent. What the policies are not
+// about, and what comes when they have gone, is delivered. When a client may ask for fewer scopes than it
+// could, or a user is disabled, what they have goes off.
 func TestDeliveryFollowsTheOwnersRights(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t, notifying, func(c *server.Config) {
@@ -39,22 +42,51 @@ func TestDeliveryFollowsTheOwnersRights(t *testing.T) {
 	if d := r.next(); d.json["resourceId"] != shown {
 		t.Errorf("%s, want Patient/%s", d.body, shown)
 	}
+	other := observe("final")
+	if d := r.next(); d.json["resourceId"] != other {
+		t.Errorf("%s, want Observation/%s", d.body, other)
+	}
+	counted := func(want string) {
+		t.Helper()
+		if n := backend.get("/Subscription/" + id + "/$status").str("eventsSinceSubscriptionStart"); n != want {
+			t.Errorf("%s events, want %s", n, want)
+		}
+	}
+	counted("2")
+	deliveries := func() *answer {
+		return admin.admin("GET", "/admin/notifications/deliveries?subscription="+id, "").want(200)
+	}
+	if a := deliveries(); strings.Contains(string(a.body), hidden) {
+		t.Errorf("Observation/%s is among the deliveries: %s", hidden, a.body)
+	}
+
+	arrived, proceed := make(chan bool, 10), make(chan bool)
+	r.says(func(_ delivery, w http.ResponseWriter) {
+		arrived <- true
+		<-proceed
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	late := observe("amended")
+	<-arrived
+	admin.admin("PUT", "/admin/policies/later", `{"matcher":{"clients":["narrow"]},"effect":"deny","condition":"Observation?status=amended"}`).want(201)
+	close(proceed)
 	soon(t, "the log says that it was withheld", func() bool {
-		for _, d := range admin.admin("GET", "/admin/notifications/deliveries?subscription="+id, "").want(200).at("deliveries").([]any) {
+		for _, d := range deliveries().at("deliveries").([]any) {
 			d := d.(map[string]any)
-			if attempts := d["attempts"].([]any); d["resourceId"] == hidden && len(attempts) == 1 {
-				a := attempts[0].(map[string]any)
+			if attempts := d["attempts"].([]any); d["resourceId"] == late && len(attempts) > 1 {
+				a := attempts[len(attempts)-1].(map[string]any)
 				reason, _ := a["error"].(string)
 				return a["status"] == nil && strings.Contains(reason, "may not read")
 			}
 		}
 		return false
 	})
-	other := observe("final")
-	if d := r.next(); d.json["resourceId"] != other {
-		t.Errorf("%s, want Observation/%s", d.body, other)
+	r.says(nil)
+	r.next() // the attempt that was answered 503
+	counted("3")
+	for _, name := range []string{"hide", "later"} {
+		admin.admin("DELETE", "/admin/policies/"+name, "").want(204)
 	}
-	admin.admin("DELETE", "/admin/policies/hide", "").want(204)
 	again := observe("preliminary")
 	if d := r.next(); d.json["resourceId"] != again {
 		t.Errorf("%s, want Observation/%s: the policy has gone", d.body, again)
@@ -90,5 +122,74 @@ func TestDeliveryFollowsTheOwnersRights(t *testing.T) {
 		if d := <-mine.got; strings.Contains(string(d.body), "after") {
 			t.Errorf("delivered to a user who is disabled: %s", d.body)
 		}
+	}
+}
+
+// Contract, Notifications 2, Access: an event is matched, counted and numbered only where the owner may see
+// what it is about, whatever finds it: what is hidden leaves no gap, and no expression tells of it.
+func TestHiddenEventsAreNotCounted(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, notifying)
+	back := s.as(systemClient("system/*.cruds"))
+	owner := s.as(claims{Subject: "dr", Client: "app", User: "Practitioner/dr",
+		Scope: "user/Subscription.cruds user/SubscriptionTopic.cruds user/Observation.rs?category=laboratory"})
+	put := func(id, category, value string) {
+		back.put("/Observation/"+id, `{"resourceType":"Observation","id":"`+id+`","status":"final","code":{"text":"x"},"valueString":"`+value+`",
+			"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"`+category+`"}]}]}`)
+	}
+	triggers := []struct {
+		name, trigger, want string
+		r                   *receiver
+		ids                 []string
+	}{
+		{name: "no query", trigger: ``, want: "PUT POST DELETE PUT PUT"},
+		{name: "test-passes", trigger: `,"queryCriteria":{"previous":"status=amended","resultForCreate":"test-passes","current":"status=amended","resultForDelete":"test-passes"}`, want: "POST DELETE"},
+		{name: "FHIRPath", trigger: `,"fhirPathCriteria":"Observation.value.startsWith('HIV')"`, want: "POST DELETE PUT"},
+		{name: "FHIRPath of the version before", trigger: `,"fhirPathCriteria":"%previous.value.startsWith('HIV') and %current.exists()"`, want: "PUT"},
+		{name: "criteria", trigger: `,"queryCriteria":{"current":"status=final"}`, want: "PUT POST DELETE PUT PUT"},
+	}
+	for i := range triggers {
+		c := &triggers[i]
+		topic := fmt.Sprint("http://example.org/counted", i)
+		owner.post("/SubscriptionTopic", `{"resourceType":"SubscriptionTopic","url":"`+topic+`","status":"active","resourceTrigger":[{"resource":"Observation"`+c.trigger+`}]}`).want(201)
+		c.r = newReceiver(t)
+		c.ids = append(c.ids, owner.subscribe(backportSubscription(topic, c.r.url)),
+			owner.subscribe(`{"resourceType":"Subscription","status":"requested","topic":"`+topic+`","channel":{"type":"websocket"}}`))
+	}
+	// What is hidden, and what was.
+	for _, id := range []string{"h1", "h2", "h3"} {
+		put(id, "vital-signs", "HIV positive")
+		put(id, "vital-signs", "HIV negative")
+		back.do("DELETE", "/Observation/"+id, "").want(204)
+	}
+	put("was", "vital-signs", "HIV positive")
+	put("was", "laboratory", "nothing")
+	put("was", "vital-signs", "HIV positive")
+	back.do("DELETE", "/Observation/was", "").want(204)
+	// What is not.
+	put("seen", "laboratory", "HIV negative")
+	back.do("DELETE", "/Observation/seen", "").want(204)
+	put("last", "vital-signs", "x")
+	put("last", "laboratory", "HIV")
+	put("last", "laboratory", "x")
+	number := regexp.MustCompile(`"event-number","valueString":"(\d+)"`)
+	for _, c := range triggers {
+		t.Run(c.name, func(t *testing.T) {
+			want := strings.Fields(c.want)
+			for i, method := range want {
+				d := c.r.next()
+				for !strings.Contains(string(d.body), "event-notification") {
+					d = c.r.next()
+				}
+				if n := number.FindStringSubmatch(string(d.body)); n == nil || n[1] != fmt.Sprint(i+1) || !strings.Contains(string(d.body), `"method":"`+method+`"`) {
+					t.Errorf("event number %v, want %d of %s: %s", n, i+1, method, d.body)
+				}
+			}
+			for _, id := range c.ids {
+				if n := owner.get("/Subscription/" + id + "/$status").str("eventsSinceSubscriptionStart"); n != fmt.Sprint(len(want)) {
+					t.Errorf("$status has %s events, want %d", n, len(want))
+				}
+			}
+		})
 	}
 }

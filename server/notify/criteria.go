@@ -124,11 +124,7 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 	if c == nil {
 		return yes
 	}
-	v, h := e.Version, &e.current
-	if earlier {
-		v, h = e.Previous, &e.earlier
-	}
-	x := s.index(v, h)
+	v, x := s.indexed(e, earlier)
 	if x == nil {
 		return no
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/gen/db"
+	"kiln/server/access"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -27,12 +28,14 @@ type reader struct {
 	// follow what they are about, and triedRights is when that was last asked.
 	withoutRights map[string]bool
 	triedRights   time.Time
+	// principals are some of matcher's, by their rights.
+	principals map[string]*access.Principal
 }
 
 func (s *Service) readers() []*reader {
 	return []*reader{
-		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool)},
-		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool)},
+		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool), principals: make(map[string]*access.Principal)},
+		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool), principals: make(map[string]*access.Principal)},
 	}
 }
 
@@ -160,8 +163,27 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, c *subscripti
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket})
+	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, principal: r.share(c.principal)})
 	return nil
+}
+
+// maxShared bounds the principals that Subscriptions yet to come may share.
+const maxShared = 10_000
+
+// share returns a principal with the rights of p: one for all Subscriptions whose owners differ in
+// nothing but their tokens, so that what they may see is asked once for all of them.
+func (r *reader) share(p *access.Principal) *access.Principal {
+	o := ownerOf(p)
+	o.TokenID, o.Session = "", ""
+	rights := string(o.json())
+	if same := r.principals[rights]; same != nil {
+		return same
+	}
+	if len(r.principals) >= maxShared {
+		clear(r.principals)
+	}
+	r.principals[rights] = p
+	return p
 }
 
 // rightsInterval is how often subscriptions are tried again whose owner might not follow

@@ -147,14 +147,6 @@ type held struct {
 // ResourceType is the type of the resource.
 func (e *Event) ResourceType() string { return e.Version.ResourceType }
 
-// subject is the version that an event is about: of a deletion the one deleted.
-func (e *Event) subject() fhir.Version {
-	if e.Kind == Delete {
-		return e.Previous
-	}
-	return e.Version
-}
-
 // namespace of the ids of notifications.
 var namespace = uuid.MustParse("6b1d0c0e-5f0b-5d0c-9a53-0a2f6e1c7b44")
 
@@ -287,6 +279,15 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 		list = append(list, e)
 	}
 	return list, nil
+}
+
+// indexed is the version of an event, the one before where earlier says so, and what it leaves in
+// the index.
+func (s *Service) indexed(e *Event, earlier bool) (fhir.Version, *fhir.Index) {
+	if earlier {
+		return e.Previous, s.index(e.Previous, &e.earlier)
+	}
+	return e.Version, s.index(e.Version, &e.current)
 }
 
 // index returns what a version leaves in the index, nil where there is none.

@@ -357,11 +357,10 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 		id    string
 	}
 	made := make(map[key]*message)
-	var seen sights
 	listeners := h.listenersOf(hits)
 	for i, hit := range hits {
 		l := listeners[i]
-		if l == nil || !l.from.has(hit.event.Position) || !seen.may(ctx, h.s, l.client.principal, hit.event) {
+		if l == nil || !l.from.has(hit.event.Position) {
 			continue
 		}
 		k := key{hit.event, l.id + "\n" + l.bind}
@@ -372,34 +371,6 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 		}
 		l.client.push(addressed{m, l})
 	}
-}
-
-// sights remembers who may see an event: connections share principals.
-type sights struct {
-	event *Event
-	may_  map[*access.Principal]bool
-}
-
-func (s *sights) may(ctx context.Context, service *Service, p *access.Principal, e *Event) bool {
-	if service.Rights == nil || p == nil || p.IsOpen() {
-		return true
-	}
-	if s.event != e {
-		s.event, s.may_ = e, make(map[*access.Principal]bool)
-	}
-	may, ok := s.may_[p]
-	if !ok {
-		v, h := e.Version, &e.current
-		if e.Kind == Delete {
-			v, h = e.Previous, &e.earlier
-		}
-		var err error
-		if may, err = service.Rights.Sees(ctx, p, v, service.index(v, h)); err != nil {
-			may = false
-		}
-		s.may_[p] = may
-	}
-	return may
 }
 
 // message is an event as the listener's connection gets it.
@@ -590,7 +561,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 		rules = l.wish.rules()
 	}
 	own := newMatcher()
-	sub := &Subscriber{ID: uuid.NewString(), Rules: rules}
+	sub := &Subscriber{ID: uuid.NewString(), Rules: rules, principal: l.client.principal}
 	l.lane, l.subscriber = h.lane(sub), sub
 	own.put(l.subscriber)
 	at := l.from.position
@@ -658,14 +629,11 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 		if err != nil {
 			return err
 		}
-		var seen sights
 		page := make([]addressed, 0, len(hits))
 		for _, hit := range hits {
-			if seen.may(ctx, h.s, l.client.principal, hit.event) {
-				m := addressed{l.message(hit.event), l}
-				m.leaves()
-				page = append(page, m)
-			}
+			m := addressed{l.message(hit.event), l}
+			m.leaves()
+			page = append(page, m)
 		}
 		if len(page) == 0 {
 			continue
@@ -734,7 +702,7 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 		}
 		in.matcher.remove(l.subscriber.ID)
 		delete(h.listeners, l.subscriber)
-		l.subscriber = &Subscriber{ID: uuid.NewString()}
+		l.subscriber = &Subscriber{ID: uuid.NewString(), principal: l.client.principal}
 		if err == nil && c.status == "active" && c.webSocket {
 			l.subscriber.Rules = c.rules
 		}

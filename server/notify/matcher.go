@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 )
@@ -34,6 +35,9 @@ type Subscriber struct {
 	Rules []Rule
 	// Queued subscribers get deliveries in the queue; of others events are counted.
 	Queued bool
+	// principal is on whose behalf it hears of events: of what that may see, and nothing else; nil
+	// sees everything.
+	principal *access.Principal
 }
 
 // asks reports whether the database may have to be asked for the subscriber.
@@ -233,26 +237,23 @@ type hit struct {
 // match returns the hits of events, in the order of the events and each subscriber once an
 // event. Chains and _has are decided by the resources that they are about, read once for all
 // events and rules; what that leaves open is asked of the database, once for each rule.
-// costly are subscribers whose criteria took too long: of what they asked nothing is known.
+// costly are subscribers whose criteria took too long: of what they asked nothing is known. An
+// event that a subscriber may not see is no hit, whatever its rules say.
 func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits []hit, costly []*Subscriber, err error) {
 	type open struct {
 		place *placed
 		event int
 	}
 	decided := make([][]*Subscriber, len(events))
-	ask := questions{ctx: ctx, related: s.newRelated()}
+	ask := questions{ctx: ctx, related: s.newRelated(), sights: sights{s: s, ctx: ctx}}
 	var waiting []open
 	for i, e := range events {
 		if !m.wants(e.ResourceType()) {
 			continue
 		}
-		subject := e.subject()
-		h := &e.current
-		if e.Kind == Delete {
-			h = &e.earlier
-		}
-		for _, p := range m.candidates(e.ResourceType(), e.Kind, s.index(subject, h)) {
-			switch s.holds(p.rule, e, &ask) {
+		_, x := s.indexed(e, e.Kind == Delete)
+		for _, p := range m.candidates(e.ResourceType(), e.Kind, x) {
+			switch s.holds(p, e, &ask) {
 			case yes:
 				decided[i] = append(decided[i], p.subscriber)
 			case unknown:
@@ -274,7 +275,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 		}
 		var still []open
 		for _, w := range waiting {
-			switch s.holds(w.place.rule, events[w.event], &ask) {
+			switch s.holds(w.place, events[w.event], &ask) {
 			case yes:
 				decided[w.event] = append(decided[w.event], w.place.subscriber)
 			case unknown:
@@ -300,6 +301,9 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 				continue
 			}
 			seen[sub] = true
+			if !ask.sights.may(sub, events[i]) {
+				continue
+			}
 			hits = append(hits, hit{sub, events[i]})
 		}
 	}
@@ -344,8 +348,8 @@ func (a answer3) or(b answer3) answer3 {
 }
 
 // holds reports whether a rule is for an event of its type and kinds.
-func (s *Service) holds(r *Rule, e *Event, ask *questions) answer3 {
-	result := yes
+func (s *Service) holds(p *placed, e *Event, ask *questions) answer3 {
+	r, result := p.rule, yes
 	switch e.Kind {
 	case Create, VRead:
 		if r.current != nil || r.previous != nil {
@@ -370,7 +374,7 @@ func (s *Service) holds(r *Rule, e *Event, ask *questions) answer3 {
 		result = result.and(s.holdsOf(r.filter, e, e.Kind == Delete, ask))
 	}
 	if result == yes && r.test != nil {
-		result = is(r.test(ask.ctx, e))
+		result = is(r.test(ask.ctx, ask.sights.seen(p.subscriber, e)))
 	}
 	return result
 }
@@ -392,6 +396,7 @@ func (s *Service) combine(r *Rule, current, previous answer3) answer3 {
 type questions struct {
 	ctx     context.Context
 	related *related
+	sights  sights
 	loaded  bool  // related has what was wanted
 	err     error // of reading more of it
 	// of is which resources match criteria, by their refs: unknown until the database was

@@ -602,11 +602,8 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event)
 		}
 		return false, err
 	}
-	v, h := e.Version, &e.current
-	if e.Kind == Delete {
-		v, h = e.Previous, &e.earlier
-	}
-	return s.Rights.Sees(ctx, p, v, s.index(v, h))
+	v, x := s.indexed(e, e.Kind == Delete)
+	return s.Rights.Sees(ctx, p, v, x)
 }
 
 // write writes what came of deliveries, many at a time.

@@ -43,7 +43,14 @@ func (d Decided) Sees(ctx context.Context, p *access.Principal, v fhir.Version, 
 	if p.IsOpen() {
 		return true, nil
 	}
-	c, err := d.Decider.For(ctx, p).Condition(smart.Read, v.ResourceType)
+	if access.From(ctx) != p {
+		ctx = access.With(ctx, p)
+	}
+	rights, err := d.Decider.Rights(ctx)
+	if err != nil {
+		return false, err
+	}
+	c, err := rights.Condition(smart.Read, v.ResourceType)
 	if err != nil || c.Whole() {
 		return err == nil, err
 	}
@@ -61,4 +68,73 @@ func (s *Service) narrow(ctx context.Context, q *search.Query) (*search.Query, e
 		return q, nil
 	}
 	return s.Service.Access.For(ctx, p).Narrow(q, smart.Read|smart.Search)
+}
+
+// sights are who may see what some events are about. Subscribers share principals: each is asked
+// about once, with rights that are decided once for all of the events.
+type sights struct {
+	s     *Service
+	ctx   context.Context
+	as    map[*access.Principal]context.Context
+	known map[sight]bool
+}
+
+// sight is a principal and a version of an event.
+type sight struct {
+	principal *access.Principal
+	event     *Event
+	earlier   bool
+}
+
+// sees reports whether a subscriber may see a version of an event, the one before where earlier
+// says so.
+func (x *sights) sees(sub *Subscriber, e *Event, earlier bool) (bool, error) {
+	p := sub.principal
+	if x.s.Rights == nil || p == nil || p.IsOpen() {
+		return true, nil
+	}
+	k := sight{p, e, earlier}
+	if sees, ok := x.known[k]; ok {
+		return sees, nil
+	}
+	if x.as == nil {
+		x.as, x.known = make(map[*access.Principal]context.Context), make(map[sight]bool)
+	}
+	ctx := x.as[p]
+	if ctx == nil {
+		ctx = access.With(x.ctx, p)
+		x.as[p] = ctx
+	}
+	v, index := x.s.indexed(e, earlier)
+	sees, err := x.s.Rights.Sees(ctx, p, v, index)
+	if err == nil {
+		x.known[k] = sees
+	}
+	return sees, err
+}
+
+// may reports whether a subscriber may hear of an event: see its version, of a deletion the one
+// before. Where that cannot be told a connection does not hear of it, and a delivery asks again
+// before it is sent.
+func (x *sights) may(sub *Subscriber, e *Event) bool {
+	sees, err := x.sees(sub, e, e.Kind == Delete)
+	if err != nil {
+		x.s.Log.Warn("whether a subscriber may see a resource cannot be told", "subscriber", sub.ID, "error", err)
+		return sub.Queued
+	}
+	return sees
+}
+
+// seen is an event as a subscriber that hears of it may see it: without the version before where
+// that is hidden.
+func (x *sights) seen(sub *Subscriber, e *Event) *Event {
+	if e.Kind != Update || len(e.Previous.Body) == 0 {
+		return e
+	}
+	if sees, err := x.sees(sub, e, true); err == nil && sees {
+		return e
+	}
+	without := *e
+	without.Previous, without.earlier = fhir.Version{}, held{read: true}
+	return &without
 }

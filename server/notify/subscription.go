@@ -37,6 +37,7 @@ type subscription struct {
 	topic     string // canonical; "" with criteria
 	end       time.Time
 	rules     []Rule
+	principal *access.Principal // whose rights the rules keep to; nil or open sees everything
 
 	// backport is the form of the Subscriptions R5 Backport IG, with what it adds.
 	backport  bool
@@ -69,7 +70,7 @@ const (
 // compile reads a Subscription. It fails with invalid, 422: what a search would refuse in
 // the words of the search.
 func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
-	c := &subscription{id: id, status: r.Status.Text}
+	c := &subscription{id: id, status: r.Status.Text, principal: access.From(ctx)}
 	if r.Channel == nil {
 		return nil, unprocessable("Subscription.channel", outcome.CodeRequired, "a subscription needs a channel")
 	}

@@ -1,0 +1,63 @@
+package notify
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"kiln/oauth/smart"
+	"kiln/server/access"
+	"kiln/server/fhir"
+)
+
+// counted are Rights of those who may see Observations, which count how often they are asked.
+type counted struct{ asked int }
+
+func (*counted) Principal(context.Context, Owner) (*access.Principal, error) { return nil, nil }
+
+func (c *counted) Sees(ctx context.Context, p *access.Principal, v fhir.Version, _ *fhir.Index) (bool, error) {
+	c.asked++
+	return access.From(ctx) == p && v.ResourceType == "Observation", nil
+}
+
+// Contract, Notifications 2, Access: what an owner may see of an event is asked once, however many
+// Subscriptions those with the same rights have, and never of who may see everything.
+func TestSightsAreAskedOnce(t *testing.T) {
+	rights := new(counted)
+	s := &Service{Rights: rights, Log: slog.New(slog.DiscardHandler)}
+	r := s.readers()[0]
+	owner := func(scopes, token string) *Subscriber {
+		parsed, err := smart.Parse(scopes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Subscriber{principal: r.share(&access.Principal{Subject: "a", ClientID: "a", Scopes: parsed, TokenID: token})}
+	}
+	subscribers := []*Subscriber{
+		owner("user/Observation.rs", "1"), owner("user/Observation.rs", "2"), owner("user/*.rs", "1"), owner("user/*.rs", "2"),
+		{}, {principal: r.share(access.Open)},
+	}
+	x := sights{s: s, ctx: t.Context()}
+	for i, c := range []struct {
+		event *Event
+		sees  int
+		asked int
+	}{
+		{&Event{Kind: Create, Version: fhir.Version{ResourceType: "Observation"}}, 6, 2},
+		{&Event{Kind: Create, Version: fhir.Version{ResourceType: "Patient"}}, 2, 2},
+		{&Event{Kind: Delete, Version: fhir.Version{ResourceType: "Observation"}, Previous: fhir.Version{ResourceType: "Patient"}}, 2, 2},
+	} {
+		sees := 0
+		rights.asked = 0
+		for range 2 {
+			for _, sub := range subscribers {
+				if x.may(sub, c.event) {
+					sees++
+				}
+			}
+		}
+		if sees != 2*c.sees || rights.asked != c.asked {
+			t.Errorf("event %d: %d see it, and %d were asked about, want %d and %d", i, sees/2, rights.asked, c.sees, c.asked)
+		}
+	}
+}
