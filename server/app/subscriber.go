@@ -239,6 +239,14 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 			result.Withheld = true
 			return result
 		}
+		if before := d.Event.Previous; d.Event.Kind == notify.Update && len(before.Body) > 0 {
+			if seen, err = s.Rights.Sees(ctx, caller, before, p.index(before)); err != nil {
+				return fail("whether the App may read the version before cannot be told")
+			}
+			if !seen { // each version is decided by itself
+				d.Event.Previous = fhir.Version{}
+			}
+		}
 	}
 	if d.Event.Kind != notify.VRead {
 		chain, err := p.chain(ctx, d.Event.Version)

@@ -107,6 +107,37 @@ func TestAppGrants(t *testing.T) {
 	operator.admin("GET", "/admin/clients/app-g", "").want(404)
 }
 
+// The contract, Apps section 5, rights: an App is told of neither a version before that it may not see, nor
+// what channel.header of somebody's Subscription holds.
+func TestAppEventsHideWhatTheAppMayNotSee(t *testing.T) {
+	s := withAuthorization(t)
+	operator := s.bearer(s.backendToken("operator", "admin system/*.cruds"))
+	backend := s.bearer(s.backendToken("backend", "system/*.cruds"))
+	whole := func(status string) string {
+		code, _ := json.Marshal(`async (c) => { console.log(c.resourceId, JSON.stringify(c.previous), JSON.stringify(c.resource)) }`)
+		of := func(typ string) string {
+			return `{"resourceType":"` + typ + `","events":["create","update"],"handler":{"type":"javascript","code":` + string(code) + `}}`
+		}
+		return `{"resourceType":"App","id":"h","name":"h","status":"` + status + `","version":"1.0.0","subscriptions":[` + of("Observation") + "," + of("Subscription") + `]}`
+	}
+	operator.put("/App/h", whole("draft")).want(201)
+	operator.admin("POST", "/admin/apps/h/grants", `{"scopes":["system/Observation.rs?status=final","system/Subscription.rs"]}`).want(200)
+	operator.put("/App/h", whole("active")).want(200)
+	for _, o := range [][2]string{{"preliminary", "alpha"}, {"final", "beta"}, {"final", "gamma"}} {
+		backend.put("/Observation/o", `{"resourceType":"Observation","id":"o","status":"`+o[0]+`","code":{"text":"x"},"valueString":"`+o[1]+`"}`)
+	}
+	backend.post("/Subscription", `{"resourceType":"Subscription","status":"off","reason":"r","criteria":"Patient?","channel":{"type":"websocket","header":["X-Key: hush-hush"]}}`).want(201)
+	var log string
+	comes(t, "what the App is told", func() bool {
+		log = fmt.Sprint(operator.invocations("h", ""))
+		return strings.Contains(log, "X-Key") && strings.Contains(log, "gamma")
+	})
+	// The second version is told of as it is, without the first, and then as the one before the third.
+	if strings.Contains(log, "alpha") || strings.Count(log, "beta") != 2 || strings.Contains(log, "hush-hush") {
+		t.Errorf("the App is told %s", log)
+	}
+}
+
 // The contract, Apps section 3: secrets are filled in, never answered, and sealed in the
 // database.
 func TestAppSecrets(t *testing.T) {
