@@ -193,3 +193,33 @@ func TestHiddenEventsAreNotCounted(t *testing.T) {
 		})
 	}
 }
+
+// Contract, Notifications 2 and 5, Access: a socket that is bound to somebody else's Subscription hears of what
+// its own token may see, chains included, also after the Subscription has changed.
+func TestBoundSocketKeepsToItsRights(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, notifying)
+	back := s.as(systemClient("system/*.cruds"))
+	narrow := claims{Subject: "n", Client: "n", Scope: "system/Subscription.rs system/Observation.rs"}
+	hidden := back.post("/Patient", patient("Hidden")).want(201).str("id")
+	member := back.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"coding":[{"code":"z"}]}}`).want(201).str("id")
+	w := s.socket("?token=" + strings.TrimPrefix(narrow.token(), "Bearer "))
+	var ids []string
+	for _, criteria := range []string{"Observation?subject:Patient.family=Hidden", "Observation?has-member:Observation.code=z"} {
+		id := back.subscribe(`{"resourceType":"Subscription","status":"requested","reason":"r","criteria":"` + criteria + `","channel":{"type":"websocket"}}`)
+		w.send("bind " + id)
+		if text := w.text(); text != "bound "+id {
+			t.Fatalf("%q, want bound", text)
+		}
+		ids = append(ids, id)
+	}
+	for range 2 {
+		for _, rest := range []string{`"subject":{"reference":"Patient/` + hidden + `"}`, `"hasMember":[{"reference":"Observation/` + member + `"}]`} {
+			back.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},`+rest+`}`).want(201)
+		}
+		if text := w.text(); text != "ping "+ids[1] {
+			t.Errorf("%q, want that of the chain to an Observation alone", text)
+		}
+		back.do("PATCH", "/Subscription/"+ids[0], `[{"op":"replace","path":"/reason","value":"again"}]`, "Content-Type", "application/json-patch+json").want(200)
+	}
+}

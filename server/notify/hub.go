@@ -685,15 +685,21 @@ func (h *hub) drop(l *listener) {
 	}
 }
 
-// rebind follows a change of a Subscription that connections of a lane are bound to.
+// rebind follows a change of a Subscription that connections of a lane are bound to: the criteria keep
+// to what each of them may see.
 func (h *hub) rebind(ctx context.Context, in *lane, id string) {
+	rules := make(map[*access.Principal][]Rule)
 	h.mu.Lock()
-	bound := len(h.bound[id])
-	h.mu.Unlock()
-	if bound == 0 {
-		return
+	for l := range h.bound[id] {
+		rules[l.client.principal] = nil
 	}
-	c, err := h.s.read(ctx, id)
+	h.mu.Unlock()
+	for p := range rules {
+		c, err := h.s.read(principalOf{principal: p}.in(ctx), id)
+		if err == nil && c.status == "active" && c.webSocket {
+			rules[p] = c.rules
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for l := range h.bound[id] {
@@ -702,10 +708,7 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 		}
 		in.matcher.remove(l.subscriber.ID)
 		delete(h.listeners, l.subscriber)
-		l.subscriber = &Subscriber{ID: uuid.NewString(), principal: l.client.principal}
-		if err == nil && c.status == "active" && c.webSocket {
-			l.subscriber.Rules = c.rules
-		}
+		l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules[l.client.principal], principal: l.client.principal}
 		h.listeners[l.subscriber] = l
 		in.matcher.put(l.subscriber)
 	}
