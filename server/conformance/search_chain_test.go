@@ -21,7 +21,8 @@ func TestSearchChain(t *testing.T) {
 		`{"resourceType":"Provenance","id":"v1","target":[{"reference":"Observation/o1"}],"recorded":"2020-01-01T00:00:00Z","agent":[{"who":{"reference":"Practitioner/jane"}}]}`,
 		`{"resourceType":"Group","id":"g1","type":"person","actual":true,"member":[{"entity":{"reference":"Patient/p2"}}]}`,
 		`{"resourceType":"Questionnaire","id":"qa","url":"http://acme.example/qa","status":"active"}`,
-		`{"resourceType":"Questionnaire","id":"qb","url":"http://acme.example/qb","status":"draft"}`,
+		`{"resourceType":"Questionnaire","id":"qb","url":"http://acme.example/qb","version":"1.0","status":"draft"}`,
+		`{"resourceType":"Questionnaire","id":"qc","url":"http://acme.example/qb","version":"2.0","status":"retired"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"ra","status":"completed","questionnaire":"http://acme.example/qa"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"rb","status":"completed","questionnaire":"http://acme.example/qb|1.0"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"rx","status":"amended","questionnaire":"http://other.example/q"}`,
@@ -89,7 +90,9 @@ func TestSearchChain(t *testing.T) {
 	s.searches(t, "QuestionnaireResponse", []searchCase{
 		{"#chaining: along a canonical", "questionnaire.status=active", "ra"},
 		{"#chaining: along a canonical, of a version", "questionnaire.status=draft", "rb"},
+		{"references.html#canonical: another version than the reference names", "questionnaire.status=retired", ""},
 		{"#chaining: along a canonical", "questionnaire:Questionnaire.url:missing=false", "ra rb"},
+		{"#chaining: along a canonical, by _id", "questionnaire._id=qa,qc", "ra"},
 	})
 	s.searches(t, "Questionnaire", []searchCase{
 		{"#has: along a canonical", "_has:QuestionnaireResponse:questionnaire:status=completed", "qa qb"},

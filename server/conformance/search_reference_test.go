@@ -26,7 +26,7 @@ func TestSearchReference(t *testing.T) {
 		strings.Replace(observation("contained", `"reference":"#p"`), `"status"`, `"contained":[{"resourceType":"Patient","id":"p"}],"status"`, 1),
 		strings.Replace(observation("none", ""), `,"subject":{}`, "", 1),
 		observation("here", `"reference":"`+s.base+`/Patient/a"`),
-		`{"resourceType":"Questionnaire","id":"q","url":"http://acme.example/Questionnaire/q","status":"active"}`,
+		`{"resourceType":"Questionnaire","id":"q","url":"http://acme.example/Questionnaire/q","version":"1.0","status":"active"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r1","status":"completed","questionnaire":"http://acme.example/Questionnaire/q"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r3","status":"completed","questionnaire":"http://acme.example/Questionnaire/q|1.0#part"}`,
 		`{"resourceType":"QuestionnaireResponse","id":"r4","status":"completed","questionnaire":"http://acme.example/Questionnaire/q#part"}`,

@@ -73,16 +73,13 @@ func emptied[T any](list []T) []T {
 func (x *Index) Finish() {
 	if x.ResourceType == "Location" && x.Resource != nil {
 		for _, n := range NodeOf(x.Resource).AppendChild(nil, "position") {
-			text := func(name string) string {
-				for _, c := range n.AppendChild(nil, name) {
-					return c.Text()
-				}
-				return ""
-			}
-			x.Position(PositionKey, text("latitude"), text("longitude"))
+			x.Position(PositionKey, n.childText("latitude"), n.childText("longitude"))
 		}
 	}
 	if x.Resource != nil {
+		if url, version := CanonicalOf(x.Resource); url != "" {
+			x.Terms = append(x.Terms, NameKey.Term(ValueName(url)), NameKey.Term(ValueName(url+"|"+version)))
+		}
 		for _, n := range NodeOf(x.Resource).AppendChild(nil, "text") {
 			for _, div := range n.AppendChild(nil, "div") {
 				x.Narrative = narrativeText(div.Text())
@@ -107,6 +104,15 @@ func (x *Index) Finish() {
 	x.Numbers = unique(x.Numbers)
 	x.Quantities = unique(x.Quantities)
 	x.Strings = unique(x.Strings)
+}
+
+// CanonicalOf is the canonical URL of a resource with its version, "" where it has none.
+func CanonicalOf(r Resource) (url, version string) {
+	n := NodeOf(r)
+	if url = n.childText("url"); url != "" {
+		version = n.childText("version")
+	}
+	return url, version
 }
 
 // unique drops repeated entries and keeps the order. The lists are short.
@@ -410,7 +416,7 @@ func (x *Index) LogicalReference(k Key, system, value string) {
 }
 
 // Canonical indexes a canonical as it is, without its fragment and without its
-// version, and as a literal reference when it is one.
+// version, as what it names, and as a literal reference when it is one.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
 func (x *Index) Canonical(k Key, canonical string) {
 	if canonical == "" {
@@ -429,8 +435,11 @@ func (x *Index) Canonical(k Key, canonical string) {
 	if fragment {
 		x.add(k, ValueURI(url))
 	}
-	if strings.Contains(url, "|") && !x.composite.open { // :below steps along versions
-		x.Texts = append(x.Texts, TextEntry{k, url})
+	if !x.composite.open {
+		x.Terms = append(x.Terms, NamingKey(k).Term(ValueName(url)))
+		if strings.Contains(url, "|") { // :below steps along versions
+			x.Texts = append(x.Texts, TextEntry{k, url})
+		}
 	}
 	if i := strings.IndexByte(url, '|'); i >= 0 {
 		url = url[:i]

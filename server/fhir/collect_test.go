@@ -10,6 +10,7 @@ import (
 
 func TestCollect(t *testing.T) {
 	const k = Key(0x1234)
+	names := func(name string) Value { return Value(k^NamingKey(k)) ^ ValueName(name) }
 	tests := []struct {
 		name    string
 		collect func(x *Index)
@@ -37,7 +38,9 @@ func TestCollect(t *testing.T) {
 		{"a logical reference", func(x *Index) { x.LogicalReference(k, "http://mrn", "12") },
 			[]Value{ValueIdentifier("http://mrn", "12"), ValueIdentifier(AnySystem, "12"), ValueIdentifier("http://mrn", "")}, Index{}},
 		{"a canonical with version", func(x *Index) { x.Canonical(k, "http://q/1|2.0") },
-			[]Value{ValueURI("http://q/1|2.0"), ValueURI("http://q/1")}, Index{Texts: []TextEntry{{k, "http://q/1"}, {k, "http://q/1|2.0"}}}},
+			[]Value{ValueURI("http://q/1|2.0"), ValueURI("http://q/1"), names("http://q/1|2.0")}, Index{Texts: []TextEntry{{k, "http://q/1"}, {k, "http://q/1|2.0"}}}},
+		{"what a canonical names", func(x *Index) { x.Canonical(k, "http://q/1#part") },
+			[]Value{ValueURI("http://q/1#part"), ValueURI("http://q/1"), names("http://q/1")}, Index{Texts: []TextEntry{{k, "http://q/1"}}}},
 		{"a string", func(x *Index) { x.String(k, "Müller") }, []Value{ValueExact("Müller")}, Index{Strings: []StringEntry{{k, "muller", false, false}}}},
 		{"a string of several words", func(x *Index) { x.String(k, "Carreño Quinones, Mary-Ann 5.5") }, []Value{ValueExact("Carreño Quinones, Mary-Ann 5.5")},
 			Index{Strings: []StringEntry{{k, "carrenoquinonesmaryann5.5", false, false}}}},

@@ -96,6 +96,10 @@ func ValueReference(typ, id string) Value { return Value(hash('r', typ, id)) }
 // whose references are narrowed to that type.
 func ValueTarget(typ string) Value { return Value(hash('g', typ)) }
 
+// ValueOfTarget is v, the identifier or the URL of a reference, to a resource of a type: for a parameter whose
+// references are narrowed to it; type "" is one that the reference does not say.
+func ValueOfTarget(typ string, v Value) Value { return ValuePair(ValueTarget(typ), v) }
+
 // ValueURI is a uri, a canonical, or a reference to somewhere else; exact and
 // case-sensitive.
 func ValueURI(uri string) Value { return Value(hash('u', uri)) }
@@ -126,16 +130,33 @@ func ContainedMask(way ...Key) Key {
 	return mask
 }
 
-// containedStep is the part of a reference in the mask of a way that it is the depth-th of.
+// containedStep is the part of a reference in the mask of a way that it is the depth-th of. It leaves the last
+// byte of a term as it is (see ValueName).
 func containedStep(ref Key, depth int) Key {
 	var buf [9]byte
 	binary.BigEndian.PutUint64(buf[:8], uint64(ref))
 	buf[8] = byte(depth)
-	return Key(hash('l', string(buf[:])))
+	return Key(hash('l', string(buf[:])) &^ lastByte)
 }
 
 // ValueContained is a reference to any resource of a type that is contained.
 func ValueContained(typ string) Value { return Value(hash('z', typ)) }
+
+// NameKey is the key of the names that a resource has of its own, by which canonicals refer to it: its url, and
+// that with its version. NamingKey is the key of those that canonicals under k refer to. The last byte of the
+// terms of a name tells one from the other: a resource may have both.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
+var NameKey = Key(hash('a')&^lastByte | 1)
+
+// NamingKey is described at NameKey.
+func NamingKey(k Key) Key { return (k ^ namingMask) &^ lastByte }
+
+var namingMask = Key(hash('b'))
+
+// ValueName is a name, `url` or `url|version`. A canonical without a version names every version.
+func ValueName(name string) Value { return Value(hash('a', name) &^ lastByte) }
+
+const lastByte = 0xff
 
 // ValuePair is two values that stand in the same repetition of a composite's
 // element.

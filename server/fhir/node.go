@@ -90,6 +90,14 @@ func (n Node) AppendChild(dst []Node, name string) []Node {
 	return dst
 }
 
+// childText is the text of the first child of a name, or "".
+func (n Node) childText(name string) string {
+	for _, c := range n.AppendChild(nil, name) {
+		return c.Text()
+	}
+	return ""
+}
+
 // AppendChildren appends the values of every element to dst, in definition
 // order.
 func (n Node) AppendChildren(dst []Node) []Node {

@@ -43,9 +43,6 @@ func (x *related) wantFor(m match.Related, ref int64) {
 		}
 		return
 	}
-	if m.Partly {
-		return
-	}
 	for _, target := range m.Targets {
 		if _, ok := x.targets[target]; !ok {
 			x.wanted[target] = struct{}{}
@@ -59,9 +56,6 @@ func (x *related) found(m match.Related, ref int64) (list []*match.Resource, ok 
 	if m.By != nil {
 		src := x.sourcesOf(m)
 		return src.of[ref], !src.many[ref]
-	}
-	if m.Partly {
-		return nil, false
 	}
 	for _, target := range m.Targets {
 		if t := x.targets[target]; t != nil && slices.Contains(m.Types, t.Type) {

@@ -26,17 +26,23 @@ func (p *parser) everyReference(in *Include, typ string) {
 	}
 }
 
-// canonicals adds the types that a reference of param may name by a canonical URL:
-// those that have a url and a version.
+// canonicals adds the types that a reference of param may name by a canonical URL.
 func (p *parser) canonicals(in *Include, param *fhir.Parameter) {
 	for _, t := range p.reg.Targets(param) {
 		if in.Target != "" && in.Target != t || slices.ContainsFunc(in.Canonicals, func(c Canonical) bool { return c.Type == t }) {
 			continue
 		}
-		url, ok := p.reg.Lookup(t, "url")
-		if _, versioned := p.reg.Lookup(t, "version"); ok && versioned && url.Type == fhir.SearchURI {
+		if url, ok := p.reg.canonical(t); ok {
 			p.notice(url)
 			in.Canonicals = append(in.Canonicals, Canonical{t, url.Keys})
 		}
 	}
+}
+
+// canonical is the parameter url of a type whose resources a canonical may name: they have a url and a version.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
+func (r *Registry) canonical(typ string) (url *fhir.Parameter, ok bool) {
+	url, ok = r.Lookup(typ, "url")
+	_, versioned := r.Lookup(typ, "version")
+	return url, ok && versioned && url.Type == fhir.SearchURI
 }

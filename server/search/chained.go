@@ -39,6 +39,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 		}
 		targets = []string{modifier}
 	}
+	names := p.names(param, targets)
 	var failure error
 	for _, target := range targets {
 		if p.chains++; p.chains > maxChains {
@@ -61,7 +62,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 		if c.Any != nil {
 			p.values, p.ordered = used, ordered // one list of values, read for several types
 		}
-		c.Any = append(c.Any, p.link(param, target, sub)...)
+		c.Any = append(c.Any, p.link(param, target, sub, names)...)
 	}
 	if c.Any == nil {
 		var unknown unknownParameter
@@ -74,22 +75,23 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	return c, nil
 }
 
-// link is the chain over param to resources of type target for which sub holds.
-// A chain that ends in `_id` is a reference.
-func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause) []match.Match {
+// link is the chain over param to resources of type target for which sub holds; names says that the reference
+// may be a canonical. A chain that ends in `_id` is a reference.
+func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause, names bool) []match.Match {
+	var out []match.Match
 	if ids, ok := onlyIDs(sub); ok {
 		values := make([]fhir.Value, len(ids.Refs))
 		for i, ref := range ids.Refs {
 			values[i] = fhir.Value(ref)
 		}
-		return []match.Match{match.TermsOf(param.Keys, values...)}
+		out = append(out, match.TermsOf(param.Keys, values...))
+	} else {
+		out = append(out, match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
-	m := match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}}
-	if url, ok := p.reg.Lookup(target, "url"); ok && url.Type == fhir.SearchURI {
+	if url, ok := p.reg.canonical(target); ok && names {
 		p.notice(url)
-		m.CanonicalKeys = url.Keys
+		out = append(out, match.Named{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
-	out := []match.Match{m}
 	for _, k := range param.Keys {
 		if in, ok := match.ContainedOf(k, target, sub); ok {
 			out = append(out, in)
@@ -106,35 +108,57 @@ func onlyIDs(c match.Clause) (match.IDs, bool) {
 	return ids, ok
 }
 
-// mergeChains makes one chain of those that only ask for terms: keys belong to a
-// type, so the terms of several types can be asked for at once.
+// mergeChains makes one chain of those that only ask for terms or ids, and one of those along canonicals: keys
+// and ids belong to a type, so those of several types can be asked for at once.
 func mergeChains(any []match.Match) []match.Match {
 	var out []match.Match
-	var merged *match.Chain
-	var terms []int64
+	var chain *match.Chain
+	var named *match.Named
 	for _, m := range any {
-		chain, ok := m.(match.Chain)
-		if ok && chain.CanonicalKeys == nil && len(chain.Clauses) == 1 && !chain.Clauses[0].Not && len(chain.Clauses[0].Any) == 1 {
-			if t, ok := chain.Clauses[0].Any[0].(match.Terms); ok {
-				if merged == nil {
-					first := chain
-					merged = &first
-				} else {
-					merged.Target += "|" + chain.Target
+		switch m := m.(type) {
+		case match.Chain:
+			if ofOneType(m.Clauses) {
+				if chain == nil {
+					chain = &match.Chain{Keys: m.Keys}
 				}
-				terms = append(terms, t.Values...)
+				chain.Target, chain.Clauses = merged(chain.Target, chain.Clauses, m.Target, m.Clauses[0])
+				continue
+			}
+		case match.Named:
+			if ofOneType(m.Clauses) {
+				if named == nil {
+					named = &match.Named{Keys: m.Keys}
+				}
+				named.Target, named.Clauses = merged(named.Target, named.Clauses, m.Target, m.Clauses[0])
 				continue
 			}
 		}
 		out = append(out, m)
 	}
-	if merged != nil {
-		c := merged.Clauses[0]
-		c.Any = []match.Match{match.Terms{Values: terms}}
-		merged.Clauses = []match.Clause{c}
-		out = append(out, *merged)
+	if chain != nil {
+		chain.Clauses[0].Any = match.Merge(chain.Clauses[0].Any)
+		out = append(out, *chain)
+	}
+	if named != nil {
+		named.Clauses[0].Any = match.Merge(named.Clauses[0].Any)
+		out = append(out, *named)
 	}
 	return out
+}
+
+// ofOneType reports whether clauses only ask for terms or ids.
+func ofOneType(clauses []match.Clause) bool {
+	return len(clauses) == 1 && !clauses[0].Not && match.OfOneType(clauses[0].Any)
+}
+
+// merged adds what is asked of another type of target.
+func merged(targets string, clauses []match.Clause, target string, c match.Clause) (string, []match.Clause) {
+	if clauses == nil {
+		c.Any = slices.Clone(c.Any)
+		return target, []match.Clause{c}
+	}
+	clauses[0].Any = append(clauses[0].Any, c.Any...)
+	return targets + "|" + target, clauses
 }
 
 // has reads `_has:Type:reference:parameter=value`: another resource, of Type,
@@ -173,24 +197,18 @@ func (p *parser) from(types []string, c match.Clause, source, reference string, 
 		return c, err
 	}
 	c.Any = []match.Match{match.Has{Source: source, Keys: param.Keys, Clauses: []match.Clause{sub}}}
-	if urls := p.urlKeys(types, param); urls != nil {
-		// A canonical is a chain read backwards: from the url to what names it.
-		c.Any = append(c.Any, match.Chain{Keys: urls, Target: source, Clauses: []match.Clause{sub}, CanonicalKeys: param.Keys})
+	if len(types) == 0 {
+		types = p.reg.Types()
+	}
+	types = slices.DeleteFunc(slices.Clone(types), func(t string) bool { return len(param.Targets) > 0 && !slices.Contains(param.Targets, t) })
+	if p.names(param, types) {
+		c.Any = append(c.Any, match.Named{Keys: param.Keys, Target: source, Clauses: []match.Clause{sub}, Back: true})
 	}
 	return c, nil
 }
 
-// urlKeys are the keys of the urls by which a reference of param may name a resource
-// of one of types, nil for every type.
-func (p *parser) urlKeys(types []string, param *fhir.Parameter) []fhir.Key {
-	if len(types) == 0 {
-		types = p.reg.Types()
-	}
-	var keys []fhir.Key
-	for _, t := range types {
-		if url, ok := p.reg.Lookup(t, "url"); ok && url.Type == fhir.SearchURI && (len(param.Targets) == 0 || slices.Contains(param.Targets, t)) {
-			keys = append(keys, url.Keys...)
-		}
-	}
-	return keys
+// names reports whether a reference of param may name a resource of one of types by a canonical.
+func (p *parser) names(param *fhir.Parameter, types []string) bool {
+	return slices.ContainsFunc(types, func(t string) bool { _, ok := p.reg.canonical(t); return ok }) &&
+		p.reg.gives(param, "canonical", "uri", "url", "oid", "uuid")
 }

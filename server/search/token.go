@@ -98,7 +98,7 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 // Identifier has a type: the modifier is refused for what never is one.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
 func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
-	if !p.reg.givesIdentifier(param) {
+	if !p.reg.gives(param, "Identifier") {
 		return nil, outcome.Invalid("parameter %s: modifier \":of-type\" applies to identifiers only, and %s never gives one", outcome.Clip(name), param.Code)
 	}
 	parts := split(v, '|', 0)
@@ -114,9 +114,9 @@ func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, e
 	return nil, badValue(name, v, "expected type system|type code|identifier value, or type system|type code, every part with a value and the system a URI")
 }
 
-// givesIdentifier reports whether a value of param can be an Identifier, or that is not
-// known before a resource is there. param may be of several resource types.
-func (r *Registry) givesIdentifier(param *fhir.Parameter) bool {
+// gives reports whether a value of param can be of one of the datatypes, or that is not known before a resource
+// is there. param may be of several resource types.
+func (r *Registry) gives(param *fhir.Parameter, datatypes ...string) bool {
 	for _, typ := range r.names {
 		own := r.types[typ][param.Code]
 		if own == nil || slices.ContainsFunc(own.Keys, func(k fhir.Key) bool { return !slices.Contains(param.Keys, k) }) {
@@ -133,7 +133,9 @@ func (r *Registry) givesIdentifier(param *fhir.Parameter) bool {
 				return true
 			}
 			names := program.Types()
-			if len(names) == 0 || slices.Contains(names, "FHIR.Identifier") || slices.Contains(names, "FHIR.Extension") {
+			if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
+				return name == "FHIR.Extension" || slices.Contains(datatypes, strings.TrimPrefix(name, "FHIR."))
+			}) {
 				return true
 			}
 		}

@@ -43,3 +43,55 @@ func TestChainAlongCanonical(t *testing.T) {
 		}
 	}
 }
+
+// TestChainAlongCanonicalVersions follows canonicals to the version that they name, and
+// back, like includes do.
+func TestChainAlongCanonicalVersions(t *testing.T) {
+	s, _ := open(t)
+	put := func(format string, args ...any) { write(t, s, resourceWrite(t, fmt.Appendf(nil, format, args...))) }
+	for id, version := range map[string]string{"v1": `,"version":"1","title":"Old"`, "v2": `,"version":"2","title":"New"`, "v0": `,"title":"None"`} {
+		put(`{"resourceType":"Questionnaire","id":%q,"url":"http://q.ex/m","status":"active"%s}`, id, version)
+	}
+	put(`{"resourceType":"Questionnaire","id":"other","url":"http://q.ex/o","version":"1.0.1","status":"active","title":"Other"}`)
+	for id, canonical := range map[string]string{"r1": "http://q.ex/m|1", "r2": "http://q.ex/m|2", "r3": "http://q.ex/m|3", "any": "http://q.ex/m", "part": "http://q.ex/m|2#x", "o": "http://q.ex/o|1.1"} {
+		put(`{"resourceType":"QuestionnaireResponse","id":%q,"status":"completed","questionnaire":%q}`, id, canonical)
+	}
+	// Libraries both name others and are named; a reference that is none of canonicals names nothing.
+	put(`{"resourceType":"Library","id":"base","url":"http://l.ex/base","version":"1","status":"active","type":{"text":"x"}}`)
+	put(`{"resourceType":"Library","id":"next","url":"http://l.ex/next","version":"1","status":"active","type":{"text":"x"},"relatedArtifact":[{"type":"depends-on","resource":"http://l.ex/base|1"}]}`)
+	put(`{"resourceType":"Library","id":"both","url":"http://l.ex/both","status":"draft","type":{"text":"x"},"relatedArtifact":[{"type":"depends-on","resource":"http://l.ex/next"},{"type":"depends-on","resource":"http://l.ex/next|7"}]}`)
+	put(`{"resourceType":"Basic","id":"literal","code":{"text":"x"},"subject":{"reference":"http://l.ex/base"}}`)
+	for _, tt := range []struct {
+		sc   searchCase
+		want []string
+	}{
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire.title", "new")}, []string{"any", "part", "r2"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire.title", "none")}, []string{"any"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire.title", "other")}, nil},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire.version", "1")}, []string{"any", "r1"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire.url", "http://q.ex/m", "status", "completed")}, []string{"any", "part", "r1", "r2"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire._id", "v1")}, []string{"any", "r1"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("questionnaire:Questionnaire._id", "v2,other")}, []string{"any", "part", "r2"}},
+		{searchCase{typ: "QuestionnaireResponse", values: params("_filter", `questionnaire.title eq "new" or questionnaire._id eq v1`)}, []string{"any", "part", "r1", "r2"}},
+		{searchCase{typ: "Questionnaire", values: params("_has:QuestionnaireResponse:questionnaire:_id", "r1")}, []string{"v1"}},
+		{searchCase{typ: "Questionnaire", values: params("_has:QuestionnaireResponse:questionnaire:_id", "r3,o")}, nil},
+		{searchCase{typ: "Questionnaire", values: params("_has:QuestionnaireResponse:questionnaire:_id", "any", "status", "active")}, []string{"v0", "v1", "v2"}},
+		{searchCase{typ: "Questionnaire", values: params("_filter", `_has:QuestionnaireResponse:questionnaire:_id eq part`)}, []string{"v2"}},
+		{searchCase{values: params("_type", "Questionnaire,Library", "_has:QuestionnaireResponse:questionnaire:_id", "r2")}, []string{"v2"}},
+		{searchCase{typ: "Library", values: params("depends-on:Library._id", "next")}, []string{"both"}},
+		{searchCase{typ: "Library", values: params("depends-on._id", "base")}, []string{"next"}},
+		{searchCase{typ: "Library", values: params("depends-on:Library.depends-on:Library.url", "http://l.ex/base")}, []string{"both"}},
+		{searchCase{typ: "Library", values: params("_has:Library:depends-on:_id", "next")}, []string{"base"}},
+		{searchCase{typ: "Library", values: params("_has:Library:depends-on:status", "draft")}, []string{"next"}},
+		{searchCase{typ: "Basic", values: params("subject:Library.status", "active")}, nil},
+	} {
+		for _, limit := range []int{0, 1} {
+			s.SetSearchLimit(limit)
+			got := ids(find(t, s, tt.sc.parse(t)))
+			slices.Sort(got)
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("%s (limit %d):\n%s", &tt.sc, limit, diff)
+			}
+		}
+	}
+}

@@ -14,15 +14,10 @@ type Chain struct {
 	Keys    []fhir.Key
 	Target  string
 	Clauses []Clause
-	// CanonicalKeys are the keys of the target's own url, for a reference that is
-	// a canonical; nil where the target has none.
-	CanonicalKeys []fhir.Key
 }
 
 // findTerms writes a SELECT of the terms that a resource has which refers to a
-// target of the chain: the target's ref, mixed with the key of the reference. A
-// canonical is found by its url: the target's url term and the source's term are
-// the same value under two keys, so mixing both keys in turns one into the other.
+// target of the chain: the target's ref, mixed with the key of the reference.
 func (m Chain) findTerms(w *Writer) {
 	t := "t" + w.Next()
 	c := Conjoin(m.Clauses)
@@ -38,36 +33,6 @@ func (m Chain) findTerms(w *Writer) {
 		w.Write(") AS k(k), ")
 	}
 	w.Matching(t, &c, types)
-	if m.CanonicalKeys != nil {
-		u := "t" + w.Next()
-		w.Write(" UNION ALL SELECT v.v # k.k AS term FROM unnest(")
-		w.Terms(canonicalMasks(&m))
-		w.Write(") AS k(k), (SELECT ", u, ".terms FROM ")
-		w.Matching(u, &c, types)
-		w.Write(") f, unnest(f.terms) AS v(v) WHERE ")
-		w.noPresence(m.CanonicalKeys, "v")
-	}
-}
-
-// canonicalMasks turn a term under a url key of the target into the term under a
-// key of the reference.
-func canonicalMasks(m *Chain) []int64 {
-	var masks []int64
-	for _, k := range m.Keys {
-		for _, u := range m.CanonicalKeys {
-			masks = append(masks, int64(k)^int64(u))
-		}
-	}
-	return masks
-}
-
-// noPresence writes the test that the term of v does not say that there is any value
-// for one of keys: under the other key it would say the same of every resource that
-// refers to something.
-func (w *Writer) noPresence(keys []fhir.Key, v string) {
-	w.Write(v, ".v <> ALL (")
-	w.Terms(TermsOf(keys, fhir.ValuePresent()).Values)
-	w.Write(")")
 }
 
 // targetTypes are the numbers of the types of a chain's target; several are
@@ -99,24 +64,12 @@ func (m Chain) test(w *Writer, r string) {
 	and := &Conditions{W: w, Any: true}
 	w.Tests(t, &c, and, -1)
 	w.Write(" OFFSET 0)")
-	if m.CanonicalKeys != nil {
-		t, v := "t"+w.Next(), "v"+w.Next()
-		w.Write(" OR EXISTS (SELECT 1 FROM unnest(", r, ".terms) AS ", v, "(v) CROSS JOIN unnest(")
-		w.Terms(canonicalMasks(&m))
-		w.Write(") AS k(k) JOIN resource ", t, " ON ", t, ".terms @> ARRAY[", v, ".v # k.k] WHERE ", t, ".typ = ANY (")
-		w.Bind(types)
-		w.Write("::smallint[]) AND ")
-		w.noPresence(m.Keys, v)
-		w.Tests(t, &c, and, -1)
-		w.Write(" OFFSET 0)")
-	}
 }
 
 func (m Chain) nested() ([]Clause, bool) { return m.Clauses, true }
 
-// related leaves references by a canonical URL to the database.
 func (m Chain) related(r *Resource) Related {
-	out := Related{Types: strings.Split(m.Target, "|"), Clauses: m.Clauses, Partly: m.CanonicalKeys != nil}
+	out := Related{Types: strings.Split(m.Target, "|"), Clauses: m.Clauses}
 	for _, target := range r.Index.Targets {
 		if slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.Value(target))) }) {
 			out.Targets = append(out.Targets, target)
@@ -125,9 +78,8 @@ func (m Chain) related(r *Resource) Related {
 	return out
 }
 
-// link leaves references by a canonical URL to the database.
 func (m Chain) link() (Link, bool) {
-	return Link{Types: strings.Split(m.Target, "|"), Keys: m.Keys, Clauses: m.Clauses}, m.CanonicalKeys == nil
+	return Link{Types: strings.Split(m.Target, "|"), Keys: m.Keys, Clauses: m.Clauses}, true
 }
 
 func (m Chain) restrict(readable func(types []string) []Clause) Match {

@@ -14,6 +14,7 @@
 //	Expanded   expanded.go    the codes of a large value set
 //	Chain      chain.go       what a resource refers to
 //	Has        has.go         what refers to a resource
+//	Named      named.go       what canonicals refer to, and what refers to a resource by one
 //	Hierarchy  hierarchy.go   a reference, :above and :below along partOf
 //	Near       near.go        a position within a distance
 //	Coded      coded.go       a code, in whatever system, with a value
@@ -36,6 +37,7 @@
 //	Texts       terms of the distinct texts of token_text, then as a chain
 //	Chain       SELECT t.ref # key FROM the targets, then one look-up
 //	            r.terms @> ARRAY[term] for each
+//	Named       the same with the names among the terms of the others
 //	Has         SELECT u FROM the sources, unnest(targets) u, then r.ref = u
 //
 // And to test a row that is already known, through index_*_rid or resource_ref.
@@ -255,8 +257,6 @@ type Related struct {
 	Clauses []Clause   // hold for one of them
 	Targets []int64    // refs that the resource has
 	By      []fhir.Key // of the references to the resource
-	// Partly says that there may be others, which only the database finds.
-	Partly bool
 }
 
 // RelatedTo are the other resources that m asks about, for r; false where m is about r itself,

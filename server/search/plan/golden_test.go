@@ -237,6 +237,15 @@ func dump(b *bytes.Buffer, indent string, c *match.Clause) {
 			for i := range m.Clauses {
 				dump(b, in+"  ", &m.Clauses[i])
 			}
+		case match.Named:
+			how := "canonical"
+			if m.Back {
+				how = "canonical back"
+			}
+			fmt.Fprintf(b, "%s%s over %s to %s\n", in, how, keysText(m.Keys), m.Target)
+			for i := range m.Clauses {
+				dump(b, in+"  ", &m.Clauses[i])
+			}
 		case match.All:
 			fmt.Fprintf(b, "%sall\n", in)
 			for i := range m.Clauses {

@@ -113,13 +113,8 @@ func (s *Searcher) canonicalOf(v fhir.Version) (url, version string, err error) 
 	if err != nil {
 		return "", "", err
 	}
-	text := func(name string) string {
-		for _, n := range fhir.NodeOf(r).AppendChild(nil, name) {
-			return n.Text()
-		}
-		return ""
-	}
-	return text("url"), text("version"), nil
+	url, version = fhir.CanonicalOf(r)
+	return url, version, nil
 }
 
 func (s *Searcher) decode(v fhir.Version) (fhir.Resource, error) {
