@@ -14,6 +14,7 @@ func TestSearchReference(t *testing.T) {
 		return `{"resourceType":"Observation","id":"` + id + `","status":"final","code":{"text":"x"},"subject":{` + subject + `}}`
 	}
 	s.put("/Observation/urn", observation("urn", `"reference":"urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a"`)).want(201)
+	s.put("/Observation/group-by-urn", observation("group-by-urn", `"reference":"urn:uuid:0f1f6a1e-2d57-4a7e-8f0f-0b0e6a3ee0aa","type":"Group"`)).want(201)
 	s.load(
 		`{"resourceType":"Patient","id":"a"}`,
 		`{"resourceType":"Group","id":"a","type":"person","actual":true}`,
@@ -22,6 +23,10 @@ func TestSearchReference(t *testing.T) {
 		observation("versioned", `"reference":"Patient/a/_history/1"`),
 		observation("elsewhere", `"reference":"http://other.example/fhir/Patient/a"`),
 		observation("logical", `"type":"Patient","identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
+		observation("logical-group", `"type":"Group","identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
+		observation("logical-untyped", `"identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
+		observation("group-identified", `"reference":"Group/b","identifier":{"system":"http://acme.example/mrn","value":"M-1"}`),
+		observation("group-elsewhere", `"reference":"http://other.example/fhir/Group/9"`),
 		observation("display", `"display":"somebody"`),
 		strings.Replace(observation("contained", `"reference":"#p"`), `"status"`, `"contained":[{"resourceType":"Patient","id":"p"}],"status"`, 1),
 		strings.Replace(observation("none", ""), `,"subject":{}`, "", 1),
@@ -40,14 +45,22 @@ func TestSearchReference(t *testing.T) {
 		{"#reference: :[type] with a typed id", "subject:Patient=Patient/a", "typed versioned"},
 		{"#reference: an absolute URL", "subject=http://other.example/fhir/Patient/a", "elsewhere"},
 		{"#reference: a urn", "subject=urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a", "urn"},
-		{"#reference: :identifier", "subject:identifier=http://acme.example/mrn|M-1", "logical"},
-		{"#reference: :identifier, in any system", "subject:identifier=M-1", "logical"},
+		{"#reference: :identifier", "subject:identifier=http://acme.example/mrn|M-1", "group-identified logical logical-group logical-untyped"},
+		{"#reference: :identifier, in any system", "subject:identifier=M-1", "group-identified logical logical-group logical-untyped"},
 		{"#reference: :identifier, in another system", "subject:identifier=http://other.example/mrn|M-1", ""},
 		{"#combining: comma is OR", "subject=Patient/a,Group/a", "group typed versioned"},
 		{"#modifiers: :missing=true; a display alone is no value of a reference", "subject:missing=true", "display none"},
 		{"observation.html#search: patient is subject where it is a Patient", "patient=a", "typed versioned"},
 		{"observation.html#search: patient", "patient=Patient/a", "typed versioned"},
 		{"observation.html#search: patient is no Group", "patient=Group/a", "400 patient Group"},
+		{"observation.html#search: patient, by an identifier", "patient:identifier=http://acme.example/mrn|M-1", "logical logical-untyped"},
+		{"observation.html#search: patient, by an identifier", "patient:identifier=M-1", "logical logical-untyped"},
+		{"observation.html#search: patient, by an identifier", "patient:identifier=http://acme.example/mrn|", "logical logical-untyped"},
+		{"observation.html#search: patient, elsewhere", "patient=http://other.example/fhir/Patient/a", "elsewhere"},
+		{"observation.html#search: patient is no Group elsewhere", "patient=http://other.example/fhir/Group/9", ""},
+		{"observation.html#search: patient is no Group by a urn", "patient=urn:uuid:0f1f6a1e-2d57-4a7e-8f0f-0b0e6a3ee0aa", ""},
+		{"observation.html#search: subject is any of them", "subject=http://other.example/fhir/Group/9", "group-elsewhere"},
+		{"observation.html#search: what says that it is a Patient is one", "patient:missing=false", "contained elsewhere here logical typed versioned"},
 		{"#reference: nothing of the name", "subject=Patient/b", ""},
 		{"#reference: an unknown type", "subject=Patent/a", "400 Patent Patient"},
 		{"#reference: a type it cannot refer to", "subject:Practitioner=a", "400 subject Practitioner"},

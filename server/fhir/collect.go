@@ -296,42 +296,45 @@ func (x *Index) ContactPoint(k Key, system, use, value string) {
 // Reference indexes Reference.reference; typ is Reference.type or "". A literal
 // reference to a resource of this server, versioned or not, becomes its
 // ValueReference and a target; an absolute URL of somewhere else and a urn are
-// indexed as they are; of `#id` only that it is there, and its type.
+// indexed as they are; of `#id` only that it is there, and its type. It returns the type
+// that the reference says, or "".
 // Spec: https://hl7.org/fhir/R4/search.html#reference.
-func (x *Index) Reference(k Key, reference, typ string) {
+func (x *Index) Reference(k Key, reference, typ string) string {
 	if reference == "" {
-		return
+		return typ
 	}
 	x.present(k)
 	if reference[0] == '#' {
-		x.contained(k, reference[1:])
-		return
+		if t := x.contained(k, reference[1:]); t != "" {
+			return t
+		}
+		return typ
 	}
 	if x.Sorters != nil {
-		x.sortReference(k, reference, typ)
-		return
+		return x.sortReference(k, reference, typ)
 	}
 	if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
 		v := ValueReference(t, id)
 		x.add(k, v)
 		x.target(k, t)
 		x.Targets = append(x.Targets, int64(v))
-		return
+		return t
 	}
-	x.add(k, ValueURI(reference))
-	base, ok := withoutVersion(reference)
-	if ok {
-		x.add(k, ValueURI(base))
-	}
+	base, versioned := withoutVersion(reference)
 	if typ == "" {
 		typ = typeInURL(base)
 	}
 	x.target(k, typ)
+	x.ofTarget(k, typ, ValueURI(reference))
+	if versioned {
+		x.ofTarget(k, typ, ValueURI(base))
+	}
+	return typ
 }
 
-// contained notes that a reference under k points at the contained resource with an id.
+// contained notes that a reference under k points at the contained resource with an id, and returns its type.
 // Spec: https://hl7.org/fhir/R4/references.html#contained.
-func (x *Index) contained(k Key, id string) {
+func (x *Index) contained(k Key, id string) string {
 	if x.Within == nil {
 		x.Within = make(map[string]Resource)
 		for _, n := range NodeOf(x.Resource).AppendChild(nil, "contained") {
@@ -342,12 +345,13 @@ func (x *Index) contained(k Key, id string) {
 	}
 	r := x.Within[id]
 	if r == nil || id == "" {
-		return
+		return ""
 	}
 	x.target(k, r.Type().Name)
 	if !x.composite.open && x.Sorters == nil {
 		x.Contained = append(x.Contained, ContainedEntry{k, r})
 	}
+	return r.Type().Name
 }
 
 // AddContained adds what a contained resource leaves, y, which is finished, for chains over the
@@ -385,33 +389,45 @@ func (x *Index) AddContained(ref Key, depth int, y *Index) {
 // target notes that a reference under k points at a resource of type typ: the
 // presence of a parameter that is narrowed to that type, `patient` of `subject`.
 func (x *Index) target(k Key, typ string) {
-	if typ == "" || x.composite.open {
-		return
-	}
-	if _, ok := x.Narrowed[k]; ok || x.Narrowed == nil {
+	if typ != "" && !x.composite.open && x.narrowed(k) {
 		x.Terms = append(x.Terms, k.Term(ValueTarget(typ)))
 	}
 }
 
-// LogicalReference indexes Reference.identifier: :identifier.
-func (x *Index) LogicalReference(k Key, system, value string) {
+// ofTarget leaves the identifier or the URL of a reference to a resource of type typ, "" where it does not say.
+func (x *Index) ofTarget(k Key, typ string, v Value) {
+	x.add(k, v)
+	if !x.composite.open && x.narrowed(k) {
+		x.Terms = append(x.Terms, k.Term(ValueOfTarget(typ, v)))
+	}
+}
+
+func (x *Index) narrowed(k Key) bool {
+	_, ok := x.Narrowed[k]
+	return ok || x.Narrowed == nil
+}
+
+// LogicalReference indexes Reference.identifier, of a reference to a resource of type typ or "":
+// :identifier. A type is what the reference says elsewhere, too.
+func (x *Index) LogicalReference(k Key, typ, system, value string) {
 	if system == "" && value == "" {
 		return
 	}
 	if x.Sorters != nil {
-		x.sortText(k, value)
+		x.sortLogical(k, typ, value)
 		return
 	}
 	x.present(k)
 	if x.composite.open {
 		return
 	}
+	x.target(k, typ)
 	if value != "" {
-		x.add(k, ValueIdentifier(system, value))
-		x.add(k, ValueIdentifier(AnySystem, value))
+		x.ofTarget(k, typ, ValueIdentifier(system, value))
+		x.ofTarget(k, typ, ValueIdentifier(AnySystem, value))
 	}
 	if system != "" {
-		x.add(k, ValueIdentifier(system, ""))
+		x.ofTarget(k, typ, ValueIdentifier(system, ""))
 	}
 }
 

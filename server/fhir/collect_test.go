@@ -33,10 +33,13 @@ func TestCollect(t *testing.T) {
 			x.Reference(k, "http://here/fhir/Patient/1", "")
 		}, []Value{ValueReference("Patient", "1"), ValueTarget("Patient")}, Index{Targets: []int64{int64(ValueReference("Patient", "1"))}}},
 		{"a reference elsewhere", func(x *Index) { x.Reference(k, "http://there/Patient/1/_history/2", "") },
-			[]Value{ValueURI("http://there/Patient/1/_history/2"), ValueURI("http://there/Patient/1"), ValueTarget("Patient")}, Index{}},
+			[]Value{ValueURI("http://there/Patient/1/_history/2"), ValueURI("http://there/Patient/1"), ValueTarget("Patient"),
+				ValueOfTarget("Patient", ValueURI("http://there/Patient/1/_history/2")), ValueOfTarget("Patient", ValueURI("http://there/Patient/1"))}, Index{}},
 		{"a contained reference is only present", func(x *Index) { x.Reference(k, "#p", "") }, nil, Index{}},
-		{"a logical reference", func(x *Index) { x.LogicalReference(k, "http://mrn", "12") },
-			[]Value{ValueIdentifier("http://mrn", "12"), ValueIdentifier(AnySystem, "12"), ValueIdentifier("http://mrn", "")}, Index{}},
+		{"a logical reference", func(x *Index) { x.LogicalReference(k, "Group", "http://mrn", "12") },
+			[]Value{ValueIdentifier("http://mrn", "12"), ValueIdentifier(AnySystem, "12"), ValueIdentifier("http://mrn", ""), ValueTarget("Group"),
+				ValueOfTarget("Group", ValueIdentifier("http://mrn", "12")), ValueOfTarget("Group", ValueIdentifier(AnySystem, "12")),
+				ValueOfTarget("Group", ValueIdentifier("http://mrn", ""))}, Index{}},
 		{"a canonical with version", func(x *Index) { x.Canonical(k, "http://q/1|2.0") },
 			[]Value{ValueURI("http://q/1|2.0"), ValueURI("http://q/1"), names("http://q/1|2.0")}, Index{Texts: []TextEntry{{k, "http://q/1"}, {k, "http://q/1|2.0"}}}},
 		{"what a canonical names", func(x *Index) { x.Canonical(k, "http://q/1#part") },
@@ -88,7 +91,7 @@ func TestCollectNothing(t *testing.T) {
 	x.OfType(1, "s", "c", "")
 	x.ContactPoint(1, "phone", "", "")
 	x.Reference(1, "", "")
-	x.LogicalReference(1, "", "")
+	x.LogicalReference(1, "", "", "")
 	x.Canonical(1, "")
 	x.URI(1, "")
 	x.String(1, "")

@@ -140,23 +140,31 @@ func (x *Index) sortText(k Key, text string) {
 }
 
 // sortReference offers a literal reference, without its version; typ is
-// Reference.type or "".
-func (x *Index) sortReference(k Key, reference, typ string) {
+// Reference.type or "". It returns the type that the reference says, or "".
+func (x *Index) sortReference(k Key, reference, typ string) string {
+	value := reference
+	if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
+		value, typ = t+"/"+id, t
+	} else {
+		value, _ = withoutVersion(reference)
+		if typ == "" {
+			typ = typeInURL(value)
+		}
+	}
 	for _, s := range x.Sorters {
-		if !slices.Contains(s.Keys, k) {
-			continue
-		}
-		value := reference
-		if t, id, ok := LocalReference(reference, x.BaseURLs); ok {
-			value, typ = t+"/"+id, t
-		} else {
-			value, _ = withoutVersion(reference)
-			if typ == "" {
-				typ = typeInURL(value)
-			}
-		}
-		if s.Targets == nil || slices.Contains(s.Targets, typ) {
+		if slices.Contains(s.Keys, k) && (s.Targets == nil || slices.Contains(s.Targets, typ)) {
 			s.offer(value)
+		}
+	}
+	return typ
+}
+
+// sortLogical offers the identifier of a reference, which counts where there is no value; typ is the type that
+// the reference says, or "".
+func (x *Index) sortLogical(k Key, typ, value string) {
+	for _, s := range x.Sorters {
+		if value != "" && slices.Contains(s.Keys, k) && (s.Targets == nil || typ == "" || slices.Contains(s.Targets, typ)) {
+			s.offerText(FoldText(value))
 		}
 	}
 }

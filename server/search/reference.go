@@ -23,7 +23,7 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 		if value == "" && (system == "" || system == fhir.AnySystem) {
 			return nil, badValue(name, v, "expected value, system|value, system| or |value")
 		}
-		return []match.Match{match.TermsOf(param.Keys, fhir.ValueIdentifier(system, value))}, nil
+		return []match.Match{match.TermsOf(param.Keys, ofTargets(param, fhir.ValueIdentifier(system, value))...)}, nil
 	}
 	targets := param.Targets
 	if modifier == "above" || modifier == "below" {
@@ -42,7 +42,24 @@ func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]m
 	if err != nil {
 		return nil, err
 	}
+	if last := len(values) - 1; strings.Contains(v, ":") {
+		values = append(values[:last], ofTargets(param, values[last])...)
+	}
 	return []match.Match{match.TermsOf(param.Keys, values...)}, nil
+}
+
+// ofTargets is the identifier or the URL of a reference of param: where it is narrowed, of a reference to one
+// of its types, or of one that does not say its type.
+func ofTargets(param *fhir.Parameter, v fhir.Value) []fhir.Value {
+	types := narrowedTo(param)
+	if types == nil {
+		return []fhir.Value{v}
+	}
+	values := []fhir.Value{fhir.ValueOfTarget("", v)}
+	for _, t := range types {
+		values = append(values, fhir.ValueOfTarget(t, v))
+	}
+	return values
 }
 
 // mayPoint reports whether a reference to targets, nil for every type, may point at typ.

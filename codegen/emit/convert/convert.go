@@ -375,9 +375,9 @@ func referenceReference(x *fhir.Index, k fhir.Key, v *r4.Reference) {
 	if v == nil {
 		return
 	}
-	x.Reference(k, v.Reference.Text, v.Type_.Text)
+	typ := x.Reference(k, v.Reference.Text, v.Type_.Text)
 	if v.Identifier != nil {
-		x.LogicalReference(k, v.Identifier.System.Text, v.Identifier.Value.Text)
+		x.LogicalReference(k, typ, v.Identifier.System.Text, v.Identifier.Value.Text)
 	}
 }
 
