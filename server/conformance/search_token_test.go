@@ -42,6 +42,8 @@ func TestSearchToken(t *testing.T) {
 		{"#token: :text is the text of the concept", "code:text=blut", "bp"},
 		{"#token: :text is the display of a coding", "code:text=blood pressure", "bp text"},
 		{"#token: :text ignores case and accents", "code:text=BLÖOD", "bp text"},
+		{"contract: :text ignores punctuation and white space, as strings do", "code:text=blood-pressure", "bp text"},
+		{"contract: :text ignores punctuation and white space, as strings do", "code:text=bloodpress", "bp text"},
 		{"#modifiers: :missing=true", "value-concept:missing=true", "bare bp local text"},
 		{"#modifiers: :missing=false", "code:missing=false", "bare bp cased local text"},
 		{"#escaping: comma, pipe, dollar and backslash in a code", `code=AbC\,d\|e\$f\\g`, "cased"},

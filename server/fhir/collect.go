@@ -249,12 +249,12 @@ func (x *Index) TokenText(k Key, text string) {
 		x.sortText(k, text)
 		return
 	}
-	folded := FoldText(text)
-	if folded == "" {
+	text = JoinText(text)
+	if text == "" {
 		return
 	}
-	x.Terms = append(x.Terms, k.Term(ValueText(folded)))
-	x.Texts = append(x.Texts, TextEntry{k, folded})
+	x.Terms = append(x.Terms, k.Term(ValueText(text)))
+	x.Texts = append(x.Texts, TextEntry{k, text})
 	x.present(k)
 }
 

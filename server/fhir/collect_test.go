@@ -19,8 +19,8 @@ func TestCollect(t *testing.T) {
 	}{
 		{"a code", func(x *Index) { x.Code(k, "Final") }, []Value{ValueCode("final")}, Index{}},
 		{"a coding", func(x *Index) { x.Coding(k, "http://loinc.org", "8302-2", "Body Height") },
-			[]Value{ValueCode("8302-2"), ValueCoding("http://loinc.org", "8302-2"), ValueSystem("http://loinc.org"), ValueText("body height")},
-			Index{Texts: []TextEntry{{k, "body height"}}}},
+			[]Value{ValueCode("8302-2"), ValueCoding("http://loinc.org", "8302-2"), ValueSystem("http://loinc.org"), ValueText("bodyheight")},
+			Index{Texts: []TextEntry{{k, "bodyheight"}}}},
 		{"a coding without system", func(x *Index) { x.Coding(k, "", "x", "") }, []Value{ValueCode("x"), ValueCoding("", "x")}, Index{}},
 		{"an identifier by its type", func(x *Index) { x.OfType(k, "http://v2", "MR", "12") },
 			[]Value{ValueOfType("http://v2", "MR", "12"), ValueOfType("http://v2", "MR", "")}, Index{}},

@@ -314,14 +314,14 @@ const (
 )
 
 // TextEntry is one of the distinct texts of a key: the display text of a coded
-// element, folded by FoldText, whose term is Key.Term(ValueText(Text)); or a uri
+// element, as JoinText has it, whose term is Key.Term(ValueText(Text)); or a uri
 // as it is, whose term is Key.Term(ValueURI(Text)).
 type TextEntry struct {
 	Key  Key
 	Text string
 }
 
-// ValueText is a display text, folded: token `:text` and reference `:text`.
+// ValueText is a display text, as JoinText has it: token `:text` and reference `:text`.
 func ValueText(text string) Value { return Value(hash('t', text)) }
 
 // UnitID is the id of a unit in the table quantity_unit.

@@ -34,9 +34,9 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]match
 		}
 		return []match.Match{terms}, nil
 	case "text":
-		// The specification leaves open how texts are compared; a part anywhere
-		// in the text is what people look for.
-		text := fhir.FoldText(unescape(v))
+		// A text is compared like a string; a part anywhere in it is what people
+		// look for.
+		text := fhir.JoinText(unescape(v))
 		if text == "" {
 			return nil, badValue(name, v, "expected a part of a display text")
 		}

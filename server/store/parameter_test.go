@@ -563,7 +563,7 @@ func probes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []probe {
 			words := strings.Fields(part)
 			part = words[r.IntN(len(words))]
 			add(":text", searchEscaper.Replace(part), func(o item) bool {
-				return slices.ContainsFunc(o.display, func(d string) bool { return strings.Contains(foldTest(d), part) })
+				return slices.ContainsFunc(o.display, func(d string) bool { return strings.Contains(joinTest(foldTest(d)), joinTest(part)) })
 			})
 		}
 	case fhir.SearchString:
