@@ -20,6 +20,7 @@ func TestSearchOfBuiltInDefinitions(t *testing.T) {
 			"OperationDefinition?code=expand":                         "OperationDefinition/ValueSet-expand",
 			"CompartmentDefinition?code=Encounter&_summary=count":     "CompartmentDefinition/encounter",
 			"CodeSystem?url:below=http://hl7.org/fhir/request-intent": "CodeSystem/request-intent",
+			"?_type=Patient,ValueSet&_id=administrative-gender":       "ValueSet/administrative-gender",
 		} {
 			a := s.get("/"+query).want(200).equal("total", "0").equal("entry.0.search.mode", "outcome").equal("entry.0.resource.issue.0.severity", "information")
 			if said := a.str("entry.0.resource.issue.0.diagnostics"); !strings.Contains(said, " 1 more match, such as "+example+":") {
@@ -27,7 +28,7 @@ func TestSearchOfBuiltInDefinitions(t *testing.T) {
 			}
 			s.get("/" + example).want(200)
 		}
-		for _, query := range []string{"SearchParameter?code=nobody", "ValueSet?_id=nobody", "StructureDefinition?type=Patient&_offset=20", "StructureDefinition?type=Patient&status=retired"} {
+		for _, query := range []string{"SearchParameter?code=nobody", "ValueSet?_id=nobody", "StructureDefinition?type=Patient&_offset=20", "StructureDefinition?type=Patient&status=retired", "?_id=administrative-gender"} {
 			if a := s.get("/"+query).want(200).equal("total", "0"); a.at("entry") != nil {
 				t.Errorf("%s: %s", query, a.body)
 			}
@@ -42,8 +43,14 @@ func TestSearchOfBuiltInDefinitions(t *testing.T) {
 	})
 	t.Run("one is found by its canonical URL", func(t *testing.T) {
 		s := s.in(t)
-		for typ, url := range map[string]string{"ValueSet": "http://hl7.org/fhir/ValueSet/administrative-gender", "CodeSystem": "http://hl7.org/fhir/administrative-gender"} {
-			s.get("/"+typ+"?url="+url).want(200).equal("total", "1").equal("entry.0.resource.url", url).equal("entry.0.search.mode", "match")
+		for _, search := range [][2]string{
+			{"ValueSet?", "http://hl7.org/fhir/ValueSet/administrative-gender"},
+			{"CodeSystem?", "http://hl7.org/fhir/administrative-gender"},
+			{"?_type=ValueSet&", "http://hl7.org/fhir/ValueSet/administrative-gender"},
+			{"?_type=CodeSystem,ValueSet&", "http://hl7.org/fhir/ValueSet/administrative-gender"},
+		} {
+			url := search[1]
+			s.get("/"+search[0]+"url="+url).want(200).equal("total", "1").equal("entry.0.resource.url", url).equal("entry.0.search.mode", "match")
 		}
 	})
 	t.Run("what is stored stands in its place", func(t *testing.T) {

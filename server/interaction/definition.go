@@ -66,35 +66,43 @@ func (s *Service) builtIns(reg *search.Registry, typ string) ([]*match.Resource,
 	return list, nil
 }
 
-// unlisted says how many definitions match q that the server is built with: a search lists
-// what is stored, and that one by whose canonical URL is asked (addDefinition).
+// unlisted says how many definitions match q that the server is built with: a search of their types
+// lists what is stored, and that one by whose canonical URL is asked (addDefinition).
 func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Registry, q *search.Query) ([]outcome.Issue, error) {
-	if s.BuiltIn == nil || q.Type == "" || q.Cursor != nil || q.Offset > 0 {
+	if s.BuiltIn == nil || q.Cursor != nil || q.Offset > 0 {
 		return nil, nil
-	}
-	list, err := s.builtIns(reg, q.Type)
-	if err != nil || len(list) == 0 {
-		return nil, err
-	}
-	clauses := q.Clauses
-	rights, err := s.Access.Rights(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if rights != nil {
-		c, err := rights.Condition(smart.Search, q.Type)
-		if err != nil || c.None() {
-			return nil, err
-		}
-		clauses = slices.Concat(clauses, c.Clauses())
 	}
 	var refs []int64
 	example := ""
-	for _, r := range list {
-		if yes, ask := match.Hold(clauses, r); yes && len(ask) == 0 {
-			refs = append(refs, int64(fhir.ValueReference(r.Type, r.ID)))
-			if example == "" {
-				example = r.Type + "/" + r.ID
+	for _, typ := range q.Types {
+		list, err := s.builtIns(reg, typ)
+		if err != nil {
+			return nil, err
+		}
+		if len(list) == 0 {
+			continue
+		}
+		clauses := q.Clauses
+		rights, err := s.Access.Rights(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if rights != nil {
+			c, err := rights.Condition(smart.Search, typ)
+			if err != nil {
+				return nil, err
+			}
+			if c.None() {
+				continue
+			}
+			clauses = slices.Concat(clauses, c.Clauses())
+		}
+		for _, r := range list {
+			if yes, ask := match.Hold(clauses, r); yes && len(ask) == 0 {
+				refs = append(refs, int64(fhir.ValueReference(r.Type, r.ID)))
+				if example == "" {
+					example = r.Type + "/" + r.ID
+				}
 			}
 		}
 	}
@@ -104,7 +112,7 @@ func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Regis
 	slices.Sort(refs)
 	refs = slices.Compact(refs) // packages may have one definition twice
 	// What is stored under the id of one stands in its place.
-	stored, err := from.Search(ctx, &search.Query{Type: q.Type, Types: []string{q.Type}, Total: search.TotalAccurate,
+	stored, err := from.Search(ctx, &search.Query{Type: q.Type, Types: q.Types, Total: search.TotalAccurate,
 		Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}}})
 	if err != nil {
 		return nil, err
@@ -170,22 +178,32 @@ func oneURL(urls []string) bool { return len(urls) == 1 && !strings.ContainsAny(
 // statement name. urls are the values of the parameter url.
 func (s *Service) addDefinition(ctx context.Context, from Reader, q *search.Query, urls []string, r *Response) error {
 	switch {
-	case s.Resolve == nil || q.Type == "" || !oneURL(urls):
+	case s.Resolve == nil || !oneURL(urls):
 		return nil
 	case q.Cursor != nil || q.Offset > 0 || len(r.found.Matches) > 0 || q.Count == 0 && r.Bundle.Total != 0:
 		return nil
 	}
-	d, ok, err := s.Resolve(q.Type, urls[0])
-	if err != nil || !ok {
-		return err
+	for _, typ := range q.Types {
+		d, ok, err := s.Resolve(typ, urls[0])
+		if err != nil {
+			return err
+		}
+		if ok {
+			return s.addOne(ctx, from, q, typ, d, r)
+		}
 	}
-	if _, err := from.Read(ctx, q.Type, d.ID); !outcome.Is(err, outcome.CodeNotFound) {
+	return nil
+}
+
+// addOne adds a Definition of a type, where it matches and nothing is stored in its place.
+func (s *Service) addOne(ctx context.Context, from Reader, q *search.Query, typ string, d Definition, r *Response) error {
+	if _, err := from.Read(ctx, typ, d.ID); !outcome.Is(err, outcome.CodeNotFound) {
 		if outcome.Is(err, outcome.CodeDeleted) {
 			err = nil
 		}
 		return err // another resource has, or had, its id
 	}
-	if ok, err := s.seesDefinition(ctx, smart.Search, q.Type, d); err != nil || !ok {
+	if ok, err := s.seesDefinition(ctx, smart.Search, typ, d); err != nil || !ok {
 		return err
 	}
 	resource, err := fhir.Decode(s.Model, d.Body)
@@ -197,14 +215,14 @@ func (s *Service) addDefinition(ctx context.Context, from Reader, q *search.Quer
 		return err
 	}
 	defer s.Parameters.Recycle(x)
-	if yes, ask := match.Hold(q.Clauses, &match.Resource{Type: q.Type, ID: d.ID, Index: x}); !yes || len(ask) > 0 {
+	if yes, ask := match.Hold(q.Clauses, &match.Resource{Type: typ, ID: d.ID, Index: x}); !yes || len(ask) > 0 {
 		return nil
 	}
 	if r.Bundle.Total >= 0 {
 		r.Bundle.Total = 1
 	}
 	if q.Count > 0 {
-		v := s.reducer(q.Summary, q.Elements)(s.definitionVersion(q.Type, d))
+		v := s.reducer(q.Summary, q.Elements)(s.definitionVersion(typ, d))
 		r.Bundle.Entries = slices.Insert(r.Bundle.Entries, 0, Entry{Version: v, Mode: "match"})
 	}
 	return nil
