@@ -44,6 +44,8 @@ func TestSearchComposite(t *testing.T) {
 		{"#composite: a part is missing", "code-value-quantity=29463-7", "400 code-value-quantity code$value-quantity"},
 		{"#composite: a part too many", "code-value-quantity=29463-7$1$2", "400 code-value-quantity code$value-quantity"},
 		{"#composite: a part is empty", "code-value-quantity=29463-7$", "400 code-value-quantity"},
+		{"contract: a system alone is no code of a component", "component-code-value-quantity=http://loinc.org|$140", "400 component-code-value-quantity code system|code"},
+		{"contract: a system alone, of the resource itself", "code-value-quantity=http://loinc.org|$ge0", "heavy weight"},
 		{"#composite: the first part is empty", "component-code-value-quantity=$5", "400 component-code-value-quantity empty"},
 		{"#composite: a part cannot be read", "code-value-quantity=29463-7$much", "400 code-value-quantity much"},
 		{"#composite: modifiers are not used", "code-value-quantity:exact=29463-7$80", "400 code-value-quantity:exact composite"},
