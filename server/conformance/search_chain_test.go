@@ -84,8 +84,33 @@ func TestSearchChain(t *testing.T) {
 		{"#chaining: an element named resource is a reference", "source:Patient.family=smith", "same"},
 	})
 	s.searches(t, "Bundle", []searchCase{
-		{"bundle.html#search: what is in a document has no index", "composition.status=final", "400 composition within the Bundle"},
-		{"bundle.html#search: what is in a message has no index", "message:MessageHeader.code=x", "400 message within the Bundle"},
+		{"bundle.html#search: nothing of a document or message is stored", "composition.status=final", ""},
+		{"bundle.html#search: nothing of a document or message is stored", "composition.title=discharge&message.event=admin", ""},
+	})
+	composition := func(id, rest string) string {
+		return `{"resourceType":"Composition",` + id + `"status":"final","type":{"text":"x"},"date":"2020-01-01","author":[{"reference":"Practitioner/jane"}],"title":"Discharge Letter"` + rest + `}`
+	}
+	s.load(composition(`"id":"c-stored",`, `,"subject":{"reference":"Patient/p1"}`),
+		`{"resourceType":"Bundle","id":"doc","type":"document","identifier":{"system":"urn:x","value":"1"},"timestamp":"2020-01-01T00:00:00Z","entry":[{"fullUrl":"http://acme.org/Composition/c1","resource":`+
+			composition(`"id":"c1",`, `,"subject":{"reference":"#p"},"contained":[{"resourceType":"Patient","id":"p","name":[{"family":"Inside"}]}]`)+`}]}`,
+		`{"resourceType":"Bundle","id":"doc-nameless","type":"document","identifier":{"system":"urn:x","value":"2"},"timestamp":"2020-01-01T00:00:00Z","entry":[{"fullUrl":"urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a","resource":`+
+			composition("", `,"subject":{"reference":"Patient/p1"},"confidentiality":"R"`)+`}]}`,
+		`{"resourceType":"Bundle","id":"message","type":"message","entry":[{"fullUrl":"http://acme.org/MessageHeader/m1","resource":{"resourceType":"MessageHeader","id":"m1","eventCoding":{"system":"urn:e","code":"admit"},"source":{"endpoint":"http://acme.org/here"}}}]}`,
+		`{"resourceType":"Bundle","id":"second","type":"collection","entry":[{"fullUrl":"http://acme.org/Patient/p1","resource":{"resourceType":"Patient","id":"p1"}},{"fullUrl":"http://acme.org/Composition/c1","resource":`+composition(`"id":"c1",`, "")+`}]}`,
+	)
+	s.searches(t, "Bundle", []searchCase{
+		{"bundle.html#search: what is in a document", "composition.title=discharge", "doc doc-nameless"},
+		{"bundle.html#search: what is in a document", "composition:Composition.status=final&identifier=2", "doc-nameless"},
+		{"bundle.html#search: what is in a document", "composition.date=lt2020", ""},
+		{"bundle.html#search: what is in a document", "composition.confidentiality:missing=true", "doc"},
+		{"bundle.html#search: a reference of a document", "composition.patient=Patient/p1", "doc-nameless"},
+		{"bundle.html#search: a document by its id", "composition._id=c1", "doc"},
+		{"bundle.html#search: a document without id", "composition:missing=false", "doc doc-nameless"},
+		{"bundle.html#search: what is in a message", "message.event=urn:e|admit", "message"},
+		{"bundle.html#search: what is in a message", "message:MessageHeader.title=x", "400 title"},
+		{"search_filter.html: what is in a document", `_filter=composition.title sw "discharge" and not (identifier eq 1)`, "doc-nameless"},
+		{"bundle.html#search: what a document refers to is within it", "composition.patient.family=chalmers", "400 composition within the Bundle"},
+		{"bundle.html#search: a document has no versions of its own", "composition._lastUpdated=gt2000", "400 composition within the Bundle"},
 	})
 	s.searches(t, "QuestionnaireResponse", []searchCase{
 		{"#chaining: along a canonical", "questionnaire.status=active", "ra"},

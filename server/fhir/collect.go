@@ -349,9 +349,19 @@ func (x *Index) contained(k Key, id string) string {
 	}
 	x.target(k, r.Type().Name)
 	if !x.composite.open && x.Sorters == nil {
-		x.Contained = append(x.Contained, ContainedEntry{k, r})
+		x.Contained = append(x.Contained, ContainedEntry{Key: k, Resource: r})
 	}
 	return r.Type().Name
+}
+
+// Embedded indexes a resource that stands in the place of a reference, for chains like those to what is contained.
+func (x *Index) Embedded(k Key, r Resource) {
+	if x.composite.open || x.Sorters != nil {
+		return
+	}
+	x.present(k)
+	x.target(k, r.Type().Name)
+	x.Contained = append(x.Contained, ContainedEntry{Key: k, Resource: r, Whole: true})
 }
 
 // AddContained adds what a contained resource leaves, y, which is finished, for chains over the

@@ -207,6 +207,7 @@ type Index struct {
 type ContainedEntry struct {
 	Key      Key
 	Resource Resource
+	Whole    bool // what it contains is in it, and not beside it: Embedded
 }
 
 // DateEntry is a half-open UTC range [Low, High) in microseconds since 1970.

@@ -25,8 +25,8 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", outcome.Clip(c.Name), param.Code, param.Type)
 	}
-	if param.Base == "Bundle" && strings.HasSuffix(param.Expression, ".resource") {
-		// Bundle.entry[0].resource is the resource itself, no reference. Its contents are not in the index.
+	if param.Base == "Bundle" && strings.HasSuffix(param.Expression, ".resource") && !embedded(param) {
+		// Bundle.entry.resource is the resource itself, no reference. Its contents are not in the index.
 		return c, outcome.RefusedParameter("parameter %s: %s is a resource within the %s, whose contents are not searched", outcome.Clip(c.Name), param.Code, param.Base)
 	}
 	targets := p.reg.Targets(param)
@@ -48,6 +48,9 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 		}
 		used, ordered := p.values, p.ordered
 		sub, err := read(target)
+		if err == nil && embedded(param) && !embeds(param, target, sub) {
+			err = outcome.RefusedParameter("parameter %s: %s is a resource within the %s: it is searched by its own elements, and by no resource that it refers to", outcome.Clip(c.Name), param.Code, param.Base)
+		}
 		if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeTooCostly {
 			return c, err // whatever the other types say
 		}
@@ -75,6 +78,23 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	return c, nil
 }
 
+// embedded reports whether a parameter is about a resource that stands in the place of a reference: the first
+// entry of a document or message, whose contents are searched like those of a contained one.
+// Spec: https://hl7.org/fhir/R4/bundle.html#search.
+func embedded(param *fhir.Parameter) bool {
+	return strings.HasSuffix(param.Expression, ".entry[0].resource")
+}
+
+// embeds reports whether sub can be asked of an embedded resource alone. What its references lead to is within the
+// Bundle as well, which the index does not follow.
+func embeds(param *fhir.Parameter, target string, sub match.Clause) bool {
+	if _, ok := onlyIDs(sub); ok {
+		return true
+	}
+	_, ok := match.ContainedOf(param.Keys[0], target, sub)
+	return ok && !match.ReachesOut(sub.Any)
+}
+
 // link is the chain over param to resources of type target for which sub holds; names says that the reference
 // may be a canonical. A chain that ends in `_id` is a reference.
 func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause, names bool) []match.Match {
@@ -85,7 +105,7 @@ func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause, na
 			values[i] = fhir.Value(ref)
 		}
 		out = append(out, match.TermsOf(param.Keys, values...))
-	} else {
+	} else if !embedded(param) {
 		out = append(out, match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
 	if url, ok := p.reg.canonical(target); ok && names {

@@ -475,7 +475,7 @@ func narrowedTo(param *fhir.Parameter) []string {
 		return nil
 	}
 	// The first entry of a Bundle is a Composition where that is a document.
-	if strings.Contains(param.Expression, "resolve()") || strings.HasSuffix(param.Expression, ".entry[0].resource") {
+	if strings.Contains(param.Expression, "resolve()") || embedded(param) {
 		return param.Targets
 	}
 	return nil

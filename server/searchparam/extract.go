@@ -61,13 +61,19 @@ func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n
 				Diagnostics: fmt.Sprintf("the resource refers more than %d times to what it contains", maxContained)}})
 		}
 		y := s.emptyIndex()
-		y.BaseURLs, y.Narrowed, y.Within = s.BaseURLs, reg.Narrowed(), x.Within
+		y.BaseURLs, y.Narrowed = s.BaseURLs, reg.Narrowed()
+		if !c.Whole {
+			y.Within = x.Within
+		}
 		s.Extract(y, c.Resource)
 		err := reg.Extract(y, c.Resource)
 		if err == nil && depth < maxWithin {
 			err = s.addContained(y, reg, depth+1, n)
 		}
 		y.Finish()
+		if c.Whole {
+			y.Targets = y.Targets[:0] // what it refers to stands beside it
+		}
 		x.AddContained(c.Key, depth, y)
 		s.Recycle(y)
 		if failed == nil {

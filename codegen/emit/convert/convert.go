@@ -384,10 +384,16 @@ func referenceReference(x *fhir.Index, k fhir.Key, v *r4.Reference) {
 // referenceResource indexes a resource that stands where others have a reference
 // to it: the first entry of a document or message.
 func referenceResource(x *fhir.Index, k fhir.Key, v fhir.Resource) {
-	if v == nil || v.Header().ID.Text == "" {
+	if v == nil {
 		return
 	}
-	x.Reference(k, v.Type().Name+"/"+v.Header().ID.Text, "")
+	switch v.(type) {
+	case *r4.Composition, *r4.MessageHeader: // no parameter is about others
+		x.Embedded(k, v)
+	}
+	if v.Header().ID.Text != "" {
+		x.Reference(k, v.Type().Name+"/"+v.Header().ID.Text, "")
+	}
 }
 
 func referenceExtension(x *fhir.Index, k fhir.Key, v *fhir.Extension) { referenceOf(x, k, v.Value) }

@@ -365,6 +365,9 @@ func (e *Env) Resolve(clauses []Clause) []Clause {
 				out[i].Any = append(out[i].Any, m)
 			}
 		}
+		if out[i].Any == nil {
+			out[i].Any = []Match{Terms{}} // of no resource
+		}
 	}
 	return out
 }
