@@ -73,6 +73,13 @@ func TestAmplification(t *testing.T) {
 		s.in(t).post("/Patient/$validate", string(body)).want(200)
 		t.Logf("%d contained resources validated in %v", n, time.Since(begin))
 	})
+	t.Run("parameters of a search are 4 MB at most", func(t *testing.T) {
+		search := func(n int) *answer {
+			return s.in(t).do("POST", "/Patient/_search", "name="+strings.Repeat("a", n), "Content-Type", "application/x-www-form-urlencoded")
+		}
+		search(4<<20).issue(400, "too-costly", "4194304")
+		search(1000).want(200)
+	})
 	t.Run("a guard without a value is refused", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Patient/guarded", `{"resourceType":"Patient","id":"guarded"}`).want(201)

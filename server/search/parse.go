@@ -16,6 +16,7 @@ import (
 // Limits of one request. Beyond them it is refused, by the limit's name.
 const (
 	maxParameters = 200     // parameters, repetitions counted
+	maxText       = 4 << 20 // bytes of all names and values
 	maxValues     = 10_000  // values between commas, all parameters together
 	maxOrdered    = 64      // values between commas of one parameter that compares or looks into texts
 	maxComparison = 512     // such values, all parameters together
@@ -105,12 +106,18 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 
 	// 2. Every parameter, in the order of their names: the shape of the statement
 	// does not depend on the order in the URL.
-	n := 0
-	for _, v := range values {
-		n += len(v)
+	n, size := 0, 0
+	for name, list := range values {
+		n += len(list)
+		for _, v := range list {
+			size += len(name) + len(v)
+		}
 	}
 	if n > maxParameters {
 		return nil, outcome.New(outcome.CodeTooCostly, "%d parameters: at most %d are accepted", n, maxParameters)
+	}
+	if size > maxText { // a form has room for more, and the links of the answer repeat it
+		return nil, outcome.New(outcome.CodeTooCostly, "parameters of %d bytes: at most %d are accepted", size, maxText)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := p.parameter(q, name, values[name]); err != nil {
