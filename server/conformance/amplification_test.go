@@ -80,6 +80,21 @@ func TestAmplification(t *testing.T) {
 		search(4<<20).issue(400, "too-costly", "4194304")
 		search(1000).want(200)
 	})
+	t.Run("a resource of too many words is told of, where _content meets it", func(t *testing.T) {
+		s := s.in(t)
+		var words strings.Builder
+		for i := range 130_000 {
+			fmt.Fprintf(&words, "w%06d ", i)
+		}
+		basic := func(id, text string) string {
+			return fmt.Sprintf(`{"resourceType":"Basic","id":%q,"code":{"text":"needle"},"extension":[{"url":"http://x/y","valueString":%q}]}`, id, text)
+		}
+		s.put("/Basic/small", basic("small", "x")).want(201)
+		s.get("/Basic?_content=needle").want(200).equal("total", "1")
+		s.put("/Basic/wordy", basic("wordy", words.String())).want(201)
+		s.get("/Basic?_content=needle").issue(400, "too-costly", "_content")
+		s.get("/Basic?_content=needle&_id=small").want(200).equal("total", "1")
+	})
 	t.Run("a guard without a value is refused", func(t *testing.T) {
 		s := s.in(t)
 		s.put("/Patient/guarded", `{"resourceType":"Patient","id":"guarded"}`).want(201)

@@ -267,7 +267,8 @@ const (
 	walkFrom        = 2_000
 )
 
-func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (*Result, error) {
+func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (_ *Result, err error) {
+	defer func() { err = tooManyWords(q, err) }()
 	x := &searching{s: s, conn: conn, connection: l, q: q}
 	if err := x.boundContent(ctx); err != nil {
 		return nil, err
