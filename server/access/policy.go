@@ -146,7 +146,7 @@ func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) b
 	in := func(list []string, values ...string) bool {
 		return len(list) == 0 || slices.ContainsFunc(values, func(v string) bool { return v != "" && slices.Contains(list, v) })
 	}
-	if !in(m.Clients, r.ClientID) || !in(m.Users, r.Subject) || !in(m.Roles, r.Roles...) || !in(m.ResourceTypes, typ) {
+	if !in(m.Clients, r.ClientID) || !in(m.Users, r.User()) || !in(m.Roles, r.Roles...) || !in(m.ResourceTypes, typ) {
 		return false
 	}
 	if len(m.Interactions) > 0 && !slices.ContainsFunc(m.Interactions, func(i string) bool { return policyPermissions[i]&permission != 0 }) {

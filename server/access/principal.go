@@ -36,6 +36,15 @@ var Open = &Principal{open: true}
 // IsOpen reports whether p is the principal of a server without authorization.
 func (p *Principal) IsOpen() bool { return p != nil && p.open }
 
+// User is the username of the person on whose behalf p runs, "" for an API key and for
+// a client that runs on its own behalf, whatever they are called.
+func (p *Principal) User() string {
+	if p.APIKey || p.Subject == p.ClientID && p.SessionID == "" && p.FHIRUser == "" {
+		return ""
+	}
+	return p.Subject
+}
+
 // Verifier turns a bearer token into its principal. It fails with login, 401, for
 // a token that is unknown, expired or revoked.
 type Verifier interface {

@@ -136,6 +136,27 @@ func TestPolicyOrder(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 5: a matcher's users are users: neither a client of that name nor an API key.
+func TestPolicyUsers(t *testing.T) {
+	d := decider(t, `{"name":"a","effect":"deny","matcher":{"users":["doc"]}}`)
+	for _, tt := range []struct {
+		name   string
+		who    func(p *Principal)
+		denied bool
+	}{
+		{"a user", func(p *Principal) { p.Subject = "doc" }, true},
+		{"a user who signed in to a client of that name", func(p *Principal) { p.Subject, p.ClientID, p.SessionID = "doc", "doc", "s" }, true},
+		{"a client", func(p *Principal) { p.Subject, p.ClientID = "doc", "doc" }, false},
+		{"an API key", func(p *Principal) { p.Subject, p.ClientID, p.APIKey = "doc", "apikey:doc", true }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := d.For(context.Background(), principal(t, "system/*.rs", tt.who)).May(smart.Read, "Patient"); (err != nil) != tt.denied {
+				t.Errorf("%v, want denied %v", err, tt.denied)
+			}
+		})
+	}
+}
+
 // Contract, Authorization 5: token explain: which scope or policy allows or denies, the condition in FHIR's
 // words.
 func TestExplain(t *testing.T) {

@@ -145,6 +145,14 @@ func TestPolicies(t *testing.T) {
 		}
 		remove(t, "m")
 	})
+	t.Run("a client is not the user of the same name", func(t *testing.T) {
+		s := s.in(t)
+		policy("no-nora", `"effect":"deny","matcher":{"users":["nora"]}`)
+		s.as(claims{Subject: "nora", Client: "nora", Scope: "system/*.rs"}).get("/Patient/a").want(200)
+		s.as(claims{Subject: "nora", Client: "nora", User: "Practitioner/dr", Scope: "user/*.rs"}).get("/Patient/a").want(403)
+		s.as(claims{Subject: "nora", Client: "ward", Scope: "user/*.rs"}).get("/Patient/a").want(403)
+		remove(t, "no-nora")
+	})
 	t.Run("placeholders", func(t *testing.T) {
 		s := s.in(t)
 		policy("own", `"effect":"allow","priority":1,"condition":"Patient?general-practitioner={user.fhirUser}"`)
