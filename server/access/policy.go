@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -43,9 +44,8 @@ type Matcher struct {
 	Roles         []string `json:"roles,omitempty"`
 	Users         []string `json:"users,omitempty"`
 	ResourceTypes []string `json:"resourceTypes,omitempty"`
-	// Interactions are those of a capability statement. A policy about one is about all
-	// that need the same letter of a scope: read, vread and the history of an instance;
-	// update and patch; search and the history of a type.
+	// Interactions are those of a capability statement, by the letter of a scope that
+	// they need: CheckPolicy wants all of a letter or none.
 	Interactions []string `json:"interactions,omitempty"`
 	SourceIPs    []string `json:"sourceIps,omitempty"` // addresses and networks
 }
@@ -57,7 +57,14 @@ var policyPermissions = map[string]smart.Permissions{
 	"create": smart.Create, "update": smart.Update, "patch": smart.Update, "delete": smart.Delete,
 }
 
-// ParsePolicy reads a policy. It fails with invalid where it could not be decided on.
+// interactionGroups are the interactions that are decided on together, as they need the
+// same letter. The first name is the whole group; so are search's others together.
+var interactionGroups = [][]string{
+	{"create"}, {"read", "vread", "history-instance"}, {"update", "patch"}, {"delete"},
+	{"search", "search-type", "search-system", "history-type", "history-system"},
+}
+
+// ParsePolicy reads a policy as it is stored, now or before CheckPolicy refused it. It fails with invalid where it could not be decided on.
 // An absent active is true.
 func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, error) {
 	p := Policy{Active: true, denied: new(atomic.Int64)}
@@ -80,7 +87,7 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 	}
 	for _, i := range p.Matcher.Interactions {
 		if policyPermissions[i] == 0 {
-			return nil, outcome.Invalid("interactions has %q: expected read, vread, search, history, create, update, patch or delete", i).At("matcher.interactions")
+			return nil, outcome.Invalid("interactions has %q: expected create, read, update, delete or search", i).At("matcher.interactions")
 		}
 	}
 	for _, text := range p.Matcher.SourceIPs {
@@ -108,11 +115,74 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 	return &p, nil
 }
 
+// CheckPolicy fails with invalid where p would decide on something else than it says, or
+// on nothing. What it has from before, nil for none, stays as it is.
+func (d *Decider) CheckPolicy(p, before *Policy) error {
+	if before == nil {
+		before = &Policy{}
+	}
+	if !reflect.DeepEqual(p.Matcher, before.Matcher) {
+		if err := p.Matcher.check(); err != nil {
+			return err
+		}
+	}
+	if p.Condition != before.Condition {
+		left := strings.NewReplacer("{user.fhirUser}", "", "{patient}", "", "{client}", "").Replace(p.Condition)
+		if i := strings.IndexAny(left, "{}"); i >= 0 {
+			unknown := left[i:]
+			if end := strings.IndexByte(unknown, '}'); end >= 0 {
+				unknown = unknown[:end+1]
+			}
+			return outcome.Invalid("condition has %s: expected {user.fhirUser}, {patient} or {client}; a brace that is meant as such is %%7B or %%7D", unknown).At("condition")
+		}
+	}
+	return nil
+}
+
+func (m *Matcher) check() error {
+	for name, list := range map[string][]string{"clients": m.Clients, "roles": m.Roles, "users": m.Users} {
+		if slices.Contains(list, "") {
+			return outcome.Invalid("%s has an empty name, which matches nobody", name).At("matcher." + name)
+		}
+	}
+	for _, text := range m.SourceIPs {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4In6() && p.Bits() < mappedBits {
+			return outcome.Invalid("sourceIps has %q, which no IPv4 address is in: expected a network such as %s/8", text, p.Addr().Unmap()).At("matcher.sourceIps")
+		}
+	}
+	return wholeGroups(m.Interactions)
+}
+
+// wholeGroups fails where names are some of a group of interactions and not all.
+func wholeGroups(names []string) error {
+	whole := func(group []string) bool {
+		return slices.Contains(names, group[0]) ||
+			group[0] == "search" && !slices.ContainsFunc(group[1:], func(i string) bool { return !slices.Contains(names, i) })
+	}
+	for _, group := range interactionGroups {
+		for _, name := range names {
+			if (name == "history" && (group[0] == "read" || group[0] == "search") || slices.Contains(group, name)) && !whole(group) {
+				return outcome.Invalid("interactions has %q, which is not decided on by itself: expected %q, which goes for %s",
+					name, group[0], strings.Join(group[1:], ", ")).At("matcher.interactions")
+			}
+		}
+	}
+	return nil
+}
+
+// mappedBits is the length of the prefix of an IPv4 address that is written as IPv6.
+const mappedBits = 96
+
+// network reads an address or a network; one of IPv4 is that, however it is written.
 func network(text string) (netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
+		if p.Addr().Is4In6() && p.Bits() >= mappedBits {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mappedBits)
+		}
 		return p.Masked(), nil
 	}
 	a, err := netip.ParseAddr(text)
+	a = a.Unmap()
 	return netip.PrefixFrom(a, a.BitLen()), err
 }
 
@@ -157,7 +227,7 @@ func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) b
 	}
 	return slices.ContainsFunc(m.SourceIPs, func(text string) bool {
 		p, err := network(text)
-		return err == nil && p.Contains(r.address)
+		return err == nil && p.Contains(r.address.Unmap().WithZone(""))
 	})
 }
 

@@ -157,6 +157,32 @@ func TestPolicyUsers(t *testing.T) {
 	}
 }
 
+// Contract, Authorization 5: a policy that was stored when anything was accepted stays in
+// force as it was, and what else it says can be changed.
+func TestCheckPolicy(t *testing.T) {
+	d := decider(t, `{"name":"a","effect":"deny","matcher":{"interactions":["vread"]},"condition":"Patient?identifier={nope}"}`)
+	policies, err := d.Policies(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := policies.List[0]
+	if err := d.CheckPolicy(old, nil); !outcome.Is(err, outcome.CodeInvalid) {
+		t.Errorf("a new one: %v", err)
+	}
+	next := *old
+	next.Active = false
+	if err := d.CheckPolicy(&next, old); err != nil {
+		t.Errorf("one that is not in force any more: %v", err)
+	}
+	next.Condition = "Patient?identifier={other}"
+	if err := d.CheckPolicy(&next, old); !outcome.Is(err, outcome.CodeInvalid) {
+		t.Errorf("another condition: %v", err)
+	}
+	if a := d.For(context.Background(), principal(t, "system/*.rs", nobody)); a.May(smart.Read, "Patient") != nil {
+		t.Error("the stored policy decides on everything")
+	}
+}
+
 // Contract, Authorization 5: token explain: which scope or policy allows or denies, the condition in FHIR's
 // words.
 func TestExplain(t *testing.T) {

@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
@@ -137,10 +139,14 @@ func noPolicy(name string) error {
 }
 
 // document reads what a client sends as a policy: without what answers add.
-func (a *Access) document(ctx context.Context, raw []byte, name string) (*access.Policy, []byte, error) {
+// Of one that replaces old, only what differs need be acceptable today.
+func (a *Access) document(ctx context.Context, raw []byte, name string, old []byte) (*access.Policy, []byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
 		return nil, nil, outcome.New(outcome.CodeStructure, "the body is no JSON object").Because(err)
+	}
+	if err := onceEach(raw); err != nil {
+		return nil, nil, err
 	}
 	delete(fields, "id")
 	delete(fields, "dryRunDenied")
@@ -159,8 +165,53 @@ func (a *Access) document(ctx context.Context, raw []byte, name string) (*access
 	if err != nil {
 		return nil, nil, err
 	}
+	var before *access.Policy
+	if old != nil {
+		_ = json.Unmarshal(old, &before) // nothing, where it cannot be read any more
+	}
+	if err := a.Decider.CheckPolicy(p, before); err != nil {
+		return nil, nil, err
+	}
 	text, err := json.Marshal(p)
 	return p, text, err
+}
+
+// onceEach fails where an object of a document has a member twice: which of them counts,
+// readers do not agree on. Case makes no difference, as it makes none to those who read it.
+func onceEach(document []byte) error {
+	in := json.NewDecoder(bytes.NewReader(document))
+	type level struct {
+		seen  map[string]bool // nil in an array
+		value bool            // what comes next is the value of a member
+	}
+	var levels []level
+	for {
+		token, err := in.Token()
+		if err != nil {
+			return nil // its end, or what is told by who reads it
+		}
+		if name, ok := token.(string); ok && len(levels) > 0 {
+			if at := &levels[len(levels)-1]; at.seen != nil && !at.value {
+				folded := strings.ToLower(strings.ToUpper(name))
+				if at.seen[folded] {
+					return outcome.Invalid("the body has the member %q twice", outcome.Clip(name))
+				}
+				at.seen[folded], at.value = true, true
+				continue
+			}
+		}
+		if len(levels) > 0 {
+			levels[len(levels)-1].value = false
+		}
+		switch token {
+		case json.Delim('{'):
+			levels = append(levels, level{seen: make(map[string]bool)})
+		case json.Delim('['):
+			levels = append(levels, level{})
+		case json.Delim('}'), json.Delim(']'):
+			levels = levels[:len(levels)-1]
+		}
+	}
 }
 
 func (a *Access) create(x *web.Exchange, r *http.Request) (name string, err error) {
@@ -168,7 +219,7 @@ func (a *Access) create(x *web.Exchange, r *http.Request) (name string, err erro
 	if err != nil {
 		return "", err
 	}
-	p, text, err := a.document(r.Context(), raw, "")
+	p, text, err := a.document(r.Context(), raw, "", nil)
 	if err != nil {
 		return "", err
 	}
@@ -190,7 +241,7 @@ func (a *Access) replace(x *web.Exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	_, text, err := a.document(r.Context(), raw, name)
+	_, text, err := a.document(r.Context(), raw, name, nil)
 	if err != nil {
 		return err
 	}
@@ -215,11 +266,14 @@ func (a *Access) merge(x *web.Exchange, r *http.Request) error {
 		if old == nil {
 			return nil, noPolicy(name)
 		}
+		if err := onceEach(raw); err != nil {
+			return nil, err
+		}
 		next, err := jsonpatch.MergePatch(old, raw)
 		if err != nil {
 			return nil, outcome.New(outcome.CodeStructure, "the body is no JSON object").Because(err)
 		}
-		_, text, err := a.document(r.Context(), next, name)
+		_, text, err := a.document(r.Context(), next, name, old)
 		return text, err
 	}); err != nil {
 		return err

@@ -73,9 +73,27 @@ func TestPolicies(t *testing.T) {
 			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Observation"]},"priority":"high"}`: "priority",
 
 			`{"name":"x","effect":"deny","matcher":{"resourceTypes":["Patient"]},"condition":"Observation?status=final"}`: "never match",
+
+			`{"name":"x","effect":"deny","condition":"Patient?identifier={user.username}"}`:                         "{user.username}",
+			`{"name":"x","effect":"deny","condition":"Patient?identifier={patient}{nope"}`:                          "{nope",
+			`{"name":"x","effect":"deny","matcher":{"sourceIps":["::ffff:10.0.0.0/8"]}}`:                            "10.0.0.0/8",
+			`{"name":"x","effect":"deny","matcher":{"users":[""]}}`:                                                 "users",
+			`{"name":"x","effect":"deny","matcher":{"interactions":["create","vread"]}}`:                            "read",
+			`{"name":"x","effect":"deny","matcher":{"interactions":["patch"]}}`:                                     "update",
+			`{"name":"x","effect":"allow","matcher":{"interactions":["history-system"]}}`:                           "search",
+			`{"name":"x","effect":"deny","matcher":{"interactions":["search","history"]}}`:                          "read",
+			`{"name":"x","effect":"deny","matcher":{"interactions":["search-type","search-system"]}}`:               "history-type",
+			`{"name":"x","effect":"allow","effect":"deny"}`:                                                         "twice",
+			`{"name":"x","effect":"allow","Effect":"deny"}`:                                                         "twice",
+			`{"name":"x","effect":"deny","matcher":{"users":["a"],"clients":["users","users"],"users":["nobody"]}}`: "twice",
 		} {
 			admin.post("/admin/policies", body).issue(400, "invalid", word)
 		}
+		admin.put("/admin/policies/x", `{"effect":"deny","active":false}`).want(201)
+		admin.do("PATCH", "/admin/policies/x", `{"priority":1,"priority":2}`).issue(400, "invalid", "twice")
+		admin.do("PATCH", "/admin/policies/x", `{"matcher":{"interactions":["patch"]}}`).issue(400, "invalid", "update")
+		admin.do("PATCH", "/admin/policies/x", `{"matcher":{"interactions":["patch","update","search-type","search-system","history-type","history-system"],"clients":["a","a"]}}`).want(200)
+		remove(t, "x")
 		admin.post("/admin/policies", `[]`).want(400)
 	})
 	t.Run("only administrators", func(t *testing.T) {
@@ -137,7 +155,8 @@ func TestPolicies(t *testing.T) {
 		}{
 			{`"clients":["ward"]`, 403, 200}, {`"users":["nora"]`, 403, 200}, {`"roles":["nurse","doctor"]`, 403, 200},
 			{`"clients":["ward"],"roles":["doctor"]`, 200, 200}, {`"interactions":["read"]`, 403, 403}, {`"interactions":["delete","create"]`, 200, 200},
-			{`"sourceIps":["127.0.0.0/8","::1"]`, 403, 403}, {`"sourceIps":["10.0.0.0/8"]`, 200, 200}, {``, 403, 403},
+			{`"sourceIps":["127.0.0.0/8","::1"]`, 403, 403}, {`"sourceIps":["10.0.0.0/8"]`, 200, 200},
+			{`"sourceIps":["::ffff:127.0.0.1"]`, 403, 403}, {`"sourceIps":["::ffff:127.0.0.0/104"]`, 403, 403}, {``, 403, 403},
 		} {
 			policy("m", `"effect":"deny","matcher":{`+tt.matcher+`}`)
 			s.as(nurse).get("/Patient/a").want(tt.nurse)
