@@ -90,7 +90,7 @@ type Explanation struct {
 	Scope     string     `json:"scope,omitempty"`
 	Expires   *time.Time `json:"expires,omitempty"`
 	Request   string     `json:"request,omitempty"`
-	// Decision is what access says to the request.
+	// Decision is what access says to the request, or, without one, to what the scopes name.
 	Decision any `json:"decision,omitempty"`
 }
 
@@ -126,11 +126,11 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	e := explainPrincipal(v.principal)
 	if in.Method != "" {
 		e.Request = in.Method + " " + in.Path
-		if s.options.Explain != nil {
-			if e.Decision, err = s.options.Explain(r.Context(), v.principal, in.Method, in.Path); err != nil {
-				s.fail(w, r, err)
-				return
-			}
+	}
+	if s.options.Explain != nil {
+		if e.Decision, err = s.options.Explain(r.Context(), v.principal, in.Method, in.Path); err != nil {
+			s.fail(w, r, err)
+			return
 		}
 	}
 	writeJSON(w, http.StatusOK, e)

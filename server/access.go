@@ -19,10 +19,12 @@ func (s *Server) policySource() *access.PolicySource {
 	return &access.PolicySource{
 		Store: s.Store,
 		Decider: &access.Decider{
-			Registry: s.Parameters.Current,
-			Options:  func(ctx context.Context) search.Options { return s.Service.SearchOptions(ctx, false, nil) },
-			Patients: s.relatedPatients,
-			Policies: func(ctx context.Context) (*access.Policies, error) { return s.policies.Current(ctx) },
+			Registry:  s.Parameters.Current,
+			Options:   func(ctx context.Context) search.Options { return s.Service.SearchOptions(ctx, false, nil) },
+			Patients:  s.relatedPatients,
+			Policies:  func(ctx context.Context) (*access.Policies, error) { return s.policies.Current(ctx) },
+			Operation: func(typ, name string) ([]access.Interaction, bool) { return s.Service.OperationNeeds(typ, name) },
+			Exists:    func(ctx context.Context, typ, id string) (bool, error) { return exists(ctx, s.Store, typ, id) },
 		},
 		DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny },
 		Logger:      s.Logger,

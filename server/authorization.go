@@ -78,26 +78,12 @@ func (s *Server) authInForce() oauth.Config {
 	return c
 }
 
-// explanation is what access says to a request.
-type explanation struct {
-	Allowed bool `json:"allowed"` // all of it, as far as the condition holds
-	// Decisions are those that the request needs: a PUT may update and create.
-	Decisions []access.Decision `json:"decisions"`
-}
-
 // explain says what allows or denies a principal a request, or, without one, what its
 // scopes give.
 func (s *Server) explain(ctx context.Context, p *access.Principal, method, path string) (any, error) {
-	list, err := s.Service.Access.For(access.With(ctx, p), p).Explain(method, path)
+	e, err := s.Service.Access.For(access.With(ctx, p), p).Explain(method, path)
 	if err != nil {
 		return nil, err
-	}
-	e := explanation{Decisions: list}
-	for i, d := range list {
-		e.Allowed = (i == 0 || e.Allowed) && d.Decision != "deny"
-		if d.Interaction == "create" && i > 0 { // a PUT that may update need not be able to create
-			e.Allowed = list[0].Decision != "deny" || d.Decision != "deny"
-		}
 	}
 	return e, nil
 }
@@ -109,7 +95,11 @@ type records struct{ service *interaction.Service }
 // Exists reports whether a reference such as Practitioner/1 has a target.
 func (r records) Exists(ctx context.Context, reference string) (bool, error) {
 	typ, id, _ := strings.Cut(reference, "/")
-	v, err := r.service.Store.Read(ctx, typ, id)
+	return exists(ctx, r.service.Store, typ, id)
+}
+
+func exists(ctx context.Context, from *store.Store, typ, id string) (bool, error) {
+	v, err := from.Read(ctx, typ, id)
 	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return false, nil
 	}

@@ -30,6 +30,12 @@ type Decider struct {
 	Patients func(ctx context.Context, id string) ([]string, error)
 	// Policies are those in force, in their order; nil has none.
 	Policies func(ctx context.Context) (*Policies, error)
+	// Operation returns what an operation of an App asks for, none for one of the server;
+	// known is false where the type, "" for the system, has none of that name. It and Exists
+	// are for explaining; nil leaves open what they would say.
+	Operation func(typ, name string) (needs []Interaction, known bool)
+	// Exists reports whether there is a resource.
+	Exists func(ctx context.Context, typ, id string) (bool, error)
 }
 
 // Rights is what one principal may do: the one predicate that every path asks. It is
@@ -406,7 +412,12 @@ func (r *Rights) MayAny(permission smart.Permissions) error {
 			}
 		}
 	}
-	return Insufficient(r.context(permission, "Patient") + "/*." + permission.String())
+	return Insufficient(r.anyType(permission))
+}
+
+// anyType is the scope that would do for what is about every type.
+func (r *Rights) anyType(permission smart.Permissions) string {
+	return r.context(permission, "Patient") + "/*." + permission.String()
 }
 
 // lacking is the scope that would do.

@@ -287,7 +287,7 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 		return out
 	}
 	for _, e := range p.latest().byType[typ] {
-		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e)})
+		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e), Needs: e.rights()})
 	}
 	return out
 }

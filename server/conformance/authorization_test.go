@@ -674,6 +674,71 @@ func TestExplainEndpoint(t *testing.T) {
 	lacks(s.bearer(token).post(s.origin()+"/admin/token/explain", `{"token":"x"}`, "Content-Type", "application/json"), "admin")
 }
 
+// Contract, Authorization 5: `POST /admin/token/explain` says what the server does: it
+// denies what is answered with 403, and nothing else.
+func TestExplainAsAnswered(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	admin := s.bearer(s.backendToken("operator", "admin"))
+	seed := s.bearer(s.backendToken("backend", "system/*.cruds"))
+	seed.put("/Patient/p1", `{"resourceType":"Patient","id":"p1"}`).want(201)
+	seed.put("/Observation/o1", `{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p1"}}`).want(201)
+	observation := `{"resourceType":"Observation","id":"new","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p1"}}`
+	for _, tt := range []struct {
+		scope, method, path, body string
+		status                    int
+	}{
+		{"system/Patient.r", "GET", "/Patient/$events-history", "", 403},
+		{"system/Patient.rs", "GET", "/Patient/$events-history", "", 200},
+		{"system/Patient.r", "GET", "/Patient/$events", "", 403},
+		{"system/Patient.rs", "GET", "/Subscription/zz/$status", "", 403},
+		{"system/Subscription.r", "GET", "/Subscription/zz/$status", "", 404},
+		{"system/Subscription.r", "POST", "/Subscription/zz/$secret", "{}", 403},
+		{"system/*.cruds", "POST", "/Patient/p1/$notify", "{}", 403},
+		{"system/*.cruds", "GET", "/$packages", "", 403},
+		{"admin", "GET", "/_history", "", 403},
+		{"admin", "GET", "/?_count=1", "", 403},
+		{"system/Observation.s", "GET", "/_history", "", 200},
+		{"system/Observation.s", "GET", "/?_type=Observation,Patient", "", 403},
+		{"system/Observation.s", "GET", "/Patient/p1/*", "", 200},
+		{"system/Patient.r", "GET", "/Patient/p1/*", "", 403},
+		{"system/Patient.r", "GET", "/Patient/p1/Observation", "", 403},
+		{"system/Patient.s", "GET", "/Patient/p1/_history", "", 403},
+		{"system/Patient.r", "GET", "/Patient/_history", "", 403},
+		{"system/Observation.u", "PUT", "/Observation/new", observation, 403},
+		{"system/Observation.u", "PUT", "/Observation/o1", strings.Replace(observation, "new", "o1", 1), 200},
+		{"system/Observation.c", "PUT", "/Observation/o1", strings.Replace(observation, "new", "o1", 1), 403},
+		{"system/Observation.c", "PUT", "/Observation/new", observation, 201},
+		{"system/Patient.r", "POST", "/Patient/_search", "", 403},
+		{"system/Patient.r", "GET", "/Patient/p1/$meta", "", 200},
+		{"system/Patient.s", "GET", "/Patient/p1/$meta", "", 403},
+		{"system/Patient.r", "GET", "/Patient/$meta", "", 403},
+		{"system/Patient.rs", "GET", "/Patient/p1/$everything", "", 200},
+	} {
+		client := "backend"
+		if tt.scope == "admin" {
+			client = "operator"
+		}
+		token := s.backendToken(client, tt.scope)
+		ask, err := json.Marshal(map[string]string{"token": token, "method": tt.method, "path": tt.path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := admin.post(s.origin()+"/admin/token/explain", string(ask), "Content-Type", "application/json").want(200)
+		if want := strconv.FormatBool(tt.status != 403); said.str("decision.allowed") != want || !strings.Contains(string(said.body), `"decisions":[`) {
+			t.Errorf("%s: %s %s: explained as %s, want allowed %s", tt.scope, tt.method, tt.path, said.body, want)
+		}
+		s.bearer(token).do(tt.method, tt.path, tt.body).want(tt.status)
+	}
+	token := s.backendToken("backend", "system/Patient.r")
+	for _, path := range []string{"/Patient/$nonsense", "/fhirPatient/p1", "/Patient/p1/nonsense"} {
+		admin.post(s.origin()+"/admin/token/explain", `{"token":"`+token+`","method":"GET","path":"`+path+`"}`, "Content-Type", "application/json").want(404)
+		s.bearer(token).get(path).want(404)
+	}
+	admin.post(s.origin()+"/admin/token/explain", `{"token":"`+token+`"}`, "Content-Type", "application/json").want(200).
+		equal("decision.decisions.0.interaction", "read").equal("decision.decisions.0.decision", "allow").equal("decision.decisions.0.by.0", "system/Patient.r")
+}
+
 // Contract, Authorization 5: `auth.audit.*`: `log_successful_auth`, `log_failed_auth`,
 // `log_token_operations`: AuditEvents with DICOM's codes, each kind where its switch is on.
 func TestAuditOfSignIns(t *testing.T) {

@@ -35,6 +35,8 @@ type Operations interface {
 type OperationListing struct {
 	Name       string // without $
 	Definition string // canonical of its OperationDefinition
+	// Needs are the interactions that the caller must be allowed on the type, for an App's.
+	Needs []access.Interaction
 }
 
 // OperationParams are the inputs of an operation.
@@ -121,6 +123,17 @@ func (s *Service) operationsVersion() int64 {
 // Serves reports whether a type has an operation; name is without its $.
 func (s *Service) Serves(typ, name string) bool {
 	return slices.ContainsFunc(s.listed(typ), func(o OperationListing) bool { return o.Name == name })
+}
+
+// OperationNeeds are the interactions that an operation of an App asks for, none for one
+// of the server's own; known is false where the type has none of that name.
+func (s *Service) OperationNeeds(typ, name string) (needs []access.Interaction, known bool) {
+	list := s.listed(typ)
+	i := slices.IndexFunc(list, func(o OperationListing) bool { return o.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return list[i].Needs, true
 }
 
 // May asks access about an interaction, after making sure that the type is one of
