@@ -53,10 +53,6 @@ func (r *Rights) Explain(method, path string) (Explanation, error) {
 	if r.Admin {
 		out = append(out, r.explainAdmin("administration"))
 	}
-	type question struct {
-		permission smart.Permissions
-		typ        string
-	}
 	seen := make(map[question]bool)
 	for _, scope := range r.Scopes.Resource {
 		types := []string{scope.Type}

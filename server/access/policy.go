@@ -334,7 +334,33 @@ func (r *Rights) condition(p *Policy, typ string) (c Condition, about bool) {
 var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|`)
 
 // DryRuns are what policies under dry run would take from what permission reaches of
-// typ.
+// typ, without those that DryRunsOfType has returned to this request.
 func (r *Rights) DryRuns(permission smart.Permissions, typ string) []DryRun {
-	return r.answer(permission, typ).dry
+	dry := r.answer(permission, typ).dry
+	if len(dry) == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	told := r.told[question{permission, typ}]
+	r.mu.Unlock()
+	if !told {
+		return dry
+	}
+	return slices.DeleteFunc(slices.Clone(dry), func(d DryRun) bool { return d.Whole() })
+}
+
+// DryRunsOfType are those that would deny the type as a whole, whatever a request finds of
+// it: such a request would have been refused once.
+func (r *Rights) DryRunsOfType(permission smart.Permissions, typ string) []DryRun {
+	dry := r.answer(permission, typ).dry
+	if len(dry) == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told == nil {
+		r.told = make(map[question]bool)
+	}
+	r.told[question{permission, typ}] = true
+	return slices.DeleteFunc(slices.Clone(dry), func(d DryRun) bool { return !d.Whole() })
 }

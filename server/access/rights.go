@@ -57,6 +57,13 @@ type Rights struct {
 	patients []string                            // those of a RelatedPerson, once asked for
 	asked    bool
 	policies *Policies
+	told     map[question]bool // of which DryRunsOfType was asked
+}
+
+// question is what an answer is to.
+type question struct {
+	permission smart.Permissions
+	typ        string
 }
 
 // answers are those for each permission by its bit, nil where it was not asked for.

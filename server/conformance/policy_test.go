@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -200,6 +201,42 @@ func TestPolicies(t *testing.T) {
 			t.Error("/metrics does not count what the dry run would have denied")
 		}
 		remove(t, "dry")
+	})
+	t.Run("a dry run counts what would be denied", func(t *testing.T) {
+		s := s.in(t).as(app)
+		count := func(what, policy string, more int, do func()) {
+			t.Helper()
+			before, _ := strconv.Atoi(admin.in(t).get("/admin/policies/" + policy).want(200).str("dryRunDenied"))
+			do()
+			after, _ := strconv.Atoi(admin.in(t).get("/admin/policies/" + policy).want(200).str("dryRunDenied"))
+			if after-before != more {
+				t.Errorf("%s: counted %d, want %d", what, after-before, more)
+			}
+		}
+		lab := `{"resourceType":"Observation","id":"dry","status":"final","code":{"text":"x"},"category":[{"coding":[{"code":"laboratory"}]}]}`
+		plain := strings.Replace(lab, "laboratory", "exam", 1)
+		s.put("/Observation/dry", plain).want(201)
+		policy("dry", `"effect":"deny","dryRun":true,"condition":"Observation?category=laboratory"`)
+		count("a PUT into the condition", "dry", 1, func() { s.put("/Observation/dry", lab).want(200) })
+		count("a PUT out of it", "dry", 1, func() { s.put("/Observation/dry", plain).want(200) })
+		count("a vread", "dry", 1, func() { s.get("/Observation/dry/_history/2").want(200) })
+		count("a vread of another version", "dry", 0, func() { s.get("/Observation/dry/_history/1").want(200) })
+		count("the history of an instance", "dry", 1, func() { s.get("/Observation/dry/_history").want(200) })
+		s.do("DELETE", "/Observation/dry", "").want(204)
+		remove(t, "dry")
+
+		policy("dry-type", `"effect":"deny","dryRun":true,"matcher":{"resourceTypes":["Observation"]}`)
+		count("a read", "dry-type", 1, func() { s.get("/Observation/vital-a").want(200) })
+		count("a read of what is not there", "dry-type", 1, func() { s.get("/Observation/absent").want(404) })
+		count("a search", "dry-type", 1, func() { s.get("/Observation").want(200) })
+		count("a search that finds nothing", "dry-type", 1, func() { s.get("/Observation?code=absent").want(200).equal("total", "0") })
+		count("the history of an instance", "dry-type", 1, func() { s.get("/Observation/dry/_history").want(200) })
+		count("the history of the type", "dry-type", 1, func() { s.get("/Observation/_history").want(200) })
+		count("a PUT", "dry-type", 1, func() { s.put("/Observation/dry", plain).want(201) })
+		count("a DELETE", "dry-type", 1, func() { s.do("DELETE", "/Observation/dry", "").want(204) })
+		count("a DELETE of what is not there", "dry-type", 1, func() { s.do("DELETE", "/Observation/absent", "").want(204) })
+		count("another type", "dry-type", 0, func() { s.get("/Patient").want(200) })
+		remove(t, "dry-type")
 	})
 }
 

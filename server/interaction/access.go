@@ -35,6 +35,22 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 	return rights.May(i.Permission(), typ)
 }
 
+// mayFind is may of an interaction whose answer need not have a resource in it: what a
+// policy under dry run would have refused as a whole is counted here.
+func (s *Service) mayFind(ctx context.Context, i access.Interaction, typ, id string) error {
+	if err := s.may(ctx, i, typ, id); err != nil || typ == "" {
+		return err
+	}
+	rights, err := s.Access.Rights(ctx)
+	if err != nil || rights == nil {
+		return err
+	}
+	for _, d := range rights.DryRunsOfType(i.Permission(), typ) {
+		s.wouldDeny(ctx, rights, d, i.Permission(), typ, id)
+	}
+	return nil
+}
+
 // mayAny is may of what is about every type: it fails where there is none that the
 // request may ask for at all.
 func (s *Service) mayAny(ctx context.Context, i access.Interaction) error {
@@ -202,6 +218,7 @@ func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.V
 	if err != nil {
 		return found, err
 	}
+	v.s.dryRun(ctx, v.rights, smart.Read, found)
 	return v.s.mask(ctx, found)
 }
 
@@ -299,6 +316,9 @@ func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.History
 	if !q.NoTotal && !more {
 		out.Total = total
 	}
+	for _, version := range out.Versions {
+		v.s.dryRun(ctx, v.rights, permission, version)
+	}
 	return out, v.s.Mask(ctx, out.Versions)
 }
 
@@ -377,13 +397,18 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 	if err := g.rights.May(permission, g.typ); err != nil {
 		return err
 	}
-	if current != nil {
-		g.s.dryRun(g.ctx, g.rights, permission, *current)
-	} else {
-		for _, d := range g.rights.DryRuns(permission, g.typ) {
-			if ok, err := d.Holds(&match.Resource{Type: g.typ, ID: id, LastUpdated: g.s.Now(), Index: x}); err == nil && ok {
-				g.s.wouldDeny(g.ctx, g.rights, d, permission, g.typ, id)
-			}
+	for _, d := range g.rights.DryRuns(permission, g.typ) {
+		denied := false // before or after
+		if current != nil {
+			ok, err := g.s.holds(d.Condition, *current)
+			denied = err == nil && ok
+		}
+		if !denied && x != nil {
+			ok, err := d.Holds(&match.Resource{Type: g.typ, ID: id, LastUpdated: g.s.Now(), Index: x})
+			denied = err == nil && ok
+		}
+		if denied {
+			g.s.wouldDeny(g.ctx, g.rights, d, permission, g.typ, id)
 		}
 	}
 	c, err := g.rights.Condition(permission, g.typ)

@@ -25,7 +25,7 @@ type DeleteParams struct {
 // With Criteria, several matches are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#delete, #3.1.0.7.1.
 func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) {
-	if err := s.may(ctx, access.Delete, p.ResourceType, p.ID); err != nil {
+	if err := s.mayFind(ctx, access.Delete, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.DELETE, ResourceType: p.ResourceType, ID: p.ID}

@@ -38,7 +38,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if p.ID != "" {
 		kind = access.Read
 	}
-	if err := s.may(ctx, kind, p.ResourceType, p.ID); err != nil {
+	if err := s.mayFind(ctx, kind, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	if p.ResourceType == "" {

@@ -35,7 +35,7 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Response, error) {
 }
 
 func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response, error) {
-	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
+	if err := s.mayFind(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	from, err := s.Seen(ctx, from)

@@ -82,7 +82,7 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 	if typ == "*" {
 		typ = ""
 	}
-	if err := s.may(ctx, access.Search, typ, ""); err != nil {
+	if err := s.mayFind(ctx, access.Search, typ, ""); err != nil {
 		return Response{}, err
 	}
 	if err := s.SettleAudit(ctx, from, typ, p.Values); err != nil {
@@ -113,7 +113,7 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 	}
 	if typ == "" {
 		for _, t := range q.Types { // those that the client names
-			if err := s.may(ctx, access.Search, t, ""); err != nil {
+			if err := s.mayFind(ctx, access.Search, t, ""); err != nil {
 				return Response{}, err
 			}
 		}

@@ -25,7 +25,7 @@ func (s *Service) VRead(ctx context.Context, p VReadParams) (Response, error) {
 }
 
 func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Response, error) {
-	if err := s.may(ctx, access.Read, p.ResourceType, p.ID); err != nil {
+	if err := s.mayFind(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	from, err := s.Seen(ctx, from)
