@@ -14,7 +14,10 @@ import (
 // that the user may see, whatever the app is granted.
 func picker(u *storage.User, c *storage.Client) *access.Principal {
 	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
-	return &access.Principal{Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles}
+	return &access.Principal{
+		Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles,
+		SessionID: "picker", // somebody has signed in, whatever the client is called
+	}
 }
 
 func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {

@@ -484,7 +484,7 @@ func TestIndexRowsFollowTheResource(t *testing.T) {
 	checkConsistent(t, url)
 	var texts string
 	err = conn.QueryRow(ctx, `SELECT string_agg(key || '/' || (value = $1) || '/' || text, ' ' ORDER BY text) FROM token_text`,
-		int64(fhir.ValueText("display1"))).Scan(&texts)
+		int64(fhir.ValueText("display 1"))).Scan(&texts)
 	if want := "5/true/display 1 5/false/display 2"; err != nil || texts != want {
 		t.Errorf("token_text has %q, %v; want %q", texts, err, want)
 	}
