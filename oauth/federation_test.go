@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -270,5 +271,35 @@ func TestIntrospectOfATrustedIssuer(t *testing.T) {
 	}
 	if a = told(key.Key); a.text("iss") != s.base || a.json["aud"] != nil || a.json["iat"] == nil {
 		t.Errorf("an API key: %d %s", a.status, a.body)
+	}
+}
+
+// OpenID Connect Core §5.7: sub is one of an issuer: somebody there is not the user, and a
+// client there not the client, of that name here. Nor is a client or an API key a user.
+// Contract, Authorization 3: `/auth/userinfo`, `/auth/introspect`; 5: `auth.federation.trusted_issuers[]`.
+func TestNamesOfATrustedIssuerAreNotThoseHere(t *testing.T) {
+	t.Parallel()
+	p := newFakeProvider(t)
+	s := start(t, func(o *oauth.Options) {
+		o.Config.Federation.TrustedIssuers = []map[string]any{{"issuer": p.URL, "audience": "kiln"}}
+	})
+	c := s.client(map[string]any{"clientId": "doctor", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
+	theirs := p.sign(t, map[string]any{"iss": p.URL, "aud": "kiln", "sub": "doctor", "client_id": "doctor", "exp": time.Now().Unix() + 300, "scope": "openid profile user/*.rs"})
+	key, err := s.server.CreateAPIKey(t.Context(), "doctor", "system/*.rs openid", "")
+	if err != nil {
+		t.Logf("no API key with openid: %v", err)
+	}
+	tokens := map[string]string{"a trusted issuer's": theirs}
+	if key != nil {
+		tokens["an API key"] = key.Key
+	}
+	for name, token := range tokens {
+		if a := s.call("GET", "/auth/userinfo", token, ""); a.status != 401 || a.json["email"] != nil || a.json["name"] != nil || a.text("error") != "invalid_token" {
+			t.Errorf("userinfo of %s token: %d %s", name, a.status, a.body)
+		}
+	}
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("doctor:"+c.ClientSecret))
+	if a := s.post("/auth/introspect", url.Values{"token": {theirs}}, "Authorization", basic); a.status != 200 || len(a.json) != 1 || a.json["active"] != false {
+		t.Errorf("introspection by the client of that name: %d %s", a.status, a.body)
 	}
 }

@@ -59,7 +59,8 @@ func (s *Server) introspect(w http.ResponseWriter, r *http.Request) {
 var inactive = map[string]any{"active": false}
 
 func (s *Server) tellToken(ctx context.Context, client *storage.Client, token string) (map[string]any, error) {
-	may := func(id string) bool { return client == nil || client.MayIntrospect || client.ID == id }
+	every := client == nil || client.MayIntrospect
+	may := func(id string) bool { return every || client.ID == id }
 	v, err := s.verify(ctx, token)
 	if errors.Is(err, errToken) {
 		return s.tellRefresh(ctx, may, token)
@@ -68,8 +69,8 @@ func (s *Server) tellToken(ctx context.Context, client *storage.Client, token st
 		return nil, err
 	}
 	p := v.principal
-	if !may(p.ClientID) {
-		return inactive, nil
+	if !may(p.ClientID) || !every && !v.own {
+		return inactive, nil // a client of another server's is not the one of that name here
 	}
 	out := map[string]any{"active": true, "scope": p.Scopes.String(), "sub": p.Subject, "token_type": "Bearer", "iss": s.Issuer}
 	if len(v.claims.Audience) > 0 {
@@ -155,12 +156,18 @@ func (s *Server) userinfo(w http.ResponseWriter, r *http.Request) {
 		s.bearerError(w, http.StatusForbidden, "insufficient_scope", "openid", "userinfo needs a token with the scope openid")
 		return
 	}
-	u, err := s.Store.User(r.Context(), p.Subject)
+	// A client, an API key and somebody at a trusted issuer may have the name of a user here:
+	// sub says who it is only beside iss. OpenID Connect Core §5.7.
+	var u *storage.User
+	err := storage.ErrNotFound
+	if p.SessionID != "" {
+		u, err = s.Store.User(r.Context(), p.Subject)
+	}
+	if errors.Is(err, storage.ErrNotFound) {
+		s.bearerError(w, http.StatusUnauthorized, "invalid_token", "", "the token has no user of this server")
+		return
+	}
 	if err != nil {
-		if errors.Is(err, storage.ErrNotFound) {
-			s.bearerError(w, http.StatusUnauthorized, "invalid_token", "", "the token has no user")
-			return
-		}
 		s.fail(w, r, err)
 		return
 	}
