@@ -406,17 +406,27 @@ func stateBits(state string) float64 {
 // the configured one, or as the browser reached this server; with or without
 // /fhir and a slash at the end.
 func (s *Server) servedBase(r *http.Request, aud string) bool {
-	trim := func(u string) string { return strings.TrimSuffix(strings.TrimSuffix(u, "/"), "/fhir") }
-	asked := trim(aud)
-	for _, base := range []string{s.FHIRBase, s.Issuer, s.options.BaseURL} {
-		if base != "" && asked == trim(strings.TrimSuffix(base, "/")) {
-			return true
-		}
+	if s.ownBase(aud) {
+		return true
 	}
 	u, err := url.Parse(s.Issuer)
 	// On loopback a server has several names.
-	return err == nil && isLoopback(u.Hostname()) && isLoopback(hostOf(r.Host)) && asked == u.Scheme+"://"+r.Host
+	return err == nil && isLoopback(u.Hostname()) && isLoopback(hostOf(r.Host)) && bareBase(aud) == u.Scheme+"://"+r.Host
 }
+
+// ownBase reports whether a URL is a spelling of the FHIR base as it is configured.
+func (s *Server) ownBase(text string) bool {
+	asked := bareBase(text)
+	for _, base := range []string{s.FHIRBase, s.Issuer, s.options.BaseURL} {
+		if base != "" && asked == bareBase(strings.TrimSuffix(base, "/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// bareBase is a base URL without /fhir and a slash at the end.
+func bareBase(u string) string { return strings.TrimSuffix(strings.TrimSuffix(u, "/"), "/fhir") }
 
 // redirectWith sends the browser back to the client with an error. RFC 6749
 // §4.1.2.1, RFC 9207.

@@ -316,7 +316,7 @@ func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, c
 			return nil, err
 		}
 	}
-	fhirUser, ok := claimedUser(value("fhirUser", "fhirUser"))
+	fhirUser, ok := s.claimedUser(value("fhirUser", "fhirUser"))
 	if !ok {
 		return nil, errFHIRUser
 	}

@@ -151,13 +151,13 @@ func TestProviderThatMisbehaves(t *testing.T) {
 		}
 		return u
 	}
-	if _, a := p.signIn(t, s, map[string]any{"sub": "1", "preferred_username": "zoe", "name": "Zoe", "email": 7, "fhirUser": "https://login.example.org/fhir/Practitioner/1", "groups": []any{"nurse", "Domain Users", 3}}); a.status != 200 {
+	if _, a := p.signIn(t, s, map[string]any{"sub": "1", "preferred_username": "zoe", "name": "Zoe", "email": 7, "fhirUser": s.base + "/fhir/Practitioner/1", "groups": []any{"nurse", "Domain Users", 3}}); a.status != 200 {
 		t.Fatalf("claims of which some are not acceptable: %d %s", a.status, a.body)
 	}
 	if u := user("zoe"); u.Name != "Zoe" || u.FHIRUser != "Practitioner/1" || !slices.Equal(u.Roles, []string{"nurse"}) {
 		t.Errorf("claims of which some are not acceptable: %+v", u)
 	}
-	for _, v := range []any{"Patient/nobody", "Organization/1", "nobody", "Practitioner/1/", 7, []any{"Practitioner/1"}} {
+	for _, v := range []any{"Patient/nobody", "Organization/1", "nobody", "Practitioner/1/", "https://login.example.org/fhir/Practitioner/1", s.base + ".example.org/fhir/Practitioner/1", s.base + "/x/Practitioner/1", 7, []any{"Practitioner/1"}} {
 		_, a := p.signIn(t, s, map[string]any{"sub": "no", "preferred_username": "nan", "fhirUser": v})
 		if a.status != 401 || len(a.field("username")) != 1 || !strings.Contains(string(a.body), "fhirUser") {
 			t.Errorf("fhirUser %v: %d %s", v, a.status, a.body)
@@ -198,7 +198,16 @@ func TestTrustedIssuerWhoseUserIsNone(t *testing.T) {
 	}{
 		"nobody named":            {nil, 200, "", ""},
 		"null and empty":          {map[string]any{"fhir_user": "", "patient": nil, "encounter": ""}, 200, "", ""},
-		"a user and a patient":    {map[string]any{"fhir_user": "https://login.example.org/Patient/p1", "patient": "Patient/p1"}, 200, "Patient/p1", "p1"},
+		"a user and a patient":    {map[string]any{"fhir_user": "Patient/p1", "patient": "Patient/p1"}, 200, "Patient/p1", "p1"},
+		"a user by URL":           {map[string]any{"fhir_user": s.base + "/fhir/Patient/p1"}, 200, "Patient/p1", ""},
+		"the other path":          {map[string]any{"fhir_user": s.base + "/Patient/p1"}, 200, "Patient/p1", ""},
+		"another name of it":      {map[string]any{"fhir_user": strings.Replace(s.base, "127.0.0.1", "localhost", 1) + "/fhir/Patient/p1"}, 200, "Patient/p1", ""},
+		"a user elsewhere":        {map[string]any{"fhir_user": "https://other.example.org/fhir/Patient/p1"}, 401, "", ""},
+		"a user below a path":     {map[string]any{"fhir_user": s.base + "/other/fhir/Patient/p1"}, 401, "", ""},
+		"a user of a longer host": {map[string]any{"fhir_user": s.base + "0/fhir/Patient/p1"}, 401, "", ""},
+		"a URN":                   {map[string]any{"fhir_user": "urn:x/Patient/p1"}, 401, "", ""},
+		"a path":                  {map[string]any{"fhir_user": "x/Patient/p1"}, 401, "", ""},
+		"no host":                 {map[string]any{"fhir_user": "//other.example.org/Patient/p1"}, 401, "", ""},
 		"another claim":           {map[string]any{"fhirUser": "x"}, 200, "", ""},
 		"no user's type":          {map[string]any{"fhir_user": "Organization/1"}, 401, "", ""},
 		"no reference":            {map[string]any{"fhir_user": "p1"}, 401, "", ""},

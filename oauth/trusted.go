@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -132,7 +133,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	// A token that names its user or patient in a way that cannot be read here is not
 	// taken as one that names none, which may reach more. An encounter bounds nothing.
 	var ok bool
-	if p.FHIRUser, ok = claimedUser(claim("fhirUser")); !ok {
+	if p.FHIRUser, ok = s.claimedUser(claim("fhirUser")); !ok {
 		return nil, errToken
 	}
 	if p.Patient, ok = claimedID("Patient", claim("patient")); !ok {
@@ -206,19 +207,35 @@ func texts(v any) []string {
 	return nil
 }
 
-// claimedUser is a fhirUser claim as we write it, the end of a URL; "" where there is
-// none. ok is false for one that is there and names no user.
-func claimedUser(claim any) (user string, ok bool) {
+// claimedUser is a fhirUser claim as we write it, a relative reference; "" where there is
+// none. ok is false for one that is there and names no user of this server: a URL names
+// one only below its base, Patient/1 elsewhere is somebody else.
+func (s *Server) claimedUser(claim any) (user string, ok bool) {
 	if claim == nil || claim == "" {
 		return "", true
 	}
 	text, _ := claim.(string)
+	if !strings.Contains(text, ":") {
+		return text, fhirUserSyntax.MatchString(text)
+	}
 	parts := strings.Split(text, "/")
-	user = strings.Join(parts[max(0, len(parts)-2):], "/")
-	if !fhirUserSyntax.MatchString(user) {
+	n := max(0, len(parts)-2)
+	user = strings.Join(parts[n:], "/")
+	base := strings.Join(parts[:n], "/")
+	if !fhirUserSyntax.MatchString(user) || !s.ownBase(base) && !s.onLoopback(base) {
 		return "", false
 	}
 	return user, true
+}
+
+// onLoopback reports whether a base URL is another name of this server on its machine.
+func (s *Server) onLoopback(base string) bool {
+	own, err := url.Parse(s.Issuer)
+	if err != nil || !isLoopback(own.Hostname()) {
+		return false
+	}
+	u, err := url.Parse(bareBase(base))
+	return err == nil && isLoopback(u.Hostname()) && u.Scheme == own.Scheme && u.Port() == own.Port() && u.User == nil && u.Path == ""
 }
 
 // claimedID is the logical id in a claim that is one, or a reference to a typ; "" where
