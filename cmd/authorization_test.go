@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,7 +92,14 @@ func TestBannerTellsWhoHasAccess(t *testing.T) {
 	for value, want := range map[string]string{"": "open to everyone on this machine", "true": "by token"} {
 		t.Run("auth.enabled "+value, func(t *testing.T) {
 			t.Parallel()
-			args := []string{"serve", "--listen", freeAddress(t), "--database-url", storetest.New(t)}
+			database, err := url.Parse(storetest.New(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := database.Query()
+			q.Set("sslpassword", "hidden")
+			database.RawQuery = q.Encode()
+			args := []string{"serve", "--listen", freeAddress(t), "--database-url", database.String()}
 			if value != "" {
 				file := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("auth: {enabled: "+value+", signing: {algorithm: ES384}}\n"))
 				args = append(args, "--config", file)
@@ -104,6 +112,9 @@ func TestBannerTellsWhoHasAccess(t *testing.T) {
 			}
 			if !strings.Contains(said.String(), "Access       "+want) {
 				t.Errorf("the banner does not say that access is %s:\n%s", want, said)
+			}
+			if strings.Contains(said.String(), "hidden") {
+				t.Errorf("a password is shown:\n%s", said)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/server"
+	"kiln/server/settings"
 	"kiln/server/store"
 )
 
@@ -137,15 +138,16 @@ func (f *findings) checkTerminology(ctx context.Context, c server.TerminologyCon
 		FHIRVersion  string `json:"fhirVersion"`
 	}
 	status, err := getJSON(ctx, strings.TrimRight(c.ServerURL, "/")+"/metadata", authorization, &statement)
+	shown := settings.Redact(c.ServerURL)
 	switch {
 	case status != 0 && status != http.StatusOK:
-		err = fmt.Errorf("terminology.server_url: %s answers %d %s to /metadata: it has to be the base of a FHIR terminology server", c.ServerURL, status, http.StatusText(status))
+		err = fmt.Errorf("terminology.server_url: %s answers %d %s to /metadata: it has to be the base of a FHIR terminology server", shown, status, http.StatusText(status))
 	case status == 0 && err != nil:
-		err = fmt.Errorf("terminology.server_url: %s cannot be reached: %s", c.ServerURL, reasonOf(err))
+		err = fmt.Errorf("terminology.server_url: %s cannot be reached: %s", shown, reasonOf(err))
 	case err != nil || statement.ResourceType != "CapabilityStatement":
-		err = fmt.Errorf("terminology.server_url: %s does not answer /metadata with a CapabilityStatement: it has to be the base of a FHIR terminology server", c.ServerURL)
+		err = fmt.Errorf("terminology.server_url: %s does not answer /metadata with a CapabilityStatement: it has to be the base of a FHIR terminology server", shown)
 	}
-	f.add("terminology", c.ServerURL+" answers, FHIR "+statement.FHIRVersion, err)
+	f.add("terminology", shown+" answers, FHIR "+statement.FHIRVersion, err)
 }
 
 // checkDatabase looks at the database behind a URL.

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net/url"
 	"os"
 	"reflect"
 	"slices"
@@ -480,8 +479,8 @@ func mask(v reflect.Value, secret string) any {
 	if secret == "" || v.IsZero() {
 		return v.Interface()
 	}
-	if u, err := url.Parse(v.String()); secret == "url" && err == nil && u.Scheme != "" {
-		return u.Redacted()
+	if secret == "url" && v.Kind() == reflect.String {
+		return settings.Redact(v.String())
 	}
 	return "********"
 }

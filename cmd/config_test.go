@@ -131,7 +131,9 @@ func TestConfigPrintMasksSecrets(t *testing.T) {
 		c := root()
 		var out strings.Builder
 		c.SetOut(&out)
-		args := []string{"config", "print", "--database-url", "postgres://kiln:hidden@db/kiln"}
+		t.Setenv("KILN_TELEMETRY__OTLP_ENDPOINT", "https://kiln:hidden@traces.example.org")
+		t.Setenv("KILN_TERMINOLOGY__SERVER_URL", "https://kiln:hidden@tx.example.org/fhir")
+		args := []string{"config", "print", "--database-url", "postgres://kiln:hidden@db/kiln?sslpassword=hidden"}
 		if json {
 			args = append(args, "--json")
 		}
@@ -139,7 +141,7 @@ func TestConfigPrintMasksSecrets(t *testing.T) {
 		if err := c.Execute(); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(out.String(), "hidden") || !strings.Contains(out.String(), "postgres://kiln:xxxxx@db/kiln") {
+		if strings.Contains(out.String(), "hidden") || strings.Count(out.String(), "//kiln:xxxxx@") != 3 {
 			t.Errorf("json %v:\n%s", json, out.String())
 		}
 	}
@@ -172,6 +174,9 @@ func TestConfigCheck(t *testing.T) {
 		{flags: "--listen 127.0.0.1:0 --base-url https://example.org/fhir?a=b", want: []string{`server.base_url is "https://example.org/fhir?a=b": expected a URL without a query and a fragment`}},
 		{flags: "--listen 127.0.0.1:0 --base-url https://example.org/fhir#a", want: []string{`server.base_url is "https://example.org/fhir#a": expected a URL without`}},
 		{flags: "--listen 127.0.0.1:0 --database-url mysql://kiln:hidden@db/kiln", want: []string{`database.url is "mysql://kiln:xxxxx@db/kiln": expected a URL that starts with postgres://`}},
+		{flags: "--listen 127.0.0.1:0 --database-url mysql:///kiln?password=hidden", want: []string{`database.url is "mysql:///kiln?password=xxxxx": expected`}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_DATABASE__URL": "host=db port=x password=hidden"}, want: []string{`database.url is "host=db port=x password=xxxxx": expected`}},
+		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_TERMINOLOGY__SERVER_URL": strings.Replace(gone.URL, "//", "//kiln:hidden@", 1)}, want: []string{"terminology.server_url: http://kiln:xxxxx@"}},
 		{flags: "--listen 127.0.0.1:0 --database-url postgres://kiln@127.0.0.1:1/kiln", want: []string{"connection: the database at 127.0.0.1:1 cannot be reached"}},
 		{flags: "--listen " + busy, want: []string{"port: another program listens on " + busy, "--listen"}},
 		{flags: "--listen 127.0.0.1:0", env: map[string]string{"KILN_TERMINOLOGY__SERVER_URL": gone.URL}, want: []string{"terminology.server_url: " + gone.URL + " cannot be reached"}},

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kiln/server"
+	"kiln/server/settings"
 )
 
 // serve is `kiln serve`.
@@ -87,7 +88,7 @@ func banner(w io.Writer, s *server.Server) {
 		}
 		data += " (a PostgreSQL of its own, stopped with the server)"
 	} else {
-		data = fmt.Sprint(mustMask(data))
+		data = settings.Redact(data)
 	}
 	access := "open to everyone on this machine, without tokens (auth.enabled: false)"
 	if s.Config.Auth.Enabled {
@@ -106,16 +107,4 @@ func banner(w io.Writer, s *server.Server) {
   Stop         Ctrl-C
 
 `, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, base, base, base)
-}
-
-// mustMask hides the password of a database URL.
-func mustMask(url string) any {
-	cfg := server.Default()
-	cfg.Database.URL = url
-	for _, k := range keys() {
-		if k.name == "database.url" {
-			return k.show(cfg)
-		}
-	}
-	return os.DevNull
 }

@@ -81,7 +81,7 @@ type ValidationConfig struct {
 type TerminologyConfig struct {
 	Enabled        bool   `koanf:"enabled" doc:"answer terminology operations and :in, :not-in, :below, :above; without server_url from local definitions only"`
 	External       bool   `koanf:"external" doc:"ask the server of server_url"`
-	ServerURL      string `koanf:"server_url" doc:"FHIR base of a terminology server that is asked for what is not known here; empty asks nobody"`
+	ServerURL      string `koanf:"server_url" secret:"url" doc:"FHIR base of a terminology server that is asked for what is not known here; empty asks nobody"`
 	CacheTTLSecs   int    `koanf:"cache_ttl_secs" doc:"how long an answer of that server is good"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"how long one request to it may take"`
 	Token          string `koanf:"token" secret:"yes" doc:"bearer token for it"`

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"kiln/server/settings"
 )
 
 // problems are what is wrong with a configuration, a line each: key, value, and what
@@ -41,7 +43,7 @@ func (p *problems) atLeast(key string, value, least int64) {
 // baseURL accepts "" and absolute http and https URLs that paths can be added to.
 func (p *problems) baseURL(key, value string) {
 	if strings.ContainsAny(value, "?#") {
-		p.add("%s is %q: expected a URL without a query and a fragment, as paths are added to it", key, masked(value))
+		p.add("%s is %q: expected a URL without a query and a fragment, as paths are added to it", key, settings.Redact(value))
 		return
 	}
 	p.webURL(key, value)
@@ -53,7 +55,7 @@ func (p *problems) webURL(key, value string) {
 		return
 	}
 	if u, err := url.Parse(value); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		p.add("%s is %q: expected a URL that starts with http:// or https://", key, masked(value))
+		p.add("%s is %q: expected a URL that starts with http:// or https://", key, settings.Redact(value))
 	}
 }
 
@@ -65,20 +67,10 @@ func (p *problems) databaseURL(key, value string) {
 	scheme, _, isURL := strings.Cut(value, "://")
 	switch {
 	case isURL && scheme != "postgres" && scheme != "postgresql", !isURL && !strings.Contains(value, "="):
-		p.add("%s is %q: expected a URL that starts with postgres:// or postgresql://", key, masked(value))
+		p.add("%s is %q: expected a URL that starts with postgres:// or postgresql://", key, settings.Redact(value))
 	default:
 		if _, err := pgx.ParseConfig(value); err != nil {
-			p.add("%s is %q: expected a PostgreSQL URL such as postgres://user@host:5432/database", key, masked(value))
+			p.add("%s is %q: expected a PostgreSQL URL such as postgres://user@host:5432/database", key, settings.Redact(value))
 		}
 	}
-}
-
-// masked is a URL without its password, and nothing of one that cannot be read.
-func masked(value string) string {
-	u, err := url.Parse(value)
-	if err != nil {
-		scheme, _, _ := strings.Cut(value, "://")
-		return scheme + "://…"
-	}
-	return u.Redacted()
 }

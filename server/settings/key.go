@@ -2,14 +2,13 @@ package settings
 
 import (
 	"encoding/json"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 )
 
 // Key is one key of a configuration struct, from the tags of its field: koanf (the
-// last part of the name), doc, secret ("url" masks the password of a URL, "yes" the
+// last part of the name), doc, secret ("url" masks the passwords of a URL, "yes" the
 // whole value), restart (its value is only read at start) and file (it is needed to
 // reach the database, or seals what is in it).
 type Key struct {
@@ -66,8 +65,8 @@ func (k Key) Category() string {
 func (k Key) value(config reflect.Value) any {
 	v := config.FieldByIndex(k.index)
 	if k.Secret != "" && !v.IsZero() {
-		if u, err := url.Parse(v.String()); k.Secret == "url" && err == nil && u.Scheme != "" {
-			return u.Redacted()
+		if k.Secret == "url" {
+			return Redact(v.String())
 		}
 		return "********"
 	}
