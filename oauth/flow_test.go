@@ -574,31 +574,52 @@ func TestTokensEnd(t *testing.T) {
 }
 
 // SMART App Launch 2.2: a refresh token of online_access is usable for as long as the user
-// remains online: not after the sign-in, which its use does not prolong.
-// Contract, Authorization 3: refresh: `online_access`.
-func TestOnlineAccessEndsWithTheSignIn(t *testing.T) {
+// remains online: the app is in use, whatever becomes of the browser's sign-in, and a day at most.
+// Contract, Authorization 3: refresh: without `offline_access`.
+func TestOnlineAccessLastsWhileTheAppIsInUse(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.app()
 	all := s.client(map[string]any{"clientId": "all", "confidential": true, "mayIntrospect": true})
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("all:"+all.ClientSecret))
-	active := func(token string) any {
-		return s.post("/auth/introspect", url.Values{"token": {token}}, "Authorization", basic).json["active"]
+	told := func(a *answer) map[string]any {
+		return s.post("/auth/introspect", url.Values{"token": {a.text("refresh_token")}}, "Authorization", basic).json
 	}
-	online, offline := s.tokens("scope", "openid online_access user/*.rs"), s.tokens("scope", "openid online_access offline_access user/*.rs")
-	s.pass(9 * time.Minute)
-	if online = s.refresh(online.text("refresh_token"), "scope", "user/*.rs"); online.status != 200 || active(online.text("refresh_token")) != true {
-		t.Fatalf("while the sign-in lasts: %d %s", online.status, online.body)
+	const scope = "openid online_access user/*.rs"
+	online, unused, offline := s.tokens("scope", scope), s.tokens("scope", scope), s.tokens("scope", scope+" offline_access")
+	for hours := 1; hours <= 23; hours++ {
+		s.pass(time.Hour)
+		narrow := []string{"scope", "user/*.rs"}
+		if hours%2 == 0 {
+			narrow = nil
+		}
+		if online = s.refresh(online.text("refresh_token"), narrow...); online.status != 200 || told(online)["active"] != true {
+			t.Fatalf("an app in use, after %d hours: %d %s", hours, online.status, online.body)
+		}
+		if hours == 1 {
+			s.pass(9 * time.Minute)
+			if got := told(unused); got["active"] != true {
+				t.Errorf("nine minutes after the access token: %v", got)
+			}
+			s.pass(2 * time.Minute)
+			if a := s.refresh(unused.text("refresh_token")); told(unused)["active"] != false || a.status != 400 || a.text("error") != "invalid_grant" {
+				t.Errorf("eleven minutes after the access token: %d %s", a.status, a.body)
+			}
+			online = s.refresh(online.text("refresh_token"))
+		}
 	}
-	s.pass(2 * time.Minute)
-	if a := s.refresh(online.text("refresh_token")); a.status != 400 || a.text("error") != "invalid_grant" || active(online.text("refresh_token")) != false {
-		t.Errorf("after the sign-in: %d %s", a.status, a.body)
+	if exp, _ := told(online)["exp"].(float64); time.Unix(int64(exp), 0).After(time.Now().Add(time.Duration(s.clock.Load()) + 50*time.Minute)) {
+		t.Errorf("exp of the refresh token is %v, more than a day after the sign-in", exp)
 	}
-	if a := s.refresh(offline.text("refresh_token"), "scope", "openid online_access user/*.rs"); a.status != 200 || s.refresh(a.text("refresh_token")).status != 200 {
-		t.Errorf("offline_access after the sign-in: %d %s", a.status, a.body)
+	s.pass(50 * time.Minute)
+	if a := s.refresh(online.text("refresh_token")); a.status != 400 || a.text("error") != "invalid_grant" || told(online)["active"] != false {
+		t.Errorf("a day after the sign-in: %d %s", a.status, a.body)
 	}
 	if got := s.use(online.text("access_token")); got != 200 {
-		t.Errorf("the access token after the sign-in: %d", got)
+		t.Errorf("the access token of then: %d", got)
+	}
+	if a := s.refresh(offline.text("refresh_token"), "scope", scope); a.status != 200 || s.refresh(a.text("refresh_token")).status != 200 {
+		t.Errorf("offline_access after the sign-in: %d %s", a.status, a.body)
 	}
 }
 

@@ -128,12 +128,9 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 		}
 		return nil, err
 	}
-	expires := r.GetSession().GetExpiresAt(fosite.RefreshToken)
+	expires := usableUntil(r)
 	if !may(r.GetClient().GetID()) || !expires.After(s.Now()) {
 		return inactive, nil
-	}
-	if online, err := s.online(ctx, r); err != nil || !online {
-		return inactive, err
 	}
 	out := map[string]any{
 		"active": true, "scope": strings.Join(r.GetGrantedScopes(), " "), "client_id": r.GetClient().GetID(), "sub": r.GetSession().GetSubject(),

@@ -145,7 +145,7 @@ var otherWords = map[string]string{
 	"launch/encounter": "Know which encounter you choose",
 	"launch/context":   "Open other apps with a context",
 	"offline_access":   "Keep access when you are not there, until you take it back",
-	"online_access":    "Keep access for as long as you are signed in",
+	"online_access":    "Keep access while you use the app, for a day at most",
 	"admin":            "Administer this server",
 }
 

@@ -193,7 +193,7 @@ type refreshGrant struct {
 }
 
 // HandleTokenEndpointRequest narrows the scope where the request asks for that, and
-// refuses a user who may not sign in any more, or whose sign-in is over.
+// refuses a user who may not sign in any more.
 func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
 	if err := g.RefreshTokenGrantHandler.HandleTokenEndpointRequest(ctx, r); err != nil {
 		return err
@@ -208,13 +208,6 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	}
 	if err != nil {
 		return err
-	}
-	online, err := g.s.online(ctx, r)
-	if err != nil {
-		return err
-	}
-	if !online {
-		return fosite.ErrInvalidGrant.WithHint("The sign-in that gave the refresh token is over: online_access lasts no longer.")
 	}
 	session.Granted = slices.Clone(r.GetGrantedScopes())
 	form := r.GetRequestForm()
@@ -240,20 +233,36 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	return nil
 }
 
-// online reports whether a refresh token, by the request that gave it, is usable: without
-// offline_access for as long as the user remains online, which is until the sign-in
-// is over. Its use does not prolong the sign-in: the app is not the user.
+// How long a refresh token is good without offline_access: for as long as the app is in
+// use, which shows by its access tokens, not by the ten minutes of the browser's sign-in.
 // SMART App Launch 2.2, scopes for requesting a refresh token.
-func (s *Server) online(ctx context.Context, r fosite.Requester) (bool, error) {
-	session, ok := r.GetSession().(*storage.Session)
-	if !ok || r.GetGrantedScopes().Has("offline_access") {
-		return ok, nil
+const (
+	onlineIdle = 10 * time.Minute // from the end of the access token that came with it
+	onlineMost = 24 * time.Hour   // from the sign-in
+)
+
+// refreshEnds is when a refresh token of a request is over, of which fosite has set how
+// long it and the access token beside it are good.
+func refreshEnds(session *storage.Session, granted fosite.Arguments) time.Time {
+	ends := session.GetExpiresAt(fosite.RefreshToken)
+	if granted.Has("offline_access") {
+		return ends
 	}
-	_, err := s.Store.Login(ctx, session.Login)
-	if errors.Is(err, storage.ErrNotFound) {
-		return false, nil
+	if at := session.GetExpiresAt(fosite.AccessToken).Add(onlineIdle); at.Before(ends) {
+		ends = at
 	}
-	return err == nil, err
+	return ends
+}
+
+// usableUntil is when a stored refresh token is over.
+func usableUntil(r fosite.Requester) time.Time {
+	ends := r.GetSession().GetExpiresAt(fosite.RefreshToken)
+	if session, ok := r.GetSession().(*storage.Session); ok && !r.GetGrantedScopes().Has("offline_access") {
+		if at := session.AuthTime.Add(onlineMost); at.Before(ends) {
+			ends = at
+		}
+	}
+	return ends
 }
 
 // launchAnswer adds to the token answer what SMART App Launch and OpenID Connect

@@ -169,15 +169,28 @@ func (t tokens) RefreshTokenSignature(_ context.Context, token string) string {
 	return storage.Hash(token)
 }
 
-// GenerateRefreshToken makes a refresh token.
-func (t tokens) GenerateRefreshToken(context.Context, fosite.Requester) (string, string, error) {
+// GenerateRefreshToken makes a refresh token, and bounds how long that of a request
+// without offline_access is good.
+func (t tokens) GenerateRefreshToken(_ context.Context, r fosite.Requester) (string, string, error) {
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok {
+		return "", "", fmt.Errorf("the session is a %T", r.GetSession())
+	}
+	granted := r.GetGrantedScopes()
+	if len(session.Granted) > 0 {
+		granted = session.Granted // of the family, however narrow this request is
+	}
+	session.SetExpiresAt(fosite.RefreshToken, refreshEnds(session, granted))
 	token := random()
 	return token, storage.Hash(token), nil
 }
 
 // ValidateRefreshToken fails for one that has expired.
 func (t tokens) ValidateRefreshToken(_ context.Context, r fosite.Requester, _ string) error {
-	return t.unexpired(r, fosite.RefreshToken)
+	if at := usableUntil(r); !at.IsZero() && !at.After(t.s.Now()) {
+		return fosite.ErrTokenExpired
+	}
+	return nil
 }
 
 // AuthorizeCodeSignature is how a code is stored.
