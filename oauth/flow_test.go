@@ -2,6 +2,7 @@ package oauth_test
 
 import (
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -703,4 +704,61 @@ func TestLogoutOfWhatIsNoSignIn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whose sign-in or token has ended is told, and what ends nothing is no success.
+// Contract, Authorization 5: `auth.audit.*`; 3: revoking (RFC 7009; logout).
+func TestAuditOfWhatEnds(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	told := func(kind string, do func()) (list []string) {
+		t.Helper()
+		for len(s.events) > 0 {
+			<-s.events
+		}
+		do()
+		for len(s.events) > 0 {
+			if e := <-s.events; e.Kind == kind {
+				list = append(list, fmt.Sprintf("%s|%s|%s|%t", e.User, e.FHIRUser, e.Client, e.Failed))
+			}
+		}
+		return list
+	}
+	const doctor = "doctor|Practitioner/1|app|false"
+	given := func() (*browser, *answer) {
+		b := newBrowser(t)
+		return b, s.exchange(s.walk(b, s.authorize(b, s.request("scope", "openid online_access user/*.rs")), "doctor").Get("code"))
+	}
+	for name, tt := range map[string]struct {
+		kind string
+		end  func(b *browser, a *answer)
+		want []string
+	}{
+		"logout by token and cookie": {oauth.EventLogout, func(b *browser, a *answer) {
+			b.do("POST", s.base+"/auth/logout", url.Values{"token": {a.text("access_token")}})
+		}, []string{doctor}},
+		"logout by refresh token":   {oauth.EventLogout, func(_ *browser, a *answer) { s.post("/auth/logout", url.Values{"token": {a.text("refresh_token")}}) }, []string{doctor}},
+		"logout by the cookie":      {oauth.EventLogout, func(b *browser, _ *answer) { b.do("POST", s.base+"/auth/logout", url.Values{}) }, []string{"doctor|Practitioner/1||false"}},
+		"logout by the ID token":    {oauth.EventLogout, func(b *browser, a *answer) { b.do("GET", s.base+"/auth/logout?id_token_hint="+a.text("id_token"), nil) }, []string{doctor}},
+		"logout by nonsense":        {oauth.EventLogout, func(*browser, *answer) { s.post("/auth/logout", url.Values{"token": {"x"}}) }, []string{"|||true"}},
+		"logout of nobody":          {oauth.EventLogout, func(*browser, *answer) { newBrowser(t).do("GET", s.base+"/auth/logout", nil) }, nil},
+		"revocation":                {oauth.EventRevoke, func(_ *browser, a *answer) { s.revoke(a.text("access_token")) }, []string{doctor}},
+		"revocation, refresh token": {oauth.EventRevoke, func(_ *browser, a *answer) { s.revoke(a.text("refresh_token")) }, []string{doctor}},
+		"revocation of nonsense":    {oauth.EventRevoke, func(*browser, *answer) { s.revoke("x") }, []string{"||app|true"}},
+		"revocation of what is over": {oauth.EventRevoke, func(_ *browser, a *answer) {
+			s.post("/auth/logout", url.Values{"token": {a.text("access_token")}})
+			s.revoke(a.text("refresh_token"))
+		}, []string{"||app|true"}},
+	} {
+		b, a := given()
+		if got := told(tt.kind, func() { tt.end(b, a) }); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// revoke revokes a token as the client app.
+func (s *service) revoke(token string) *answer {
+	return s.post("/auth/revoke", url.Values{"token": {token}, "client_id": {"app"}})
 }

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -13,16 +14,60 @@ import (
 	"kiln/oauth/storage"
 )
 
-// endLogin ends the sign-in of a browser, and what it gave without offline_access.
-func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) error {
+// endLogin ends the sign-in of a browser, and what it gave without offline_access. The
+// event tells whose it was, nil where there was none.
+func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) (ended *Event, err error) {
+	ctx := r.Context()
 	if cookie := sessionCookie(r); cookie != "" {
-		if _, err := s.Store.RevokeLogin(r.Context(), storage.Hash(cookie)); err != nil {
-			return err
+		login, err := s.login(r)
+		if err != nil && !errors.Is(err, storage.ErrNotFound) {
+			return nil, err
 		}
-		s.readRevocations(r.Context())
+		signedIn := err == nil
+		grants, err := s.Store.RevokeLogin(ctx, storage.Hash(cookie))
+		if err != nil {
+			return nil, err
+		}
+		s.readRevocations(ctx)
+		if signedIn || len(grants) > 0 {
+			ended = &Event{Kind: EventLogout, User: login.Username}
+			if u, err := s.Store.User(ctx, login.Username); err == nil {
+				ended.FHIRUser = u.FHIRUser
+			}
+		}
 	}
 	http.SetCookie(w, s.cookie("", -1))
-	return nil
+	return ended, nil
+}
+
+// holderOf is an event of whom an access or refresh token of this server was given to; nil
+// for one that is no good.
+func (s *Server) holderOf(ctx context.Context, kind, token string) (*Event, error) {
+	v, err := s.verify(ctx, token)
+	switch {
+	case err == nil && !v.own:
+		return nil, nil
+	case err == nil:
+		e := &Event{Kind: kind, Client: v.principal.ClientID, FHIRUser: v.principal.FHIRUser}
+		if v.principal.SessionID != "" {
+			e.User = v.principal.Subject
+		}
+		return e, nil
+	case !errors.Is(err, errToken):
+		return nil, err
+	}
+	request, err := s.Store.GetRefreshTokenSession(ctx, storage.Hash(token), nil)
+	if err != nil {
+		if isNotFound(err) || errors.Is(err, fosite.ErrInactiveToken) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	e := &Event{Kind: kind, Client: request.GetClient().GetID(), User: request.GetSession().GetUsername()}
+	if session, ok := request.GetSession().(*storage.Session); ok {
+		e.FHIRUser = session.Context.FHIRUser
+	}
+	return e, nil
 }
 
 // logout is POST /auth/logout: it revokes the token of the form or of the header
@@ -41,6 +86,11 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 		token = strings.TrimSpace(sent)
 	}
 	ctx := r.Context()
+	holder, err := s.holderOf(ctx, EventLogout, token)
+	if err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
 	revoked, err := s.revokeToken(r, token)
 	if err != nil {
 		s.oauthError(w, r, err)
@@ -48,14 +98,23 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	}
 	// A form of another site comes without the cookie (SameSite): only with a token of ours
 	// does it end the sign-in.
+	var login *Event
 	if revoked || sessionCookie(r) != "" || !crossOrigin(r) {
-		if err := s.endLogin(w, r); err != nil {
+		if login, err = s.endLogin(w, r); err != nil {
 			s.oauthError(w, r, err)
 			return
 		}
 	}
 	s.readRevocations(ctx)
-	s.audit(r, Event{Kind: EventLogout})
+	switch {
+	case revoked && holder != nil:
+		s.audit(r, *holder)
+	case token != "" && login == nil:
+		s.audit(r, Event{Kind: EventLogout, Failed: true, Detail: "invalid_token"}) // nothing has ended
+	}
+	if login != nil && (holder == nil || login.User != holder.User) {
+		s.audit(r, *login)
+	}
 	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
 }
 
@@ -133,11 +192,15 @@ func (s *Server) logoutPage(w http.ResponseWriter, r *http.Request) {
 		s.render(w, r, http.StatusOK, "logout", page{Title: "Sign out"})
 		return
 	}
-	if err := s.endLogin(w, r); err != nil {
+	ended, err := s.endLogin(w, r)
+	if err != nil {
 		s.oauthError(w, r, err)
 		return
 	}
-	s.audit(r, Event{Kind: EventLogout})
+	if ended != nil {
+		ended.Client = client
+		s.audit(r, *ended)
+	}
 	if to != "" {
 		noStore(w)
 		http.Redirect(w, r, to, http.StatusSeeOther)

@@ -76,7 +76,12 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 		s.oauthError(w, r, fosite.ErrInvalidRequest.WithHint("The parameter token is missing."))
 		return
 	}
-	err := s.provider.NewRevocationRequest(r.Context(), r)
+	holder, err := s.holderOf(r.Context(), EventRevoke, r.PostForm.Get("token"))
+	if err != nil {
+		s.oauthError(w, r, err)
+		return
+	}
+	err = s.provider.NewRevocationRequest(r.Context(), r)
 	if err != nil && errors.Is(err, fosite.ErrUnauthorizedClient) {
 		// It stays good; whose it is is not told. RFC 7009 §2.1, RFC 6749 §5.2.
 		err = fosite.ErrInvalidGrant.WithHint("The token was issued to another client.")
@@ -86,7 +91,10 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.readRevocations(r.Context())
-	s.audit(r, Event{Kind: EventRevoke, Client: claimedClient(r)})
+	if holder == nil { // the client, which has authenticated, has revoked nothing
+		holder = &Event{Kind: EventRevoke, Failed: true, Client: claimedClient(r), Detail: "invalid_token"}
+	}
+	s.audit(r, *holder)
 	noStore(w)
 	w.WriteHeader(http.StatusOK)
 }
