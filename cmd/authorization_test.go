@@ -48,7 +48,7 @@ func TestAuthorizationGuide(t *testing.T) {
 		"a password of a new user":     `(?m)^\S{12,}$`,
 		"a token by a secret":          `"access_token":"[^"]+"`,
 		"a launch":                     `"launch":"[^"]+"`,
-		"what a token may":             `"decision": "allow"`,
+		"what a token may":             `"decision": "conditional"`,
 		"registration switched on":     `"enabled": ?true|enabled`,
 	} {
 		if !regexp.MustCompile(pattern).Match(out) {

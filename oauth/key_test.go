@@ -3,6 +3,7 @@ package oauth_test
 import (
 	"encoding/json"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,6 +159,38 @@ func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 		c.OAuth.AccessTokenLifetime = lifetime
 		if err := c.Check(); (err == nil) != good {
 			t.Errorf("auth.oauth.access_token_lifetime %s: %v", lifetime, err)
+		}
+	}
+}
+
+// A token that an administrator makes is one that the client could get.
+// Contract, Authorization 3: `scopes` (what it may ask for; empty: nothing); 2: `kiln token mint`.
+func TestMintedScopes(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	s.client(map[string]any{"clientId": "service", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
+	s.client(map[string]any{"clientId": "none", "confidential": true, "grantTypes": []string{"client_credentials"}})
+	for _, tt := range []struct {
+		m    oauth.Minting
+		want string // in the error, "" for a token
+	}{
+		{oauth.Minting{ClientID: "service", Scope: "system/*.rs"}, ""},
+		{oauth.Minting{ClientID: "service", Scope: "system/Patient.r"}, ""},
+		{oauth.Minting{ClientID: "service", Scope: "system/*.rs admin"}, "admin"},
+		{oauth.Minting{ClientID: "service", Scope: "system/*.cruds"}, "system/*.cruds"},
+		{oauth.Minting{ClientID: "service", Scope: "bogus"}, "bogus"},
+		{oauth.Minting{ClientID: "none", Scope: "system/*.rs"}, "system/*.rs"},
+		{oauth.Minting{ClientID: "app", Scope: "patient/*.rs", Patient: "p1"}, ""},
+		{oauth.Minting{ClientID: "app", Scope: "patient/*.rs", Username: "doctor"}, ""},
+		{oauth.Minting{ClientID: "app", Scope: "patient/*.rs"}, "neither a patient nor a user"},
+		{oauth.Minting{ClientID: "app", Scope: "user/*.rs", Username: "doctor"}, ""},
+		{oauth.Minting{ClientID: "app", Scope: "user/*.rs", Patient: "p1"}, "no user"},
+	} {
+		tt.m.Lifetime = "1h"
+		token, err := s.server.Mint(t.Context(), s.base, "", tt.m)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || err == nil && s.use(token) != 200 {
+			t.Errorf("%+v: %v, want %q", tt.m, err, tt.want)
 		}
 	}
 }

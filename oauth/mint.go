@@ -40,6 +40,9 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 	if !c.Active {
 		return "", invalid("the client %q is disabled", c.ID)
 	}
+	if err := mintable(c, scopes, m); err != nil {
+		return "", err
+	}
 	d, err := storage.ParseLifetime(m.Lifetime)
 	if err != nil || d == 0 {
 		return "", invalid("expires is %q: expected a lifetime such as 1h", m.Lifetime)
@@ -75,6 +78,28 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 	}
 	s := &Server{Admin: a, Issuer: issuer, FHIRBase: FHIRBaseOf(issuer, baseURL)}
 	return tokens{s}.access(ctx, claims)
+}
+
+// mintable fails for scopes that no sign-in and no grant would give to the client.
+func mintable(c *storage.Client, scopes smart.Scopes, m Minting) error {
+	registered, err := smart.Parse(strings.Join(c.Scopes, " "))
+	if err != nil {
+		return err
+	}
+	for _, scope := range strings.Fields(scopes.String()) {
+		if !registered.Covers(scope) {
+			return invalid("scope has %s, which the client %q is not registered for: it may have %q", scope, c.ID, strings.Join(c.Scopes, " "))
+		}
+	}
+	for _, scope := range scopes.Resource {
+		switch {
+		case scope.Context == smart.Patient && m.Patient == "" && m.Username == "":
+			return invalid("scope has %s, and there is neither a patient nor a user", scope)
+		case scope.Context == smart.User && m.Username == "":
+			return invalid("scope has %s, and there is no user", scope)
+		}
+	}
+	return nil
 }
 
 // Explanation is whose a token is, and what it may do.

@@ -118,7 +118,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		return lines[len(lines)-1], nil
 	}
 	if _, err := admin("admin", "client", "create", "bench", "--confidential", "--token-endpoint-auth-method", "private_key_jwt", "--jwks", jwks,
-		"--grant-types", "client_credentials", "--scopes", "system/*.rs", "--may-introspect"); err != nil {
+		"--grant-types", "client_credentials", "--scopes", "system/*.rs patient/*.rs", "--may-introspect"); err != nil {
 		return nil, nil, err
 	}
 	system, err := admin("token", "mint", "--client", "bench", "--scope", "system/*.rs", "--expires", "8h")
