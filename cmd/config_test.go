@@ -190,6 +190,8 @@ func TestConfigCheck(t *testing.T) {
 			want: []string{"TLS: server.tls: open /nonexistent"}},
 		{flags: "--listen 127.0.0.1:0 --config " + write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("auth:\n  bootstrap:\n    clients: [{client_id: a}]\n    users: [{username: u, passwort: hidden}]\n")),
 			want: []string{`auth.bootstrap.clients[0]: unknown field "client_id"`, `auth.bootstrap.users[0]: unknown field "passwort"`}},
+		{flags: "--listen 127.0.0.1:0 --config " + write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("auth:\n  bootstrap:\n    clients: [{clientId: a, scopes: [patient/x]}, {name: b}]\n    users: [{username: u, password: hidden}, {username: ' v', password: correct-horse-battery}, {username: w}]\n")),
+			want: []string{`auth.bootstrap.clients[0]: scopes: `, `auth.bootstrap.clients[1]: clientId is missing`, `auth.bootstrap.users[0]: password: expected at least 12`, `auth.bootstrap.users[1]: username is`}},
 	} {
 		t.Run(tt.flags, func(t *testing.T) {
 			for k, v := range tt.env {

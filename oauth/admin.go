@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"regexp"
 	"slices"
@@ -889,37 +890,45 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 }
 
 // Bootstrap makes the clients and users of the configuration that are absent.
-func (a *Admin) Bootstrap(ctx context.Context) error {
-	for i, entry := range a.Config().Bootstrap.Clients {
+func (s *Server) Bootstrap(ctx context.Context) error {
+	for i, entry := range s.Config().Bootstrap.Clients {
 		body, err := json.Marshal(entry)
 		if err != nil {
 			return err
 		}
 		if id, ok := entry["clientId"].(string); ok {
-			if _, err := a.Store.Client(ctx, id); err == nil {
+			if _, err := s.Store.Client(ctx, id); err == nil {
 				continue
 			}
 		} else {
 			return fmt.Errorf("auth.bootstrap.clients[%d]: clientId is missing", i)
 		}
-		if _, err := a.CreateClient(ctx, body); err != nil && !isConflict(err) {
+		if _, err := s.CreateClient(ctx, body); err != nil && !isConflict(err) {
 			return fmt.Errorf("auth.bootstrap.clients[%d]: %w", i, err)
 		}
 	}
-	for i, entry := range a.Config().Bootstrap.Users {
+	for i, entry := range s.Config().Bootstrap.Users {
 		body, err := json.Marshal(entry)
 		if err != nil {
 			return err
 		}
 		name, _ := entry["username"].(string)
-		if _, err := a.Store.User(ctx, name); err == nil {
+		if _, err := s.Store.User(ctx, name); err == nil {
 			continue
 		}
 		if password, _ := entry["password"].(string); password == "" {
 			return fmt.Errorf("auth.bootstrap.users[%d]: password is missing", i)
 		}
-		if _, err := a.createUser(ctx, body, true); err != nil && !isConflict(err) {
+		u, err := s.createUser(ctx, body, true)
+		if err != nil && !isConflict(err) {
 			return fmt.Errorf("auth.bootstrap.users[%d]: %w", i, err)
+		}
+		// On an empty database it may be stored later.
+		if err == nil && u.FHIRUser != "" && s.Records != nil {
+			if ok, err := s.Records.Exists(ctx, u.FHIRUser); err == nil && !ok {
+				s.Logger.WarnContext(ctx, "auth.bootstrap has made a user whose fhirUser does not exist yet",
+					slog.String("username", u.Username), slog.String("fhirUser", u.FHIRUser))
+			}
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -182,13 +183,14 @@ func (c Config) Check() error {
 			refuse("auth.issuer is %q: %w", c.Issuer, err)
 		}
 	}
+	a := &Admin{Config: func() Config { return c }}
 	for i, entry := range c.Bootstrap.Clients {
-		if err := decodeEntry(entry, new(clientBody)); err != nil {
+		if err := a.checkClient(entry); err != nil {
 			refuse("auth.bootstrap.clients[%d]: %w", i, err)
 		}
 	}
 	for i, entry := range c.Bootstrap.Users {
-		if err := decodeEntry(entry, new(userBody)); err != nil {
+		if err := a.checkUser(entry); err != nil {
 			refuse("auth.bootstrap.users[%d]: %w", i, err)
 		}
 	}
@@ -199,6 +201,34 @@ func (c Config) Check() error {
 		wrong = append(wrong, err)
 	}
 	return errors.Join(wrong...)
+}
+
+// checkClient fails for a client of auth.bootstrap that could not be made.
+func (a *Admin) checkClient(entry map[string]any) error {
+	var b clientBody
+	if err := decodeEntry(entry, &b); err != nil {
+		return err
+	}
+	if b.ClientID == "" {
+		return errors.New("clientId is missing")
+	}
+	_, err := a.client(b)
+	return err
+}
+
+// checkUser is checkClient for a user. The password may be left out once the user is made.
+func (a *Admin) checkUser(entry map[string]any) error {
+	var b userBody
+	if err := decodeEntry(entry, &b); err != nil {
+		return err
+	}
+	if b.Password != "" {
+		if err := checkPassword(b.Username, b.Password); err != nil {
+			return err
+		}
+	}
+	_, err := a.user(context.Background(), b, true)
+	return err
 }
 
 // CheckServe is Check, and refuses an issuer whose tokens could be read on the way.

@@ -1,8 +1,10 @@
 package oauth_test
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -896,10 +898,15 @@ func TestBootstrap(t *testing.T) {
 	boot := func(name string) func(o *oauth.Options) {
 		return func(o *oauth.Options) {
 			o.Config.Bootstrap.Clients = []map[string]any{{"clientId": "app", "name": name, "redirectUris": []any{callback}, "scopes": []any{"openid"}}}
-			o.Config.Bootstrap.Users = []map[string]any{{"username": "doctor", "password": password, "name": name, "fhirUser": "Practitioner/not-yet"}}
+			o.Config.Bootstrap.Users = []map[string]any{{"username": "doctor", "password": password, "name": name, "fhirUser": "Patient/nobody"},
+				{"username": "nurse", "password": password, "fhirUser": "Practitioner/1"}}
 		}
 	}
-	s := start(t, boot("first"))
+	var log bytes.Buffer
+	s := start(t, boot("first"), func(o *oauth.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	if said := log.String(); strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "username=doctor fhirUser=Patient/nobody") {
+		t.Errorf("a user whose fhirUser is not there is made, and the log says %s", said)
+	}
 	startOn(t, s.url, s.base, boot("second"))
 	c, err1 := s.server.Client(t.Context(), "app")
 	u, err2 := s.server.User(t.Context(), "doctor")
