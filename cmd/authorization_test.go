@@ -113,6 +113,9 @@ func TestBannerTellsWhoHasAccess(t *testing.T) {
 			if !strings.Contains(said.String(), "Access       "+want) {
 				t.Errorf("the banner does not say that access is %s:\n%s", want, said)
 			}
+			if asks := strings.Contains(said.String(), "Authorization: Bearer"); asks != (value == "true") || strings.Contains(said.String(), "curl -d") == asks {
+				t.Errorf("what the banner says to try is not by token, or is by one:\n%s", said)
+			}
 			if strings.Contains(said.String(), "hidden") {
 				t.Errorf("a password is shown:\n%s", said)
 			}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"kiln/server"
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/settings"
 	"kiln/server/web"
 )
 
@@ -45,11 +47,21 @@ func demoConfig(c *server.Config) error {
 	if err != nil {
 		return fmt.Errorf("server.listen: %w", err)
 	}
-	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+	if !loopback(host) {
 		return fmt.Errorf("server.listen is %s: --demo is for loopback addresses, such as 127.0.0.1:8080", c.Server.Listen)
+	}
+	for _, key := range [][2]string{{"server.base_url", c.Server.BaseURL}, {"auth.issuer", c.Auth.Issuer}} {
+		if u, err := url.Parse(key[1]); key[1] != "" && (err != nil || !loopback(u.Hostname())) {
+			return fmt.Errorf("%s is %s: --demo is for loopback addresses, which no proxy makes public", key[0], settings.Redact(key[1]))
+		}
 	}
 	c.Auth.Enabled = true
 	return nil
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // demoBackend is the demo's client without users.

@@ -119,11 +119,12 @@ func TestDemo(t *testing.T) {
 	// 3. Not on a database in use, not off loopback, not with an account of its own that
 	// the configuration makes.
 	own := strings.ReplaceAll(bootstrap, "username: mine", "username: admin")
-	for _, refused := range []struct{ listen, bootstrap, word string }{
-		{freeAddress(t), bootstrap, "empty database"}, {"0.0.0.0:0", bootstrap, "loopback"}, {freeAddress(t), own, `"admin"`},
+	for _, refused := range []struct{ listen, bootstrap, word, more string }{
+		{freeAddress(t), bootstrap, "empty database", ""}, {"0.0.0.0:0", bootstrap, "loopback", ""}, {freeAddress(t), own, `"admin"`, ""},
+		{freeAddress(t), bootstrap, "server.base_url is https://fhir.example.org/fhir: --demo is for loopback", "--base-url=https://fhir.example.org/fhir"},
 	} {
 		bootstrap = refused.bootstrap
-		c, out := serve("--listen", refused.listen)
+		c, out := serve(append([]string{"--listen", refused.listen}, strings.Fields(refused.more)...)...)
 		if err := c.Run(); err == nil || !strings.Contains(out.String(), refused.word) {
 			t.Errorf("--listen %s: %v, %s, want a refusal that says %q", refused.listen, err, out, refused.word)
 		}

@@ -91,8 +91,12 @@ func banner(w io.Writer, s *server.Server) {
 		data = settings.Redact(data)
 	}
 	access := "open to everyone on this machine, without tokens (auth.enabled: false)"
+	try := fmt.Sprintf(`curl -d '{"resourceType":"Patient","name":[{"family":"Chalmers"}]}' \
+                    -H 'Content-Type: application/fhir+json' %s/Patient
+               curl '%s/Patient?name=chal'`, base, base)
 	if s.Config.Auth.Enabled {
 		access = "by token (auth.enabled: true)"
+		try = fmt.Sprintf(`curl -H "Authorization: Bearer $TOKEN" '%s/Patient?name=chal'`, base)
 	}
 	fmt.Fprintf(w, `
   Kiln %s, FHIR R4
@@ -100,11 +104,9 @@ func banner(w io.Writer, s *server.Server) {
   Listens on   %s
   Data         %s
   Access       %s
-  Try          curl -d '{"resourceType":"Patient","name":[{"family":"Chalmers"}]}' \
-                    -H 'Content-Type: application/fhir+json' %s/Patient
-               curl '%s/Patient?name=chal'
+  Try          %s
   Capabilities %s/metadata
   Stop         Ctrl-C
 
-`, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, base, base, base)
+`, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, try, base)
 }

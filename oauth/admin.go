@@ -126,6 +126,9 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	if len(c.ID) > 200 || strings.ContainsFunc(c.ID, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
 		return nil, invalid("clientId is %q: expected up to 200 printable ASCII characters without spaces, quotes and backslashes", c.ID)
 	}
+	if strings.HasPrefix(c.ID, apiKeyClient) {
+		return nil, invalid("clientId is %q: %s stands before the names of API keys", c.ID, apiKeyClient)
+	}
 	if len(c.Name) > 200 || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unicode.IsControl) {
 		return nil, invalid("name: expected up to 200 bytes of text without control characters")
 	}
@@ -217,14 +220,17 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 			return nil, invalid("allowedOrigins has %q: expected an origin such as https://app.example.org", o)
 		}
 	}
-	if _, err := storage.ParseLifetime(c.AccessTokenLifetime); err != nil {
-		return nil, invalid("accessTokenLifetime: %s", err)
+	for field, text := range map[string]string{"accessTokenLifetime": c.AccessTokenLifetime, "refreshTokenLifetime": c.RefreshTokenLifetime} {
+		d, err := storage.ParseLifetime(text)
+		if err != nil {
+			return nil, invalid("%s: %s", field, err)
+		}
+		if d > 0 && d < minLifetime {
+			return nil, invalid("%s is %s: expected a second at least", field, text)
+		}
 	}
-	if d, _ := storage.ParseLifetime(c.AccessTokenLifetime); d > maxAccess {
+	if lifetime(c.AccessTokenLifetime) > maxAccess {
 		return nil, invalid("accessTokenLifetime is %s: expected a year at most", c.AccessTokenLifetime)
-	}
-	if _, err := storage.ParseLifetime(c.RefreshTokenLifetime); err != nil {
-		return nil, invalid("refreshTokenLifetime: %s", err)
 	}
 	if c.IDTokenSigningAlg == "" {
 		c.IDTokenSigningAlg = "RS256"

@@ -138,6 +138,8 @@ func (c Config) Check() error {
 	} {
 		if d, err := storage.ParseLifetime(lifetime[1]); err != nil || d == 0 {
 			refuse("%s is %q: expected a lifetime such as 30s, 10m, 1h or 90d", lifetime[0], lifetime[1])
+		} else if d < minLifetime {
+			refuse("%s is %s: expected a second at least", lifetime[0], lifetime[1])
 		}
 	}
 	if lifetime(c.OAuth.AccessTokenLifetime) > maxAccess {

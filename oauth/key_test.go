@@ -143,15 +143,19 @@ func TestKeysStayPublishedUntilTheirTokensAreOver(t *testing.T) {
 }
 
 // Contract, Authorization 2: client: `accessTokenLifetime`, and that of the configuration and
-// of `kiln token mint`: a year at most, since for longer it is not known which are revoked.
+// of `kiln token mint`: a year at most, since for longer it is not known which are revoked, and a
+// second at least, as expires_in tells.
 func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.client(map[string]any{"clientId": "service", "confidential": true, "accessTokenLifetime": "365d", "scopes": []string{"system/*.rs"}})
-	if _, err := s.server.CreateClient(t.Context(), []byte(`{"accessTokenLifetime": "366d"}`)); err == nil {
-		t.Error("a client's may be 366d")
+	if _, err := s.server.CreateClient(t.Context(), []byte(`{"refreshTokenLifetime": "1ms"}`)); err == nil {
+		t.Error("a client's refresh tokens may live for 1ms")
 	}
-	for lifetime, good := range map[string]bool{"365d": true, "366d": false} {
+	for lifetime, good := range map[string]bool{"365d": true, "366d": false, "1s": true, "1ms": false, "999ms": false} {
+		if _, err := s.server.CreateClient(t.Context(), []byte(`{"accessTokenLifetime": "`+lifetime+`"}`)); (err == nil) != good {
+			t.Errorf("a client's accessTokenLifetime %s: %v", lifetime, err)
+		}
 		if _, err := s.server.Mint(t.Context(), s.base, "", oauth.Minting{ClientID: "service", Scope: "system/*.rs", Lifetime: lifetime}); (err == nil) != good {
 			t.Errorf("kiln token mint --expires %s: %v", lifetime, err)
 		}
@@ -192,5 +196,34 @@ func TestMintedScopes(t *testing.T) {
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || err == nil && s.use(token) != 200 {
 			t.Errorf("%+v: %v, want %q", tt.m, err, tt.want)
 		}
+	}
+}
+
+// A client is no API key, whose grants and AuditEvents would be taken for the key's.
+// Contract, Authorization 2: client: `clientId`.
+func TestClientsHaveNoNamesOfAPIKeys(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	if _, err := s.server.CreateClient(t.Context(), []byte(`{"clientId": "apikey:nightly"}`)); err == nil || !strings.Contains(err.Error(), "apikey:") {
+		t.Errorf("a client apikey:nightly: %v", err)
+	}
+}
+
+// No answer below /auth is kept or taken for something else, an error neither.
+// Contract, Authorization 3: `Cache-Control: no-store`.
+func TestHeadersOfErrors(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, tt := range []struct {
+		method, path string
+		status       int
+	}{{"POST", "/auth/token", 400}, {"POST", "/auth/introspect", 400}, {"GET", "/auth/userinfo", 401}, {"POST", "/auth/launch", 401}, {"GET", "/auth/logout?a=1&a=2", 400}} {
+		a := newBrowser(t).do(tt.method, s.base+tt.path, nil)
+		if a.status != tt.status || a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s %s: %d %v", tt.method, tt.path, a.status, a.header)
+		}
+	}
+	if a := newBrowser(t).do("GET", s.base+"/auth/style.css", nil); a.status != 200 || a.header.Get("Cache-Control") != "public, max-age=3600" {
+		t.Errorf("the style sheet: %d %v", a.status, a.header)
 	}
 }

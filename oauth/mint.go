@@ -47,6 +47,9 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 	if err != nil || d == 0 {
 		return "", invalid("expires is %q: expected a lifetime such as 1h", m.Lifetime)
 	}
+	if d < minLifetime {
+		return "", invalid("expires is %s: expected a second at least", m.Lifetime)
+	}
 	if d > maxAccess {
 		return "", invalid("expires is %s: expected a year at most", m.Lifetime)
 	}

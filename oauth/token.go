@@ -67,6 +67,9 @@ const accessType = "at+jwt"
 // maxAccess bounds the lifetime of an access token: for longer it is known which are revoked.
 const maxAccess = 365 * 24 * time.Hour
 
+// minLifetime is the least lifetime of a token, which is told in seconds.
+const minLifetime = time.Second
+
 // tokens makes and reads tokens. It is fosite's CoreStrategy: codes and refresh
 // tokens are 256 random bits that are stored as SHA-256, access tokens JWTs that
 // are their own signature.

@@ -177,6 +177,9 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.stripPrefix(r)
+	if strings.HasPrefix(r.URL.Path, "/auth/") { // an error too, whoever answers it: RFC 6749 §5.1
+		w.Header()["Cache-Control"], w.Header()["X-Content-Type-Options"] = []string{"no-store"}, []string{"nosniff"}
+	}
 	switch {
 	case len(r.RequestURI) > maxURL:
 		x.Fail(r, outcome.URITooLong("the URL is longer than %d bytes; a search can be a POST to _search", maxURL))
