@@ -307,6 +307,9 @@ func TestNamesOfATrustedIssuerAreNotThoseHere(t *testing.T) {
 			t.Errorf("userinfo of %s token: %d %s", name, a.status, a.body)
 		}
 	}
+	if v, err := s.server.Verify(t.Context(), theirs); err != nil || v.Issuer != p.URL {
+		t.Errorf("whose the token is: %+v %v", v, err)
+	}
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("doctor:"+c.ClientSecret))
 	if a := s.post("/auth/introspect", url.Values{"token": {theirs}}, "Authorization", basic); a.status != 200 || len(a.json) != 1 || a.json["active"] != false {
 		t.Errorf("introspection by the client of that name: %d %s", a.status, a.body)

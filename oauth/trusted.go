@@ -126,7 +126,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	}
 	expires := seconds(*standard.Expires)
 	p := &access.Principal{
-		Subject: standard.Subject, ClientID: standard.ClientID, Scopes: scopes, Admin: scopes.Has("admin"),
+		Subject: standard.Subject, Issuer: issuer, ClientID: standard.ClientID, Scopes: scopes, Admin: scopes.Has("admin"),
 		TokenID: standard.ID, Expires: expires,
 	}
 	claim := func(name string) any { return claims[cmp.Or(t.Claims[name], name)] }

@@ -266,6 +266,9 @@ func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ stri
 		if !p.Active || !p.Matcher.matches(r, permission, typ) {
 			continue
 		}
+		if r.Issuer != "" && p.Effect == "allow" && len(p.Matcher.Users) > 0 {
+			continue // somebody elsewhere has the name of a user here: it gives nothing
+		}
 		c, about := r.condition(p, typ)
 		if !about {
 			continue

@@ -12,6 +12,7 @@ import (
 // nobody changes them afterwards.
 type Principal struct {
 	Subject   string       // the username, the client id of a backend service, or the name of an API key; "" for Open
+	Issuer    string       // the authorization server elsewhere whose token it is, and whose are Subject and ClientID; "" for this one
 	ClientID  string       // the client that the token was given to
 	Scopes    smart.Scopes // granted
 	Patient   string       // logical id of the launch context's patient, "" without one

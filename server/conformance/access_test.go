@@ -28,8 +28,8 @@ func (tokens) Close()         {}
 
 // claims are what such a token says.
 type claims struct {
-	Subject, Client, Patient, User, Scope string
-	Roles                                 []string
+	Subject, Client, Patient, User, Scope, Issuer string
+	Roles                                         []string
 }
 
 // token is the header and value that make a request run with scopes.
@@ -51,7 +51,7 @@ func (tokens) Verify(_ context.Context, token string) (*access.Principal, error)
 	if err != nil {
 		return nil, err
 	}
-	return &access.Principal{Subject: c.Subject, ClientID: c.Client, Patient: c.Patient, FHIRUser: c.User, Roles: c.Roles,
+	return &access.Principal{Subject: c.Subject, Issuer: c.Issuer, ClientID: c.Client, Patient: c.Patient, FHIRUser: c.User, Roles: c.Roles,
 		Scopes: scopes, Admin: scopes.Has("admin"), TokenID: token}, nil
 }
 

@@ -173,6 +173,19 @@ func TestPolicies(t *testing.T) {
 		s.as(claims{Subject: "nora", Client: "ward", Scope: "user/*.rs"}).get("/Patient/a").want(403)
 		remove(t, "no-nora")
 	})
+	t.Run("a name elsewhere is not the user's here", func(t *testing.T) {
+		s := s.in(t)
+		here := claims{Subject: "nora", Client: "ward", User: "Practitioner/dr", Scope: "user/*.rs"}
+		elsewhere := here
+		elsewhere.Issuer = "https://id.example.org"
+		policy("own", `"effect":"allow","priority":1,"matcher":{"users":["nora"]}`)
+		policy("rest", `"effect":"deny","priority":2,"matcher":{"resourceTypes":["Patient"]}`)
+		s.as(here).get("/Patient/a").want(200)
+		s.as(elsewhere).get("/Patient/a").want(403)
+		policy("own", `"effect":"deny","priority":1,"matcher":{"users":["nora"]}`)
+		s.as(elsewhere).get("/Observation/obs-a").want(403)
+		remove(t, "own", "rest")
+	})
 	t.Run("placeholders", func(t *testing.T) {
 		s := s.in(t)
 		policy("own", `"effect":"allow","priority":1,"condition":"Patient?general-practitioner={user.fhirUser}"`)

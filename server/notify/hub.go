@@ -774,7 +774,10 @@ func names(p *access.Principal) []string {
 		return nil
 	}
 	var list []string
-	for _, name := range []string{p.Subject, p.FHIRUser} {
+	for i, name := range []string{p.Subject, p.FHIRUser} {
+		if i == 0 && p.Issuer != "" {
+			continue // a name elsewhere is nobody's here
+		}
 		if name != "" {
 			list = append(list, name)
 		}

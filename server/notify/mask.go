@@ -87,7 +87,7 @@ func (s *Service) versions(ctx context.Context, keys []store.VersionKey, types m
 
 // is reports whether p is the owner; nobody owns what was written without authorization.
 func (o Owner) is(p *access.Principal) bool {
-	return p != nil && !p.IsOpen() && o.Subject+o.Client != "" && o.Subject == p.Subject && o.Client == p.ClientID
+	return p != nil && !p.IsOpen() && o.Subject+o.Client != "" && o.Subject == p.Subject && o.Issuer == p.Issuer && o.Client == p.ClientID
 }
 
 // ownership is what a write does to the owner of a Subscription: store.Write.Note.

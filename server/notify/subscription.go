@@ -363,6 +363,7 @@ func same(a, b *r4.Subscription) bool {
 // Owner is on whose behalf a Subscription was written, kept beside the resource.
 type Owner struct {
 	Subject   string   `json:"subject,omitempty"`
+	Issuer    string   `json:"issuer,omitempty"`
 	Client    string   `json:"client,omitempty"`
 	Scopes    string   `json:"scopes,omitempty"`
 	Patient   string   `json:"patient,omitempty"`
@@ -380,7 +381,7 @@ func ownerOf(p *access.Principal) Owner {
 		return Owner{}
 	}
 	return Owner{
-		Subject: p.Subject, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
+		Subject: p.Subject, Issuer: p.Issuer, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
 		FHIRUser: p.FHIRUser, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID,
 	}
 }
