@@ -190,3 +190,22 @@ func TestSettingsThatNeedEachOther(t *testing.T) {
 	// A file of TLS is looked at before its name is taken.
 	a.put(a.root("/admin/config/search/default_count"), `201`).want(400)
 }
+
+// Contract, Operations: `GET /admin/config`: secrets are masked, the passwords of URLs too.
+func TestPasswordsOfSettingsAreMasked(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for key, value := range map[string]string{"telemetry/otlp_endpoint": "http://kiln:hunter2@127.0.0.1:1", "terminology/server_url": "http://kiln:hunter2@127.0.0.1:1/fhir"} {
+		path := s.root("/admin/config/" + key)
+		shown := strings.Replace(value, "hunter2", "xxxxx", 1)
+		if a := s.put(path, `"`+value+`"`).want(200).equal("value", shown); strings.Contains(string(a.body), "hunter2") {
+			t.Errorf("PUT %s: %s", key, a.body)
+		}
+		if a := s.get(path).want(200).equal("value", shown); strings.Contains(string(a.body), "hunter2") {
+			t.Errorf("GET %s: %s", key, a.body)
+		}
+	}
+	if a := s.get(s.root("/admin/config")).want(200); strings.Contains(string(a.body), "hunter2") {
+		t.Errorf("GET /admin/config: %s", a.body)
+	}
+}
