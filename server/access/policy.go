@@ -58,7 +58,7 @@ var policyPermissions = map[string]smart.Permissions{
 }
 
 // interactionGroups are the interactions that are decided on together, as they need the
-// same letter. The first name is the whole group; so are search's others together.
+// same letter. The first name is the whole group, and so is FHIR's code for a search.
 var interactionGroups = [][]string{
 	{"create"}, {"read", "vread", "history-instance"}, {"update", "patch"}, {"delete"},
 	{"search", "search-type", "search-system", "history-type", "history-system"},
@@ -156,8 +156,7 @@ func (m *Matcher) check() error {
 // wholeGroups fails where names are some of a group of interactions and not all.
 func wholeGroups(names []string) error {
 	whole := func(group []string) bool {
-		return slices.Contains(names, group[0]) ||
-			group[0] == "search" && !slices.ContainsFunc(group[1:], func(i string) bool { return !slices.Contains(names, i) })
+		return slices.Contains(names, group[0]) || group[0] == "search" && slices.Contains(names, "search-type")
 	}
 	for _, group := range interactionGroups {
 		for _, name := range names {
