@@ -121,6 +121,8 @@ func TestKillOfPostgreSQLInAnApp(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
+	// Reads have connections of their own, which may still be those to the killed one.
+	eventually(t, "reads are answered again", func() bool { return s.get("/Patient/"+acknowledged[0]).status == 200 })
 	want := make(map[string]bool)
 	for _, id := range acknowledged {
 		s.get("/Patient/" + id).want(200)
