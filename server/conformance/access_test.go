@@ -498,13 +498,13 @@ func TestAccessOfWrites(t *testing.T) {
 		a.same(a.post("/", b("secret-b")), a.post("/", b("secret-z")), "secret-b", "secret-z")
 	})
 	t.Run("without r a patch reads nothing out", func(t *testing.T) {
-		const reads, tells = "which the access token does not allow to read", "does not allow to read why"
+		const tells = "does not allow to read why"
 		all := s.in(t).as(systemClient("system/*.cruds"))
 		all.put("/Observation/sealed", `{"resourceType":"Observation","id":"sealed","meta":{"tag":[{"code":"sealed-tag"}]},"status":"final","code":{"text":"c"},"subject":{"reference":"Patient/a"},"valueString":"sealed"}`).want(201)
 		path := func(expression string) string {
 			return `{"resourceType":"Parameters","parameter":[{"name":"operation","part":[{"name":"type","valueCode":"replace"},{"name":"path","valueString":"` + expression + `"},{"name":"value","valueCode":"amended"}]}]}`
 		}
-		for _, scope := range []string{"patient/Observation.u", "patient/Observation.u patient/Observation.r?category=laboratory"} {
+		for scope, reads := range map[string]string{"patient/Observation.u": "patient/Observation.r", "patient/Observation.u patient/Observation.r?category=laboratory": "does not allow to read: add"} {
 			w := s.in(t).as(patientApp("a", scope))
 			do := func(patch string) *answer {
 				typ := "application/json-patch+json"

@@ -91,7 +91,11 @@ func (s *Service) modify(ctx context.Context, typ, contentType string, content [
 		}
 		if !readable {
 			if how := p.reads(); how != "" {
-				return nil, nil, outcome.New(outcome.CodeForbidden, "the patch asks what the %s says (%s), which the access token does not allow to read", typ, how)
+				if err := s.may(ctx, access.Read, typ, current.ID); err != nil {
+					return nil, nil, err // names the scope that would do
+				}
+				return nil, nil, outcome.New(outcome.CodeForbidden,
+					"the patch asks what the %s says (%s), which the access token does not allow to read: add, remove and replace at a place need no r", typ, how)
 			}
 		}
 		body, x, err := s.patched(ctx, current, p)

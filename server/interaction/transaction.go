@@ -549,6 +549,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	if err != nil {
 		return nil, err
 	}
+	p.answered.bytes.Store(0) // of an attempt before this one
 	for _, j := range t.gets {
 		r, err := t.s.get(ctx, tx, j, p)
 		if err != nil {

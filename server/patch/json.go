@@ -47,8 +47,8 @@ func ReadJSON(content []byte) (*JSON, error) {
 	return &JSON{operations}, nil
 }
 
-// Reads names the first operation that depends on what the resource says, or puts it where it is of
-// another type and an error might tell it; "" where all add, remove and replace.
+// Reads names the first operation that tests, copies or moves what the resource says: how the patch ends
+// may tell it. "" is none, where all add, remove and replace.
 func (p *JSON) Reads() string {
 	for i, op := range p.operations {
 		switch kind := op.Kind(); kind {

@@ -15,6 +15,18 @@ import (
 	"kiln/server/store"
 )
 
+// openTwo opens two servers of one database, for which ten matches are many.
+func openTwo(t testing.TB) (s, other *store.Store) {
+	t.Helper()
+	s, at := open(t)
+	other = openAt(t, at)
+	for _, s := range []*store.Store{s, other} {
+		s.IndexBy(compiled{})
+		s.SetSearchLimit(10)
+	}
+	return s, other
+}
+
 // A linkCase is a search for resources that others are asked of too.
 type linkCase struct {
 	searchCase
@@ -81,12 +93,7 @@ func linkCases(c *corpus, r *rand.Rand, n int) (all []linkCase) {
 func TestLinksFollow(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	s, at := open(t)
-	other := openAt(t, at)
-	for _, s := range []*store.Store{s, other} {
-		s.IndexBy(compiled{})
-		s.SetSearchLimit(10)
-	}
+	s, other := openTwo(t)
 	c := newCorpus(51, 60, 600)
 	c.load(t, s)
 	r := rand.New(rand.NewPCG(51, 1))
@@ -195,12 +202,7 @@ func TestLinksFollow(t *testing.T) {
 func TestFirstContainedIsFound(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	s, at := open(t)
-	other := openAt(t, at)
-	for _, s := range []*store.Store{s, other} {
-		s.IndexBy(compiled{})
-		s.SetSearchLimit(10)
-	}
+	s, other := openTwo(t)
 	c := newCorpus(52, 60, 600)
 	c.load(t, s)
 	x := searchCase{typ: "Observation", values: url.Values{"subject:Patient.birthdate": {"le2011"}}}

@@ -43,6 +43,7 @@ func (p *Plan) Following(rids, seen []int64, iterate bool, limit int) []match.St
 		w.Bind(types)
 		w.Write("::smallint[]) AS k(key, typ) WHERE k.typ IN (0, t.typ)")
 		if few {
+			w.Write(" AND ")
 			w.among("t", rids)
 		}
 		w.Write(") AND r.rid <> ALL (")
@@ -50,7 +51,7 @@ func (p *Plan) Following(rids, seen []int64, iterate bool, limit int) []match.St
 		w.Write(")")
 		p.readable(w, "r")
 		if !few {
-			w.Write(" OFFSET 0) f WHERE true")
+			w.Write(" OFFSET 0) f WHERE ")
 			w.among("t", rids)
 		}
 		w.Write(") SELECT r.rid, ", rowColumns, " FROM (SELECT m.rid FROM m ORDER BY m.rid LIMIT ")
@@ -67,7 +68,7 @@ const fewReferences = 2000
 
 // among writes that a resource is one of these.
 func (w *writer) among(r string, rids []int64) {
-	w.Write(" AND ", r, ".rid = ANY (")
+	w.Write(r, ".rid = ANY (")
 	w.Terms(rids)
 	w.Write(")")
 }

@@ -25,7 +25,7 @@ type keyTexts struct {
 	values []int64
 }
 
-// maxTexts bounds the keys, and the texts of one, that are kept.
+// What is kept is bounded.
 const (
 	maxTextKeys   = 4096
 	maxTextsOfKey = 256
