@@ -135,11 +135,14 @@ func TestSurrogatesBehindThoseOfBefore(t *testing.T) {
 	}
 	reserve := func(typ int16) int64 {
 		t.Helper()
-		first, err := db.New(conn).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: 100})
+		r, err := db.New(conn).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return first
+		return r.First
+	}
+	if _, err := conn.Exec(ctx, "UPDATE rid_block SET first_of_type = 1"); err != nil { // storetest's begin elsewhere
+		t.Fatal(err)
 	}
 	if a, b, c := reserve(1), reserve(2), reserve(1); a != 1 || b != 1 || c != 101 {
 		t.Errorf("in an empty database blocks begin at %d, %d and %d", a, b, c)

@@ -64,11 +64,24 @@ SELECT coalesce(max(t.typ), 0) + 1, @name
 FROM resource_type t
 ON CONFLICT DO NOTHING;
 
+-- ReserveRIDs takes the next numbers of a type, and tells how many more are announced; no row where
+-- they are not usable yet.
 -- name: ReserveRIDs :one
-INSERT INTO rid_next (typ, next)
-SELECT @typ::smallint, b.first_of_type + sqlc.arg(count)::bigint FROM rid_block b
+INSERT INTO rid_next (typ, next, usable, announced)
+SELECT @typ::smallint, b.first_of_type + sqlc.arg(count)::bigint, p.parts << 20, p.parts << 20
+FROM rid_block b CROSS JOIN parts_of_new_types() AS p(parts)
 ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + sqlc.arg(count)::bigint
-RETURNING (next - sqlc.arg(count)::bigint)::bigint AS first;
+    WHERE rid_next.next + sqlc.arg(count)::bigint <= rid_next.usable
+RETURNING (next - sqlc.arg(count)::bigint)::bigint AS first, (announced - next)::bigint AS announced;
+
+-- AnnounceParts announces so many numbers more than are given out, and makes usable what was announced
+-- long enough ago.
+-- name: AnnounceParts :exec
+UPDATE rid_next
+SET usable = CASE WHEN clock_timestamp() >= rid_next.announced_at + make_interval(secs => @after_seconds::float8) THEN rid_next.announced ELSE rid_next.usable END,
+    announced = greatest(rid_next.announced, (rid_next.next + sqlc.arg(ahead)::bigint + 1048575) >> 20 << 20),
+    announced_at = CASE WHEN rid_next.announced < rid_next.next + sqlc.arg(ahead)::bigint THEN clock_timestamp() ELSE rid_next.announced_at END
+WHERE rid_next.typ = @typ::smallint;
 
 -- name: AddUnits :exec
 INSERT INTO quantity_unit (id, system, code, unit)

@@ -454,8 +454,11 @@ type RidBlock struct {
 }
 
 type RidNext struct {
-	Typ  int16
-	Next int64
+	Typ         int16
+	Next        int64
+	Usable      int64
+	Announced   int64
+	AnnouncedAt time.Time
 }
 
 type SearchRegistry struct {

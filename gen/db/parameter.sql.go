@@ -449,8 +449,12 @@ func (q *Queries) LockResourceTypes(ctx context.Context) error {
 
 const ParametersState = `-- name: ParametersState :one
 
-SELECT g.version, g.progress, g.definitions, g.fingerprint
-FROM search_registry g
+SELECT g.version, g.progress, g.definitions, g.fingerprint, p.parts::bigint AS usual_parts, ARRAY(
+    SELECT (n.typ::bigint << 48) | (n.announced >> 20)
+    FROM rid_next n
+    WHERE n.announced >> 20 > p.parts
+)::bigint[] AS more_parts
+FROM search_registry g CROSS JOIN parts_of_new_types() AS p(parts)
 `
 
 type ParametersStateRow struct {
@@ -458,9 +462,13 @@ type ParametersStateRow struct {
 	Progress    int64
 	Definitions int64
 	Fingerprint int64
+	UsualParts  int64
+	MoreParts   []int64
 }
 
 // The search parameters in force, and the jobs that bring the index up to them.
+// ParametersState is the row of search_registry, with the number of parts of a new type, and those of the
+// types that have more, as type << 48 | parts.
 func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, error) {
 	row := q.db.QueryRow(ctx, ParametersState)
 	var i ParametersStateRow
@@ -469,6 +477,8 @@ func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, erro
 		&i.Progress,
 		&i.Definitions,
 		&i.Fingerprint,
+		&i.UsualParts,
+		&i.MoreParts,
 	)
 	return i, err
 }

@@ -66,6 +66,27 @@ func (q *Queries) AddUnits(ctx context.Context, arg AddUnitsParams) error {
 	return err
 }
 
+const AnnounceParts = `-- name: AnnounceParts :exec
+UPDATE rid_next
+SET usable = CASE WHEN clock_timestamp() >= rid_next.announced_at + make_interval(secs => $1::float8) THEN rid_next.announced ELSE rid_next.usable END,
+    announced = greatest(rid_next.announced, (rid_next.next + $2::bigint + 1048575) >> 20 << 20),
+    announced_at = CASE WHEN rid_next.announced < rid_next.next + $2::bigint THEN clock_timestamp() ELSE rid_next.announced_at END
+WHERE rid_next.typ = $3::smallint
+`
+
+type AnnouncePartsParams struct {
+	AfterSeconds float64
+	Ahead        int64
+	Typ          int16
+}
+
+// AnnounceParts announces so many numbers more than are given out, and makes usable what was announced
+// long enough ago.
+func (q *Queries) AnnounceParts(ctx context.Context, arg AnnouncePartsParams) error {
+	_, err := q.db.Exec(ctx, AnnounceParts, arg.AfterSeconds, arg.Ahead, arg.Typ)
+	return err
+}
+
 const LastHistory = `-- name: LastHistory :one
 SELECT h.version, h.last_updated, h.method
 FROM resource_history h
@@ -328,10 +349,12 @@ func (q *Queries) ReadVersion(ctx context.Context, arg ReadVersionParams) (ReadV
 }
 
 const ReserveRIDs = `-- name: ReserveRIDs :one
-INSERT INTO rid_next (typ, next)
-SELECT $1::smallint, b.first_of_type + $2::bigint FROM rid_block b
+INSERT INTO rid_next (typ, next, usable, announced)
+SELECT $1::smallint, b.first_of_type + $2::bigint, p.parts << 20, p.parts << 20
+FROM rid_block b CROSS JOIN parts_of_new_types() AS p(parts)
 ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + $2::bigint
-RETURNING (next - $2::bigint)::bigint AS first
+    WHERE rid_next.next + $2::bigint <= rid_next.usable
+RETURNING (next - $2::bigint)::bigint AS first, (announced - next)::bigint AS announced
 `
 
 type ReserveRIDsParams struct {
@@ -339,11 +362,18 @@ type ReserveRIDsParams struct {
 	Count int64
 }
 
-func (q *Queries) ReserveRIDs(ctx context.Context, arg ReserveRIDsParams) (int64, error) {
+type ReserveRIDsRow struct {
+	First     int64
+	Announced int64
+}
+
+// ReserveRIDs takes the next numbers of a type, and tells how many more are announced; no row where
+// they are not usable yet.
+func (q *Queries) ReserveRIDs(ctx context.Context, arg ReserveRIDsParams) (ReserveRIDsRow, error) {
 	row := q.db.QueryRow(ctx, ReserveRIDs, arg.Typ, arg.Count)
-	var first int64
-	err := row.Scan(&first)
-	return first, err
+	var i ReserveRIDsRow
+	err := row.Scan(&i.First, &i.Announced)
+	return i, err
 }
 
 const ResourceTypes = `-- name: ResourceTypes :many

@@ -124,6 +124,41 @@ func TestIndexOfAnotherBuildIsNotSearchedSilently(t *testing.T) {
 	}
 }
 
+// Builds before 13 of fhir.Extraction kept all entries of a key in one part: the index of what they have
+// stored is brought into parts.
+func TestIndexWithoutPartsIsBroughtIntoParts(t *testing.T) {
+	url := storetest.New(t)
+	on := func(c *server.Config) { c.Database.URL = url }
+	old := start(t, on)
+	const many = 60 // more than there are before the second part (storetest)
+	for i := range many {
+		old.put(fmt.Sprintf("/Observation/o%d", i), fmt.Sprintf(`{"resourceType":"Observation","id":"o%d","status":"final","code":{"text":"x"},"effectiveDateTime":"2020-01-%02d",
+			"valueQuantity":{"value":%d,"system":"http://unitsofmeasure.org","code":"cm"}}`, i, i%28+1, i)).want(201)
+	}
+	old.stop()
+	conn := onDatabase(t, url)
+	entries := func() (sum int) {
+		t.Helper()
+		return number(t, conn, `SELECT sum(hashint8extended(key, rid) >> 20)::bigint FROM (SELECT key, rid FROM index_date UNION ALL SELECT key, rid FROM index_quantity) x`)
+	}
+	parted := entries()
+	sql(t, conn, `UPDATE index_date SET key = key - (rid >> 20 & 268435455)`, `UPDATE index_quantity SET key = key - (rid >> 20 & 268435455)`,
+		`UPDATE index_fingerprint SET fingerprint = fingerprint + 1`, takeOver)
+	if entries() == parted {
+		t.Fatal("nothing lies in the second part")
+	}
+	s := start(t, on)
+	for _, path := range []string{"/Observation?date=ge2020", "/Observation?value-quantity=ge0", "/Observation?date=ge2020&_sort=-date", "/Observation?date=ge2020&_sort=value-quantity"} {
+		s.indexed(path)
+		if got := s.get(path+"&_total=accurate").want(200).at("total"); fmt.Sprint(got) != fmt.Sprint(many) {
+			t.Errorf("%s finds %v of %d", path, got, many)
+		}
+	}
+	if entries() != parted {
+		t.Error("the entries are not those that were there")
+	}
+}
+
 func TestNewDatabaseIsNotIndexedAgain(t *testing.T) {
 	url := storetest.New(t)
 	on := func(c *server.Config) { c.Database.URL = url }

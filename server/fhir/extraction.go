@@ -1,13 +1,14 @@
 package fhir
 
 // Extraction is the version of the rules by which a value becomes entries of an Index:
-// how it is folded, hashed and rounded, and under which values it is found. A commit
+// how it is folded, hashed and rounded, under which values it is found, and where it is stored
+// (match.StoredKey). A commit
 // that changes these rules, in this package or in the conversions that codegen makes
 // (gen/index/convert.go), raises it. Servers of the new build then index all stored
 // resources again; otherwise searches would miss, in silence, resources that the old
 // build has indexed. Changes of search parameters need no new number: their tables are
 // compared as well (search.Registry.Fingerprints).
-const Extraction = 12
+const Extraction = 13
 
 // EveryKey are the keys of a parameter's own branches and of its composites, with
 // those of their parts.

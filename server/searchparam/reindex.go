@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"kiln/server/store"
 )
 
 // Wake lets Run look for work at once.
@@ -33,7 +35,7 @@ func (s *Service) Run(ctx context.Context) {
 		var worked, waits, removing bool
 		err := s.Refresh(ctx) // what searches warn of changes with every job that ends
 		if err == nil {
-			due := since(followed) >= removal
+			due := store.Since(followed) >= removal
 			if removing, err = s.followSortIndexes(ctx, due); due {
 				followed = time.Now()
 			}

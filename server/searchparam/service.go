@@ -115,7 +115,7 @@ func (s *Service) Open(ctx context.Context) error {
 // (search.Registry.Err).
 func (s *Service) Current() *search.Registry {
 	at := s.current.Load()
-	switch age := since(at.asked); {
+	switch age := store.Since(at.asked); {
 	case age < s.MaxAge/2:
 	case age < s.MaxAge:
 		if s.renewing.CompareAndSwap(false, true) {
@@ -141,13 +141,6 @@ func (s *Service) Current() *search.Registry {
 
 // Err is why the server can neither search nor write, nil for nearly all.
 func (s *Service) Err() error { return s.Current().Err() }
-
-// since is the time since t: the longer one of two measures, for the clock that
-// never goes back stands still while a machine is suspended.
-func since(t time.Time) time.Duration {
-	now := time.Now()
-	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
-}
 
 // Refresh makes what Current returns as new as the database. It fails with
 // exception, 503, when the index is of another build.

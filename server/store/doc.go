@@ -77,7 +77,7 @@
 // After an update the old row is in resource_history, with its rid, ref, version
 // and body and without terms; after a delete there is a second row with method D
 // and no body, and nothing in resource and the index tables. rid_next has the
-// next free surrogate of each type, rid_block from which number on they are given out,
+// next free surrogate of each type and its parts, rid_block from which number on they are given out,
 // body_dictionary what bodies are compressed with (body.go).
 //
 // search_registry has one row: the version of the search parameters, which every write
@@ -96,6 +96,16 @@
 // Every unique key has the column shard, surrogates and times are made in Go, and
 // nothing but dictionaries is shared between shards: resource, resource_history
 // and change can be distributed by shard, dictionaries copied to every node.
+//
+// # Parts
+//
+// What is new goes to the end of resource, of its primary key and of a common term. Dates and
+// amounts come in no order: in one index of all of them nearly every entry would go to a page of
+// its own, to be read, logged and written for it, and imports among 20 million resources took
+// twice as long as among 200,000. index_date and index_quantity keep the entries of a key in parts,
+// one for each million surrogates of a type, by adding the number of the part to the key
+// (match.StoredKey), and a search asks every part. A part is announced before it is used (parts.go).
+// Pages that are read for each resource imported at 20 million: 0.2, were 1.7.
 //
 // # What it costs
 //

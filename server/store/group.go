@@ -13,6 +13,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 	"kiln/server/telemetry"
 )
 
@@ -395,7 +396,7 @@ func addSlice(a *array, vs []int64) (low, high int32) {
 func (g *group) addIndex(rid int64, x *fhir.Index) {
 	for _, d := range x.Dates {
 		c := g.date.cols
-		c[0].int64(int64(d.Key))
+		c[0].int64(match.StoredKey(d.Key, rid))
 		c[1].int64(d.Low)
 		c[2].int64(d.High)
 		c[3].int64(rid)
@@ -408,7 +409,7 @@ func (g *group) addIndex(rid int64, x *fhir.Index) {
 	}
 	for _, q := range x.Quantities {
 		c := g.quantity.cols
-		c[0].int64(int64(q.Key))
+		c[0].int64(match.StoredKey(q.Key, rid))
 		c[1].int64(rid)
 		c[2].int64(fhir.UnitID(q.System, q.Code, q.Unit))
 		addRange(&c[3], &c[4], q.Low, q.High)

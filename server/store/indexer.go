@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -131,8 +132,13 @@ type ParametersState struct {
 // ParametersState reads the row. Like StoredParameters and ReindexJobs it has a
 // connection of its own, and may be called with a transaction open.
 func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
+	asked := time.Now()
 	r, err := db.New(s.side).ParametersState(ctx)
-	return ParametersState(r), translate(err)
+	if err != nil {
+		return ParametersState{}, translate(err)
+	}
+	s.known.note(asked, r.UsualParts, r.MoreParts)
+	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint}, nil
 }
 
 // StoredParameter is a current SearchParameter resource. Body is nil where the

@@ -114,9 +114,13 @@ func (s *Store) ProveIndex(ctx context.Context, c IndexCandidate, queries []*sea
 		return Proof{}, translate(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	parts, err := s.parts(ctx)
+	if err != nil {
+		return Proof{}, translate(err)
+	}
 	statements := make([]match.Statement, len(queries))
 	for i, q := range queries {
-		statements[i] = plan.Compile(q, &match.Env{Type: searchable{s}.KnownType}).Count()
+		statements[i] = plan.Compile(q, &match.Env{Type: searchable{s}.KnownType, Parts: parts}).Count()
 	}
 	var hypothetical bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'hypopg')").Scan(&hypothetical); err != nil {

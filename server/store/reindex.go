@@ -15,6 +15,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // ReindexJob is work on the index of the stored resources of one type: to make
@@ -482,7 +483,7 @@ func compareRanges(ctx context.Context, q *db.Queries, all []*stale) error {
 func rangeRows(rid int64, x *fhir.Index) []rangeRow {
 	var rows []rangeRow
 	for _, e := range x.Dates {
-		rows = append(rows, rangeRow{kind: 'd', rid: rid, key: int64(e.Key), unit: e.Low, high: e.High})
+		rows = append(rows, rangeRow{kind: 'd', rid: rid, key: match.StoredKey(e.Key, rid), unit: e.Low, high: e.High})
 	}
 	for _, e := range x.Numbers {
 		low, high := ends(e.Low, e.High)
@@ -490,7 +491,7 @@ func rangeRows(rid int64, x *fhir.Index) []rangeRow {
 	}
 	for _, e := range x.Quantities {
 		low, high := ends(e.Low, e.High)
-		rows = append(rows, rangeRow{kind: 'q', rid: rid, key: int64(e.Key), unit: fhir.UnitID(e.System, e.Code, e.Unit), low: low, text: high})
+		rows = append(rows, rangeRow{kind: 'q', rid: rid, key: match.StoredKey(e.Key, rid), unit: fhir.UnitID(e.System, e.Code, e.Unit), low: low, text: high})
 	}
 	for _, e := range x.Strings {
 		rows = append(rows, rangeRow{kind: 's', rid: rid, key: int64(e.Key), text: e.Text})

@@ -54,6 +54,11 @@ func (v searchable) TypeName(ctx context.Context, number int16) (string, error) 
 	return v.s.typeName(ctx, number)
 }
 
+func (v searchable) Parts(ctx context.Context) (*match.Parts, error) {
+	parts, err := v.s.parts(ctx)
+	return parts, translate(err)
+}
+
 func (v searchable) Bodies() strategy.Bodies { return pageBodies.Get().(*bodies) }
 
 func (v searchable) DecodeBody(stored []byte) ([]byte, error) { return decodeBody(stored) }

@@ -66,6 +66,7 @@ type Store struct {
 
 	rids  surrogates
 	types typeTable
+	known knownParts
 	texts known // terms of token_text that are committed
 	units known // ids of quantity_unit that are committed
 	queue queue

@@ -27,9 +27,9 @@ func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
 	defer r.mu.Unlock()
 	b := r.left[typ]
 	if b == nil || b.next == b.end {
-		first, err := db.New(s.side).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: surrogateBlock})
+		first, err := s.reserveRIDs(ctx, typ)
 		if err != nil {
-			return 0, fmt.Errorf("reserve surrogates: %w", err)
+			return 0, err
 		}
 		if r.left == nil {
 			r.left = make(map[int16]*block)

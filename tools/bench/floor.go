@@ -23,6 +23,7 @@ import (
 	"kiln/gen/index"
 	"kiln/queries"
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // Floor moves a workload's rows with pgx alone: no HTTP, no FHIR. What reads uses
@@ -39,6 +40,7 @@ type Floor struct {
 
 	pack    func(kind string, body []byte) []byte
 	numbers map[string]int16 // of resource types, in Data
+	parts   map[string]int   // match.Parts of resource types, in Data
 }
 
 // floorPart is the floor of one workload.
@@ -265,16 +267,17 @@ func (f *Floor) remove(ctx context.Context, r *row) error {
 	return sendBatch(ctx, f.Empty, &b)
 }
 
-// readTypes reads the numbers of the resource types.
+// readTypes reads the numbers of the resource types, and their parts.
 func (f *Floor) readTypes() error {
-	rows, err := f.Data.Query(context.Background(), `SELECT name, typ FROM resource_type`)
+	rows, err := f.Data.Query(context.Background(), `SELECT t.name, t.typ, coalesce(n.announced >> 20, parts_of_new_types()) FROM resource_type t LEFT JOIN rid_next n ON n.typ = t.typ`)
 	if err != nil {
 		return err
 	}
-	f.numbers = map[string]int16{}
+	f.numbers, f.parts = map[string]int16{}, map[string]int{}
 	var name string
 	var n int16
-	_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { f.numbers[name] = n; return nil })
+	var parts int
+	_, err = pgx.ForEachRow(rows, []any{&name, &n, &parts}, func() error { f.numbers[name], f.parts[name] = n, parts; return nil })
 	return err
 }
 
@@ -335,7 +338,7 @@ func (f *Floor) searching() Op {
 			return failed
 		}
 		category, path := pick(w.Rand, searchCategories).query(f.Samples, w.Rand)
-		q, err := floorQuery(path)
+		q, err := floorQuery(path, f.parts)
 		if err != nil {
 			return err
 		}
@@ -405,14 +408,14 @@ type condition struct {
 // floorQuery translates a path of the search workload. It knows the parameters
 // and prefixes that workload uses, and takes the nearest simple condition: what
 // counts is that as many rows are touched.
-func floorQuery(path string) (condition, error) {
+func floorQuery(path string, parts map[string]int) (condition, error) {
 	typ, query, _ := strings.Cut(path, "?")
-	c, err := floorCondition(typ, query)
+	c, err := floorCondition(typ, query, &match.Parts{Usual: max(1, parts[typ])})
 	c.typ = typ
 	return c, err
 }
 
-func floorCondition(typ, query string) (condition, error) {
+func floorCondition(typ, query string, parts *match.Parts) (condition, error) {
 	name, rest, _ := strings.Cut(query, "=")
 	value, _, _ := strings.Cut(rest, "&")
 	value, err := url.QueryUnescape(value)
@@ -425,6 +428,18 @@ func floorCondition(typ, query string) (condition, error) {
 		return condition{}, fmt.Errorf("%s has no search parameter %s", typ, code)
 	}
 	key := func() int64 { return int64(p.Keys[0]) }
+	// stored asks for the rows of a key in a table that has parts, by parameter n.
+	stored := func(n int, key fhir.Key) (string, any) {
+		keys := parts.Stored([]fhir.Key{key}, nil)
+		if len(keys) == 1 {
+			return fmt.Sprintf("x.key = $%d AND ", n), int64(key)
+		}
+		all := make([]int64, len(keys))
+		for i, k := range keys {
+			all[i] = int64(k)
+		}
+		return fmt.Sprintf("x.key = ANY ($%d) AND ", n), all
+	}
 	switch p.Type {
 	case fhir.SearchString:
 		folded := fhir.JoinText(value)
@@ -446,23 +461,25 @@ func floorCondition(typ, query string) (condition, error) {
 			d := (time.Now().UnixMicro() - low) / 10
 			low, high = low-d, high+d
 		}
-		c := condition{typ, "index_date x", "x.key = $1 AND " + where, []any{key(), low, high}}
+		is, keys := stored(1, p.Keys[0])
+		c := condition{typ, "index_date x", is + where, []any{keys, low, high}}
 		if !strings.Contains(where, "$3") {
 			c.args = c.args[:2]
 		}
 		if !strings.Contains(where, "$2") {
 			c.where = strings.ReplaceAll(c.where, "$3", "$2")
-			c.args = []any{key(), high}
+			c.args = []any{keys, high}
 		}
 		return c, nil
 	case fhir.SearchQuantity:
-		parts := strings.Split(value, "|")
-		where, args, err := numberRange("x.low", parts[0], 4)
+		fields := strings.Split(value, "|")
+		where, args, err := numberRange("x.low", fields[0], 4)
 		if err != nil {
 			return condition{}, err
 		}
-		return condition{typ, "index_quantity x", "x.key = $1 AND x.unit = ANY (ARRAY(SELECT u.id FROM quantity_unit u WHERE u.system = $2 AND u.code = $3)) AND " + where,
-			append([]any{key(), parts[1], parts[2]}, args...)}, nil
+		is, keys := stored(1, p.Keys[0])
+		return condition{typ, "index_quantity x", is + "x.unit = ANY (ARRAY(SELECT u.id FROM quantity_unit u WHERE u.system = $2 AND u.code = $3)) AND " + where,
+			append([]any{keys, fields[1], fields[2]}, args...)}, nil
 	case fhir.SearchComposite:
 		token, number, _ := strings.Cut(value, "$")
 		part := p.Composites[0].Parts
@@ -470,8 +487,9 @@ func floorCondition(typ, query string) (condition, error) {
 		if err != nil {
 			return condition{}, err
 		}
-		return condition{typ, "resource t JOIN index_quantity x ON x.rid = t.rid", "t.terms @> $1::bigint[] AND x.key = $2 AND " + where,
-			append([]any{[]int64{int64(part[0].Keys[0].Term(tokenValue(token)))}, int64(part[1].Keys[0])}, args...)}, nil
+		is, keys := stored(2, part[1].Keys[0])
+		return condition{typ, "resource t JOIN index_quantity x ON x.rid = t.rid", "t.terms @> $1::bigint[] AND " + is + where,
+			append([]any{[]int64{int64(part[0].Keys[0].Term(tokenValue(token)))}, keys}, args...)}, nil
 	case fhir.SearchReference:
 		target, id, ok := strings.Cut(value, "/")
 		if !ok {

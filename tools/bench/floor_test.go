@@ -29,7 +29,7 @@ func TestFloorQuery(t *testing.T) {
 		query("Observation", "value-quantity", "158.4|http://unitsofmeasure.org|cm"),
 		query("Observation", "code-value-quantity", "http://loinc.org|8302-2$ge158"),
 	} {
-		c, err := floorQuery(path)
+		c, err := floorQuery(path, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
@@ -42,7 +42,7 @@ func TestFloorQuery(t *testing.T) {
 		}
 	}
 	golden(t, "floor-queries.txt", out.Bytes())
-	if _, err := floorQuery("Patient?nonsense=1"); err == nil {
+	if _, err := floorQuery("Patient?nonsense=1", nil); err == nil {
 		t.Error("an unknown parameter has a floor")
 	}
 }
@@ -56,7 +56,7 @@ func TestEverySearchHasAFloor(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 500 {
 		_, path := pick(r, searchCategories).query(s, r)
-		if _, err := floorQuery(path); err != nil {
+		if _, err := floorQuery(path, nil); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 	}

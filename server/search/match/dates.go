@@ -29,7 +29,7 @@ const Day = 86400 * 1_000_000
 // dateRIDs writes the SELECT of the rows of index_date that meet every bound.
 // Ranges up to a day long are found by their low end; where a bound asks for the
 // high end, longer ones come from an index of their own.
-func (w *Writer) dateRIDs(keys []fhir.Key, bounds []Dates) {
+func (w *Writer) dateRIDs(keys []fhir.Key, bounds []Dates, types []int16) {
 	// from and to bound the low end of short ranges, far the high end of long
 	// ones, as far as all bounds agree.
 	from, to, far := fhir.OpenLow-1, fhir.OpenHigh+1, fhir.OpenLow-1
@@ -61,7 +61,7 @@ func (w *Writer) dateRIDs(keys []fhir.Key, bounds []Dates) {
 	}
 	x := "x" + w.Next()
 	w.Write("SELECT ", x, ".rid FROM index_date ", x, " WHERE ")
-	w.Keys(x, keys)
+	w.PartedKeys(x, keys, types)
 	if long {
 		w.Write(" AND ", x, ".high - ", x, ".low <= 86400000000")
 	}
@@ -75,7 +75,7 @@ func (w *Writer) dateRIDs(keys []fhir.Key, bounds []Dates) {
 		return
 	}
 	w.Write(" UNION ALL SELECT ", x, ".rid FROM index_date ", x, " WHERE ")
-	w.Keys(x, keys)
+	w.PartedKeys(x, keys, types)
 	w.Write(" AND ", x, ".high - ", x, ".low > 86400000000 AND ", x, ".high >= ")
 	w.Bind(far)
 	w.Write("::bigint AND ", x, ".low < ")
@@ -122,7 +122,7 @@ func (w *Writer) DateBounds(x string, bounds []Dates) {
 func (w *Writer) testDates(r string, keys []fhir.Key, bounds []Dates) {
 	x := "x" + w.Next()
 	w.Write("EXISTS (SELECT 1 FROM index_date ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.TestKeys(x, keys)
+	w.TestPartedKeys(x, keys)
 	w.DateBounds(x, bounds)
 	w.Write(" OFFSET 0)")
 }
@@ -181,7 +181,7 @@ func (m Dates) single() bool { return m.Single }
 
 func (m Dates) wide() bool { return m.Op.wide() }
 
-func (m Dates) find(w *Writer, _ []int16) { w.dateRIDs(m.Keys, []Dates{m}) }
+func (m Dates) find(w *Writer, types []int16) { w.dateRIDs(m.Keys, []Dates{m}, types) }
 
 func (m Dates) test(w *Writer, r string) { w.testDates(r, m.Keys, []Dates{m}) }
 
@@ -218,7 +218,7 @@ func (m DateRange) single() bool { return true }
 
 func (m DateRange) wide() bool { return len(m.Bounds) < 2 }
 
-func (m DateRange) find(w *Writer, _ []int16) { w.dateRIDs(m.Keys, m.Bounds) }
+func (m DateRange) find(w *Writer, types []int16) { w.dateRIDs(m.Keys, m.Bounds, types) }
 
 func (m DateRange) test(w *Writer, r string) { w.testDates(r, m.Keys, m.Bounds) }
 

@@ -67,14 +67,14 @@ func (w *Writer) unitTable(n string, m *Quantities) {
 	w.Write(") AS ", n, "(unit, value, low, high)")
 }
 
-func (w *Writer) quantityRIDs(m *Quantities) {
+func (w *Writer) quantityRIDs(m *Quantities, types []int16) {
 	x := "x" + w.Next()
 	u := "n" + w.Next()
 	if m.AnyUnit() {
 		// The index has the entries of each unit together.
 		w.numberBranches(m.Op, w.operands(&m.Numbers), x, func(condition func()) {
 			w.Write("SELECT ", x, ".rid FROM quantity_unit ", u, " JOIN index_quantity ", x, " ON ", x, ".unit = ", u, ".id WHERE ")
-			w.Keys(x, m.Keys)
+			w.PartedKeys(x, m.Keys, types)
 			w.Write(" AND ")
 			condition()
 		})
@@ -84,7 +84,7 @@ func (w *Writer) quantityRIDs(m *Quantities) {
 		w.Write("SELECT ", x, ".rid FROM ")
 		w.unitTable(u, m)
 		w.Write(" JOIN index_quantity ", x, " ON ", x, ".unit = ", u, ".unit WHERE ")
-		w.Keys(x, m.Keys)
+		w.PartedKeys(x, m.Keys, types)
 		w.Write(" AND ")
 		condition()
 	})
@@ -104,7 +104,7 @@ func (w *Writer) testQuantities(r string, m *Quantities) {
 		w.Write(" AND ")
 	}
 	w.Write(x, ".rid = ", r, ".rid AND ")
-	w.TestKeys(x, m.Keys)
+	w.TestPartedKeys(x, m.Keys)
 	if m.AnyUnit() {
 		w.Write(" AND ")
 		w.numberCondition(x, m.Op, w.operands(&m.Numbers))
@@ -130,7 +130,7 @@ func (m Quantities) numbersIn(u *Unit) (Numbers, bool) {
 	return m.in(u, m.measure())
 }
 
-func (m Quantities) find(w *Writer, _ []int16) { w.quantityRIDs(&m) }
+func (m Quantities) find(w *Writer, types []int16) { w.quantityRIDs(&m, types) }
 
 func (m Quantities) test(w *Writer, r string) { w.testQuantities(r, &m) }
 

@@ -17,6 +17,8 @@ type Env struct {
 	// Texts returns the texts of a key in the dictionary: the systems in which a code has rows of a coded
 	// composite, the types that are contained.
 	Texts func(key fhir.Key) []string
+	// Parts are those of index_date and index_quantity; nil is one for each type.
+	Parts *Parts
 	// Units are the units in use, needed when Query.NeedsUnits.
 	Units     []Unit
 	converted map[*apd.Decimal]UnitRanges // by the value of a quantity

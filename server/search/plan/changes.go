@@ -124,10 +124,10 @@ var updatedColumn = remembered.KeysOf([]fhir.Key{match.UpdatedKey})
 
 // Column is the statement that reads the entries of a column: rid, whether any of them is
 // a range of numbers, and low and high end of a date, or the number as text and its unit; by
-// unit, then by value and rid. It reads nothing but an index, in its order where the column has
-// one key; references are read from the resources, and sorted.
-func Column(c remembered.ColumnKey) match.Statement {
-	w := newWriter(nil)
+// unit, then by value and rid. It reads nothing but an index, in its order, of several keys merged;
+// references are read from the resources, and sorted.
+func Column(c remembered.ColumnKey, env *match.Env) match.Statement {
+	w := newWriter(env)
 	if c.Keys == updatedColumn {
 		w.Write("SELECT x.rid, false, x.at, x.at + 1, NULL::text, 0::bigint FROM (SELECT r.rid, (extract(epoch FROM r.last_updated) * 1000000)::bigint AS at FROM resource r WHERE r.typ = ")
 		w.Bind(c.Type)
@@ -147,35 +147,45 @@ func Column(c remembered.ColumnKey) match.Statement {
 		w.Write(" ORDER BY t.ref, r.rid")
 		return w.Statement()
 	}
+	keys, columns, order := c.List(), "x.rid, x.low", "x.low, x.rid"
+	if c.Kind != remembered.Numbers {
+		keys = env.Parts.Stored(keys, []int16{c.Type})
+	}
 	switch c.Kind {
 	case remembered.Dates:
 		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")
+		columns, order = "x.rid, x.low, x.high", "x.low, x.high, x.rid"
 	case remembered.Numbers:
 		w.Write("SELECT x.rid, ")
-		w.anyRange(c)
+		w.anyRange(c.Kind, keys)
 		w.Write(", 0::bigint, 0::bigint, x.low::text, 0::bigint")
 	case remembered.Quantities:
 		w.Write("SELECT x.rid, ")
-		w.anyRange(c)
+		w.anyRange(c.Kind, keys)
 		w.Write(", 0::bigint, 0::bigint, x.low::text, x.unit")
+		columns, order = "x.rid, x.low, x.unit", "x.unit, x.low, x.rid"
 	}
-	w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
-	w.Keys("x", c.List())
-	switch c.Kind {
-	case remembered.Dates:
-		w.Write(" ORDER BY x.low, x.high, x.rid")
-	case remembered.Numbers:
-		w.Write(" ORDER BY x.low, x.rid")
-	case remembered.Quantities:
-		w.Write(" ORDER BY x.unit, x.low, x.rid")
+	if len(keys) == 1 {
+		w.Write(" FROM ", columnTables[c.Kind], " x WHERE ")
+		w.Keys("x", keys)
+	} else {
+		between := " FROM ("
+		for i := range keys {
+			w.Write(between, "(SELECT ", columns, " FROM ", columnTables[c.Kind], " x WHERE ")
+			w.Keys("x", keys[i:i+1])
+			w.Write(" ORDER BY ", order, ")")
+			between = " UNION ALL "
+		}
+		w.Write(") x")
 	}
+	w.Write(" ORDER BY ", order)
 	return w.Statement()
 }
 
 // anyRange writes whether a column has a range of numbers.
-func (w *writer) anyRange(c remembered.ColumnKey) {
-	w.Write("(SELECT EXISTS (SELECT FROM ", columnTables[c.Kind], " y WHERE ")
-	w.Keys("y", c.List())
+func (w *writer) anyRange(kind match.Table, keys []fhir.Key) {
+	w.Write("(SELECT EXISTS (SELECT FROM ", columnTables[kind], " y WHERE ")
+	w.Keys("y", keys)
 	w.Write(" AND y.high IS NOT NULL))")
 }
 

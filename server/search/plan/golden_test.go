@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 					fmt.Fprintln(&got, line)
 				case strings.HasPrefix(line, "? "):
 					fmt.Fprintln(&got, line)
-					compileGolden(&got, line[2:])
+					compileGolden(&got, line[2:], goldenEnv(file))
 					fmt.Fprintln(&got)
 				}
 			}
@@ -87,7 +87,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func compileGolden(b *bytes.Buffer, line string) {
+// goldenEnv is testEnv, for parts.txt with three parts of Observation.
+func goldenEnv(file string) *match.Env {
+	env := *testEnv
+	if filepath.Base(file) == "parts.txt" {
+		env.Parts = &match.Parts{Usual: 1, Of: map[int16]int{2: 3}}
+	}
+	return &env
+}
+
+func compileGolden(b *bytes.Buffer, line string, env *match.Env) {
 	typ, query, _ := strings.Cut(line, "?")
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -102,7 +111,7 @@ func compileGolden(b *bytes.Buffer, line string) {
 	for i := range q.Clauses {
 		dump(b, "  ", &q.Clauses[i])
 	}
-	p := Compile(q, testEnv)
+	p := Compile(q, env)
 	if p.Empty {
 		fmt.Fprintln(b, "empty")
 		return

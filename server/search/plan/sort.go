@@ -46,6 +46,26 @@ func (c *sortColumn) of(x string) string {
 	return x + ".low"
 }
 
+// parted reports whether the entries of a key are in parts (match.Writer.PartedKeys).
+func (c *sortColumn) parted() bool { return c.table == "index_date" || c.table == "index_quantity" }
+
+// entryKeys are the keys of the entries of resources of some types in the column's table.
+func (w *writer) entryKeys(c *sortColumn, types []int16) []fhir.Key {
+	if c.parted() {
+		return w.Env().Parts.Stored(c.key.Keys, types)
+	}
+	return c.key.Keys
+}
+
+// testKeys writes the test of the keys of row x of the column's table, found by its rid.
+func (w *writer) testKeys(c *sortColumn, x string) {
+	if c.parted() {
+		w.TestPartedKeys(x, c.key.Keys)
+	} else {
+		w.TestKeys(x, c.key.Keys)
+	}
+}
+
 // descends reports whether index_string_descending has the order, forwards or backwards:
 // values descend, and those that are equal come by rid.
 func (c *sortColumn) descends() bool { return c.key.Indexed && c.key.Descending }
@@ -71,7 +91,7 @@ func (w *writer) value(c *sortColumn, r string) {
 		neutral = ` || '' COLLATE "C"`
 	}
 	w.Write("(SELECT ", pick, c.of(x), neutral, ") FROM ", c.table, " ", x, " WHERE ", x, ".rid = ", r, ".rid AND ")
-	w.TestKeys(x, c.key.Keys)
+	w.testKeys(c, x)
 	w.Write(")")
 }
 

@@ -194,13 +194,14 @@ func (w *writer) walkOrder(g *page, cols []string, rid string) {
 // walkIndex goes along the ordered table of the first sort key.
 func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	first := &g.cols[0]
-	merged := len(first.key.Keys) > 1
+	keys := w.entryKeys(first, p.types)
+	merged := len(keys) > 1
 	byRID := "r.rid"
 	if first.key.Indexed && len(g.cols) == 1 {
 		byRID = "o.rid" // as the index goes on
 	}
 	col := first.of("o")
-	if merged {
+	if merged && first.cast == "text" {
 		col = "o.k"
 	}
 	w.Write("SELECT NULL::bigint, NULL::bigint, r.rid, ", first.asText(col), ", ")
@@ -220,7 +221,7 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	}
 	w.Write(rowColumns, " FROM ")
 	if merged {
-		w.merged(g)
+		w.merged(g, keys)
 	} else {
 		w.Write(first.table)
 	}
@@ -235,7 +236,7 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	if merged {
 		w.Write("true") // the keys are asked for already
 	} else {
-		w.Keys("o", first.key.Keys)
+		w.Keys("o", keys)
 	}
 	if skip >= 0 {
 		w.indexBounds("o", p.where.Preds[skip].Any[0])
@@ -266,7 +267,7 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 			rid = "r.rid" // asked of what is merged: of each key alone it may hold for none of many
 		}
 		w.Write(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = ", rid, " AND ")
-		w.TestKeys("e", first.key.Keys)
+		w.testKeys(first, "e")
 		w.Write(" AND (", first.of("e"), ", e.ctid)", further(!first.key.Descending), "(", col, ", o.ctid) OFFSET 0)")
 	}
 	if along == equalValues {
@@ -277,9 +278,9 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 	w.limit(g)
 }
 
-// merged writes the entries of the first sort key where it has several keys. The
+// merged writes the entries of the first sort key where they are under several keys. The
 // index has those of each in order; said so, PostgreSQL merges them.
-func (w *writer) merged(g *page) {
+func (w *writer) merged(g *page, keys []fhir.Key) {
 	first := &g.cols[0]
 	between, order := "(", " ORDER BY 1"
 	if first.key.Descending != g.reverse {
@@ -290,9 +291,16 @@ func (w *writer) merged(g *page) {
 			order += " DESC"
 		}
 	}
-	for i := range first.key.Keys {
-		w.Write(between, "(SELECT ", first.of("x"), " AS k, x.rid, x.ctid FROM ", first.table, " x WHERE ")
-		w.Keys("x", first.key.Keys[i:i+1])
+	columns := "x.low, x.high, x.rid"
+	if first.cast == "text" {
+		columns = first.of("x") + " AS k, x.rid"
+	}
+	if !first.key.Single { // no index has it
+		columns += ", x.ctid"
+	}
+	for i := range keys {
+		w.Write(between, "(SELECT ", columns, " FROM ", first.table, " x WHERE ")
+		w.Keys("x", keys[i:i+1])
 		if first.descends() {
 			w.Write(" AND x.word IS NULL")
 		}

@@ -113,13 +113,13 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 		}
 		x := newIndex(c.Terms, c.Targets, c.Updated)
 		for _, e := range c.Dates {
-			x.Dates = append(x.Dates, fhir.DateEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
+			x.Dates = append(x.Dates, fhir.DateEntry{Key: match.EntryKey(e.Key, c.RID), Low: e.Low, High: e.High})
 		}
 		for _, e := range c.Numbers {
 			x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
 		}
 		for _, e := range c.Quantities {
-			x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High, System: e.System, Code: e.Code, Unit: e.Unit})
+			x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: match.EntryKey(e.Key, c.RID), Low: e.Low, High: e.High, System: e.System, Code: e.Code, Unit: e.Unit})
 		}
 		for _, e := range c.Strings {
 			x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(e.Key), Text: e.Text})

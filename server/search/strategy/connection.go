@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -9,16 +10,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"kiln/server/search/match"
 )
 
 // connection is the connection of one search: taken when it is first needed, kept from
 // one statement to the next, so that a search waits once.
 type connection struct {
-	s    *Searcher
-	conn *pgxpool.Conn
-	end  func()
-	dear bool     // it has a place among the dear searches
-	key  totalKey // of that place
+	s     *Searcher
+	conn  *pgxpool.Conn
+	end   func()
+	dear  bool         // it has a place among the dear searches
+	key   totalKey     // of that place
+	parts *match.Parts // that the plan asks; nil as long as there is no plan
 	// broad is set where memory has found many matches: a search of few goes before it.
 	broad bool
 }
@@ -250,7 +254,24 @@ func (t *admission) take(ctx context.Context, broad bool) (end func(), err error
 	}, nil
 }
 
+// errNewParts is of a search that has waited for so long that it has to be planned anew.
+var errNewParts = errors.New("search: parts of the index have been announced since the plan was made")
+
+// get returns the connection for a statement that begins at once. It fails with errNewParts where the
+// plan asks other parts than those of now.
 func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := l.taken(ctx)
+	if err != nil || l.parts == nil {
+		return conn, err
+	}
+	now, err := l.s.store.Parts(ctx)
+	if err == nil && now != l.parts {
+		err = errNewParts
+	}
+	return conn, err
+}
+
+func (l *connection) taken(ctx context.Context) (*pgxpool.Conn, error) {
 	if l.conn != nil {
 		return l.conn, nil
 	}

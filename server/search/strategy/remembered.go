@@ -779,7 +779,11 @@ const setMemberBytes = 2
 // readSet reads the members of a set; it is left without a state where there are too
 // many.
 func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found, rest func()) error {
-	env := &match.Env{Limit: s.memory.limit, Type: func(string) (int16, bool) { return f.typ, true }}
+	parts, err := s.store.Parts(ctx)
+	if err != nil {
+		return err
+	}
+	env := &match.Env{Limit: s.memory.limit, Type: func(string) (int16, bool) { return f.typ, true }, Parts: parts}
 	if match.NeedUnits(f.clauses) {
 		units, err := readUnits(ctx, tx)
 		if err != nil {
@@ -987,14 +991,18 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 		most = min(most, s.remembered.AheadLeft())
 	}
 	var units map[int64]*match.Unit
-	var err error
 	if key.Kind == remembered.Quantities {
+		var err error
 		if units, err = readUnits(ctx, tx); err != nil {
 			return err
 		}
 	}
+	parts, err := s.store.Parts(ctx)
+	if err != nil {
+		return err
+	}
 	out.Column = remembered.NewColumn(key, units)
-	st := plan.Column(key)
+	st := plan.Column(key, &match.Env{Parts: parts})
 	rows, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return err

@@ -70,6 +70,9 @@ type Store interface {
 	TypeNumber(ctx context.Context, typ string) (int16, bool, error)
 	// TypeName returns the resource type of a number.
 	TypeName(ctx context.Context, number int16) (string, error)
+	// Parts are the parts of index_date and index_quantity that a statement has to ask which begins
+	// now: the same pointer as before where nothing has changed. It may ask the database.
+	Parts(ctx context.Context) (*match.Parts, error)
 	// Bodies returns memory for the bodies of one page.
 	Bodies() Bodies
 	// DecodeBody returns the JSON of the column body, which may share its memory.
@@ -183,6 +186,15 @@ func (s *Searcher) keepOrder(k totalKey, o *keptOrder) {
 // PostgreSQL when the context ends.
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error) {
+	for {
+		r, err := s.searchOnce(ctx, q)
+		if !errors.Is(err, errNewParts) {
+			return r, err
+		}
+	}
+}
+
+func (s *Searcher) searchOnce(ctx context.Context, q *search.Query) (*Result, error) {
 	l := &connection{s: s}
 	defer l.close()
 	return s.search(ctx, l, l, q)
@@ -353,6 +365,13 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 	}
 	if units != nil {
 		env.Units = units.units
+	}
+	var err error
+	if env.Parts, err = x.s.store.Parts(ctx); err != nil {
+		return err
+	}
+	if !x.private() {
+		x.connection.parts = env.Parts
 	}
 	x.assumed = nil
 	x.plan, x.firstKnown = plan.Compile(x.q, env), false
