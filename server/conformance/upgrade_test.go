@@ -150,7 +150,7 @@ func TestIndexWithoutPartsIsBroughtIntoParts(t *testing.T) {
 	s := start(t, on)
 	for _, path := range []string{"/Observation?date=ge2020", "/Observation?value-quantity=ge0", "/Observation?date=ge2020&_sort=-date", "/Observation?date=ge2020&_sort=value-quantity"} {
 		s.indexed(path)
-		if got := s.get(path+"&_total=accurate").want(200).at("total"); fmt.Sprint(got) != fmt.Sprint(many) {
+		if got := s.get(path + "&_total=accurate").want(200).at("total"); fmt.Sprint(got) != fmt.Sprint(many) {
 			t.Errorf("%s finds %v of %d", path, got, many)
 		}
 	}

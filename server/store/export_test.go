@@ -25,6 +25,12 @@ func (s *Store) LimitSearch(n int, stepped func(gaveWay bool)) {
 		ChangeTakes: 1, StepTakes: 1, Stepped: stepped})
 }
 
+// SearchWithoutMemory is SetSearchLimit of a store that remembers nothing from then on.
+func (s *Store) SearchWithoutMemory(limit int) {
+	s.searcher.Close()
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: limit, MemoryBytes: -1})
+}
+
 // HoldDearSearches holds every place that dear searches have.
 func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error) {
 	var all []func()

@@ -947,7 +947,7 @@ func TestEveryParameter(t *testing.T) {
 				t.Errorf("%s: %v", text, err)
 				continue
 			}
-			s.SetSearchLimit([]int{0, 3}[searches%2]) // as candidates, or counted and walked
+			s.SearchWithoutMemory([]int{0, 3}[searches%2]) // as candidates, or counted and walked
 			got := ids(find(t, s, query))
 			slices.Sort(got)
 			if diff := gocmp.Diff(want, got); diff != "" {
