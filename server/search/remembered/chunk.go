@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"sync"
 )
 
 // A chunk is some hundred cells of a part, in order; it has one at least. Cells of one value
@@ -12,14 +13,20 @@ import (
 // alike: the low ends of runs are kept as the distances from the first, in the largest unit
 // that all are multiples of, and a tail that all have once.
 type chunk struct {
-	*part
-	place        uint32
-	tail         uint32 // of all, where runTails has none
+	*chunkHead
+	piece
+}
+
+// A chunkHead is a chunk as it is kept, beside what is in its block: without pointers.
+type chunkHead struct {
 	base         int64
 	unit         int32
 	numberBase   uint32
 	distanceBase uint32
-	piece
+	tail         uint32 // of all, where runTails has none
+	place        uint32
+	part         uint32 // part.number
+	lies         block
 }
 
 // The arrays of a chunk.
@@ -144,12 +151,16 @@ func (k *chunk) find(n uint32) int { return k.ns().find(n) }
 
 // pack keeps cells, which are in order, in the place of what there was.
 func (k *chunk) pack(cells []cell) {
-	k.piece = piece{}
 	if len(cells) == 0 {
+		k.release()
 		return
 	}
-	var room [packRoom]byte
-	p := chunk{base: cells[0].low, tail: cells[0].tail, unit: unitOf(cells), piece: piece{bytes: room[:0]}}
+	in := packing.Get().(*room)
+	defer packing.Put(in)
+	head := chunkHead{base: cells[0].low, tail: cells[0].tail, unit: unitOf(cells)}
+	p := head.in(in)
+	defer p.release()
+	p.grow(packRoom)
 	var ns, distances, tails packedBuffer
 	var starts [chunkFull]uint16
 	var lows [chunkFull]int64
@@ -178,11 +189,17 @@ func (k *chunk) pack(cells []cell) {
 		fill(&p.piece, runTails, tails[:runs])
 	}
 	k.base, k.tail, k.unit, k.numberBase, k.distanceBase = p.base, p.tail, p.unit, p.numberBase, p.distanceBase
-	k.piece = piece{append([]byte(nil), p.bytes...), p.begins}
+	k.become(p.piece)
 }
 
 // packRoom is what most chunks take at most, in bytes.
 const packRoom = 8 << 10
+
+// packing has rooms for chunks that are being packed.
+var packing = sync.Pool{New: func() any { return new(room) }}
+
+// in is the chunk in its room.
+func (h *chunkHead) in(r *room) chunk { return chunk{h, piece{r, &h.lies}} }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell
 // as the others are, and the chunk must be packed anew.
@@ -277,8 +294,8 @@ func (k *chunk) size() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return chunkBytes + int64(cap(k.bytes))
+	return chunkBytes + int64(k.piece.size())
 }
 
 // chunkBytes is about what a chunk takes beside its piece.
-const chunkBytes = 144
+const chunkBytes = 96

@@ -61,6 +61,7 @@ type column struct {
 	key   ColumnKey
 	keys  []fhir.Key
 	parts map[int64]*part // by unit; 0 where there are none
+	list  []*part         // by number
 	units map[int64]*match.Unit
 	tails tails
 	of    places // where the entry of each resource is
@@ -69,10 +70,12 @@ type column struct {
 
 // A part is entries that are compared with each other, by their low ends.
 type part struct {
-	points   bool  // numbers, not ranges of time
-	n        int   // of all
-	widest   int64 // of the short ones
-	chunks   []*chunk
+	of       *places
+	number   uint32
+	points   bool       // numbers, not ranges of time
+	n        int        // of all
+	widest   int64      // of the short ones
+	chunks   []uint32   // their places
 	lasts    []int64    // the low ends of the chunks' last cells: finding one reads no chunk
 	sizes    []int32    // of the chunks
 	sections []section  // nil until they are needed
@@ -146,14 +149,14 @@ type ColumnBuilder struct {
 // A partEnd is what is still to be packed of a part: its last chunk, nil where there is none,
 // and the long cells.
 type partEnd struct {
-	*chunk
+	place uint32 // of its last chunk, nowhere without one
 	cells []cell
 	long  []cell
 }
 
 // NewColumn returns a builder without entries. Units are those that the entries may have.
 func NewColumn(key ColumnKey, units map[int64]*match.Unit) *ColumnBuilder {
-	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units}, ends: make(map[int64]*partEnd)}
+	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units, of: places{room: new(room)}}, ends: make(map[int64]*partEnd)}
 }
 
 // Add reports false for an entry that a column does not hold: a second one of a resource,
@@ -185,8 +188,8 @@ func (b *ColumnBuilder) Add(e Entry) bool {
 	}
 	p.n++
 	p.widen(&b.column, c)
-	if end.chunk == nil {
-		end.chunk = b.of.newChunk(p)
+	if end.place == nowhere {
+		end.place = b.of.newChunk(p).place
 	}
 	b.of.set(c.n, end.place)
 	if end.cells = append(end.cells, c); len(end.cells) == chunkFilled {
@@ -201,19 +204,21 @@ func (b *ColumnBuilder) isNext(p *part, end *partEnd, c cell) bool {
 		return b.order(end.cells[n-1], c) < 0
 	}
 	if n := len(p.chunks); n > 0 {
-		return b.order(p.chunks[n-1].last(), c) < 0
+		last := p.chunk(n - 1)
+		return b.order(last.last(), c) < 0
 	}
 	return true
 }
 
 // pack makes the last chunk of a part one of the others.
 func (b *ColumnBuilder) pack(p *part, end *partEnd) {
-	if end.chunk == nil {
+	if end.place == nowhere {
 		return
 	}
-	b.column.pack(end.chunk, end.cells)
-	p.put(len(p.chunks), end.chunk)
-	end.chunk, end.cells = nil, end.cells[:0]
+	k := b.of.chunk(end.place)
+	b.column.pack(&k, end.cells)
+	p.put(len(p.chunks), k)
+	end.place, end.cells = nowhere, end.cells[:0]
 }
 
 // Bytes is about what the column takes.
@@ -227,19 +232,32 @@ func (b *ColumnBuilder) finish() *column {
 		p.long = newList(compareN, end.long)
 	}
 	b.ends = nil
-	b.of.compact()
+	b.compact(false)
 	return &b.column
+}
+
+// compact moves everything to a new room: places.compact.
+func (c *column) compact(grows bool) {
+	c.of.compact(grows)
+	c.size = 0
+	for i := range c.of.chunks.n {
+		k := c.of.chunks.at(i).in(c.of.room)
+		c.size += k.size()
+	}
 }
 
 // part is the part of a unit.
 func (c *column) part(unit int64) *part {
 	p := c.parts[unit]
 	if p == nil {
-		p = &part{points: c.key.Kind != Dates, long: newList[cell](compareN, nil)}
-		c.parts[unit] = p
+		p = &part{of: &c.of, number: uint32(len(c.list)), points: c.key.Kind != Dates, long: newList[cell](compareN, nil)}
+		c.parts[unit], c.list = p, append(c.list, p)
 	}
 	return p
 }
+
+// chunk is the i-th chunk.
+func (p *part) chunk(i int) chunk { return p.of.chunk(p.chunks[i]) }
 
 func (p *part) widen(c *column, e cell) {
 	if !p.points {
@@ -263,12 +281,12 @@ func (c *column) cellOf(e Entry) (cell, bool) {
 }
 
 // newChunk makes a chunk of cells.
-func (c *column) newChunk(p *part, cells []cell) *chunk {
+func (c *column) newChunk(p *part, cells []cell) chunk {
 	k := c.of.newChunk(p)
 	for _, e := range cells {
 		c.of.set(e.n, k.place)
 	}
-	c.pack(k, cells)
+	c.pack(&k, cells)
 	return k
 }
 
@@ -286,14 +304,14 @@ func (c *column) change(k *chunk, change func() bool) bool {
 }
 
 // put makes a chunk, which has cells, the i-th.
-func (p *part) put(i int, k *chunk) {
-	p.chunks, p.lasts, p.sizes = slices.Insert(p.chunks, i, k), slices.Insert(p.lasts, i, 0), slices.Insert(p.sizes, i, 0)
+func (p *part) put(i int, k chunk) {
+	p.chunks, p.lasts, p.sizes = slices.Insert(p.chunks, i, k.place), slices.Insert(p.lasts, i, 0), slices.Insert(p.sizes, i, 0)
 	p.changed(i)
 }
 
 // changed tells of the i-th chunk, which has no cells any more or others.
 func (p *part) changed(i int) {
-	if k := p.chunks[i]; k.len() > 0 {
+	if k := p.chunk(i); k.len() > 0 {
 		p.lasts[i], p.sizes[i] = k.low(k.runs()-1), int32(k.len())
 		return
 	}
@@ -316,7 +334,7 @@ func (p *part) chunkFrom(first int, low int64) int {
 func (c *column) chunkOf(p *part, e cell) int {
 	i, _ := slices.BinarySearch(p.lasts, e.low)
 	alike := sort.Search(len(p.lasts)-i, func(j int) bool { return p.lasts[i+j] > e.low })
-	i += sort.Search(alike, func(j int) bool { return c.order(p.chunks[i+j].last(), e) >= 0 })
+	i += sort.Search(alike, func(j int) bool { k := p.chunk(i + j); return c.order(k.last(), e) >= 0 })
 	return min(i, len(p.chunks)-1)
 }
 
@@ -334,10 +352,10 @@ func (c *column) insert(p *part, e cell) {
 		return
 	}
 	i := c.chunkOf(p, e)
-	in := p.chunks[i]
+	in := p.chunk(i)
 	at := in.seek(func(o cell) bool { return c.order(o, e) < 0 })
 	c.of.set(e.n, in.place)
-	if in.len() < chunkFull-1 && c.change(in, func() bool { return in.insert(at, e) }) {
+	if in.len() < chunkFull-1 && c.change(&in, func() bool { return in.insert(at, e) }) {
 		p.changed(i)
 		return
 	}
@@ -346,7 +364,7 @@ func (c *column) insert(p *part, e cell) {
 		p.put(i+1, c.newChunk(p, cells[half:]))
 		cells = cells[:half]
 	}
-	c.pack(in, cells)
+	c.pack(&in, cells)
 	p.changed(i)
 }
 
@@ -362,12 +380,12 @@ func (c *column) remove(n uint32) {
 		p.n--
 	default:
 		in := c.of.chunk(place)
-		p := in.part
+		p := c.list[in.part]
 		at := in.find(n)
 		p.resection(in.cell(at).low, n, false)
 		i := c.chunkOf(p, in.last())
 		p.n--
-		c.change(in, func() bool { in.delete(at); return true })
+		c.change(&in, func() bool { in.delete(at); return true })
 		if p.changed(i); in.len() == 0 {
 			c.of.drop(in)
 		}
@@ -379,6 +397,9 @@ func (c *column) remove(n uint32) {
 // where the column has no room for them.
 func (c *column) apply(n uint32, r *match.Resource) bool {
 	c.remove(n)
+	if c.of.room.scattered() {
+		c.compact(true)
+	}
 	if r == nil {
 		return true
 	}
@@ -389,7 +410,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 			return false
 		}
 		c.insert(c.part(e.Unit), x)
-		return len(c.tails.values) < maxTails || len(c.tails.values) < 2*len(c.of.chunks)*chunkFilled
+		return len(c.tails.values) < maxTails || len(c.tails.values) < 2*c.of.chunks.n*chunkFilled
 	}
 	rid := int64(n)
 	switch c.key.Kind {
@@ -430,7 +451,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 }
 
 func (c *column) bytes() int64 {
-	n := 1024 + c.size + c.of.size + int64(len(c.tails.values))*tailBytes
+	n := 8<<10 + c.size + c.of.size + c.of.room.spare() + int64(len(c.tails.values))*tailBytes
 	for _, p := range c.parts {
 		n += p.sectionsBytes()
 	}
@@ -475,7 +496,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 		}
 		var buf packedBuffer
 		for i := p.chunkFrom(0, from); i < len(p.chunks); i++ {
-			k := p.chunks[i]
+			k := p.chunk(i)
 			for j := k.runFrom(from); j < k.runs(); j++ {
 				if k.low(j) >= to || !yield(k.run(j, &buf)) {
 					return
@@ -532,7 +553,7 @@ func (p *part) below(at int64) int {
 		n += int(size)
 	}
 	if i < len(p.chunks) {
-		k := p.chunks[i]
+		k := p.chunk(i)
 		within, _ := k.bounds(k.runFrom(at))
 		n += within
 	}
@@ -580,10 +601,10 @@ func (c *compared) hasAt(n, place uint32) bool {
 		return ok && c.tested(e.low, e.tail) != c.not
 	}
 	k := c.column.of.chunk(place)
-	if k.part != c.part {
+	if k.part != c.part.number {
 		return false
 	}
-	if same, held := c.alike(k); same {
+	if same, held := c.alike(&k); same {
 		return held
 	}
 	e := k.cell(k.find(n))
@@ -607,10 +628,10 @@ func (c *compared) none(place uint32) bool {
 		return false
 	}
 	k := c.column.of.chunk(place)
-	if k.part != c.part {
+	if k.part != c.part.number {
 		return true
 	}
-	same, held := c.alike(k)
+	same, held := c.alike(&k)
 	return same && !held
 }
 

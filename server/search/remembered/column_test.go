@@ -16,7 +16,7 @@ import (
 	"kiln/server/search/match"
 )
 
-func init() { sectionsFrom = 100 }
+func init() { sectionsFrom, scatteredFrom = 100, 1<<10 }
 
 // columnOf is the column of entries, nil where one has no room.
 func columnOf(key ColumnKey, entries ...Entry) *column {
@@ -249,7 +249,8 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 		}
 		checkOrder(t, r, c, now, uint32(resources)*every)
 		entries := 0
-		for _, k := range parts[0].chunks {
+		for i := range parts[0].chunks {
+			k := parts[0].chunk(i)
 			entries += k.len()
 		}
 		if held := entries + parts[0].long.n; held != len(now) || held != parts[0].n {
@@ -361,7 +362,7 @@ func TestPlaces(t *testing.T) {
 		"few in runs":    {func(n uint32) uint32 { return []uint32{noChunk + n/2000, nowhere}[min(n%40, 1)] }, 0, true, 3 * fewPageSize},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var o places
+			o := places{room: new(room)}
 			now := make(map[uint32]uint32)
 			set := func(n, place uint32) {
 				now[n] = place
@@ -372,7 +373,7 @@ func TestPlaces(t *testing.T) {
 					set(n, place)
 				}
 			}
-			if o.compact(); o.few != (c.afterAll > 3*pageSize) {
+			if o.compact(false); o.few != (c.afterAll > 3*pageSize) {
 				t.Fatalf("kept as those of few: %v", o.few)
 			}
 			for i := range c.changes {
@@ -387,7 +388,7 @@ func TestPlaces(t *testing.T) {
 				}
 			}
 			if c.changes > 0 {
-				o.compact()
+				o.compact(r.IntN(2) == 0)
 			}
 			for n := range c.afterAll {
 				if got := o.get(n); got != now[n] {
@@ -396,8 +397,8 @@ func TestPlaces(t *testing.T) {
 			}
 			checkAlong(t, r, &o, now, c.afterAll)
 			inRuns := 0
-			for _, g := range o.pages {
-				if g.inRuns() {
+			for i := range o.pages {
+				if g, ok := o.page(i); ok && g.inRuns() {
 					inRuns++
 				}
 			}
@@ -440,14 +441,26 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 	}
 }
 
-// The arrays of a piece are lists of their own, whatever happens to the others.
+// The arrays of a piece are lists of their own, whatever happens to the others and to other pieces of the room.
 func TestPiece(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(21, 22))
 	arrays := []array{numbers, numberEnds, runStarts, runLows, runTails}
-	var p piece
-	want := make(map[array][]uint64)
-	for range 3000 {
+	var pieces [7]piece
+	var wants [len(pieces)]map[array][]uint64
+	in := new(room)
+	for i := range pieces {
+		pieces[i], wants[i] = piece{in, new(block)}, make(map[array][]uint64)
+	}
+	used := func() (n int64) {
+		for i := range pieces {
+			n += int64(pieces[i].size())
+		}
+		return n
+	}
+	for range 20_000 {
+		i := r.IntN(len(pieces))
+		p, want := pieces[i], wants[i]
 		a := arrays[r.IntN(len(arrays))]
 		mask := uint64(1)<<(8<<(a&15)) - 1
 		n := r.Uint64() & mask
@@ -482,8 +495,24 @@ func TestPiece(t *testing.T) {
 			p.set(a, at, n)
 			list[at] = n
 		}
-		if r.IntN(50) == 0 {
-			p.trim()
+		switch r.IntN(500) {
+		case 0:
+			p.release()
+			clear(want)
+		case 1:
+			o := piece{in, new(block)}
+			o.become(p)
+			p.release()
+			pieces[i], p = o, o
+		case 2:
+			in = moved(slices.Clone(pieces[:]), in, r.IntN(2) == 0)
+			for i := range pieces {
+				pieces[i].room = in
+			}
+			p = pieces[i]
+		}
+		if in.all != in.spare()+used() {
+			t.Fatalf("the room has %d bytes, of which %d are spare and %d used", in.all, in.spare(), used())
 		}
 		for _, a := range arrays {
 			var buf [8]byte
@@ -517,11 +546,11 @@ func TestPacked(t *testing.T) {
 			for range 400 {
 				want = append(want, c.least+uint32(r.Int64N(int64(c.span))))
 			}
-			var p piece
+			p := piece{new(room), new(block)}
 			var base uint32
 			o := packed{&p, &base, numbers}
 			o.fill(want)
-			if got := int64(len(p.bytes)) / 400; got != c.bytes {
+			if got := int64(len(p.bytes())) / 400; got != c.bytes {
 				t.Fatalf("%d bytes each, want %d", got, c.bytes)
 			}
 			for i := range 600 {
@@ -570,11 +599,11 @@ func TestStretches(t *testing.T) {
 				n++
 			}
 		}
-		var p piece
+		p := piece{new(room), new(block)}
 		var base uint32
 		o := stretches{packed{&p, &base, numbers}, numberEnds}
 		o.fill(want)
-		if got, together := int64(len(p.bytes)), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
+		if got, together := int64(len(p.bytes())), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
 			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, got, together)
 		}
 		check := func() {

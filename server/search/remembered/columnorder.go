@@ -205,7 +205,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 			last = min(i, last)
 		}
 		for i := last; i >= 0; i-- {
-			k := p.chunks[i]
+			k := p.chunk(i)
 			for j := k.runs() - 1; j >= 0; j-- {
 				if !yield(k.run(j, &buf)) {
 					return

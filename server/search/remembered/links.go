@@ -142,7 +142,8 @@ func (c *column) refsOf(some *roaring.Bitmap, room *dense) (refs []int64) {
 	}
 	room.set(some)
 	var buf packedBuffer
-	for _, k := range p.chunks {
+	for i := range p.chunks {
+		k := p.chunk(i)
 		for i := range k.runs() {
 			r := k.run(i, &buf)
 			if n := len(refs); (n == 0 || refs[n-1] != r.low) && slices.ContainsFunc(r.ns, room.has) {
@@ -188,7 +189,7 @@ func (c *column) collect(refs []int64, into *dense, most int) bool {
 	for _, ref := range refs {
 		most--
 		for chunk = p.chunkFrom(chunk, ref); chunk < len(p.chunks); chunk++ {
-			k := p.chunks[chunk]
+			k := p.chunk(chunk)
 			run := k.runFrom(ref)
 			for ; run < k.runs() && k.low(run) == ref; run++ {
 				ns := k.run(run, &buf).ns

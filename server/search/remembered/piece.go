@@ -1,15 +1,12 @@
 package remembered
 
-import (
-	"encoding/binary"
-	"slices"
-)
+import "encoding/binary"
 
-// A piece is some arrays of whole numbers, one behind the other in one slice of bytes: for the collector one
-// object without pointers, where slices of their own are many. An array without numbers takes nothing.
+// A piece is some arrays of whole numbers, one behind the other in a block of a room. An array without
+// numbers takes nothing.
 type piece struct {
-	bytes  []byte
-	begins [maxArrays + 1]uint16 // where each array begins, and the last ends
+	room *room
+	*block
 }
 
 // maxArrays bounds the arrays of a piece.
@@ -31,8 +28,23 @@ func (a array) number() int { return int(a >> 4) }
 // bytes is how many bytes n elements take.
 func (a array) bytes(n int) int { return n << (a & 15) }
 
+// bytes are those of all arrays.
+func (p *piece) bytes() []byte {
+	if p.class == 0 {
+		return nil
+	}
+	from := int(p.from)
+	return p.room.slabs[p.slab][from : from+int(p.begins[maxArrays])]
+}
+
 // array is the bytes of an array.
-func (p *piece) array(a array) []byte { return p.bytes[p.begins[a>>4]:p.begins[a>>4+1]] }
+func (p *piece) array(a array) []byte {
+	from, to := p.begins[a>>4], p.begins[a>>4+1]
+	if from == to {
+		return nil
+	}
+	return p.room.slabs[p.slab][int(p.from)+int(from) : int(p.from)+int(to)]
+}
 
 // len is the number of elements of an array.
 func (p *piece) len(a array) int { return int(p.begins[a>>4+1]-p.begins[a>>4]) >> (a & 15) }
@@ -77,20 +89,21 @@ func fill[E uint16 | uint32 | int64](p *piece, a array, elements []E) {
 // piece in time.
 func (p *piece) open(a array, i, n int) []byte {
 	from, size := int(p.begins[a.number()])+a.bytes(i), a.bytes(n)
-	was := len(p.bytes)
-	if was+size > cap(p.bytes) {
-		p.bytes = append(slices.Grow([]byte(nil), was+size+was/16), p.bytes...)
+	was := int(p.begins[maxArrays])
+	if was+size > p.size() {
+		p.grow(was + size + was/16)
 	}
-	p.bytes = p.bytes[:was+size]
-	copy(p.bytes[from+size:], p.bytes[from:was])
 	p.move(a, size)
-	return p.bytes[from : from+size]
+	b := p.bytes()
+	copy(b[from+size:], b[from:was])
+	return b[from : from+size]
 }
 
 // delete takes n elements away.
 func (p *piece) delete(a array, i, n int) {
 	from, size := int(p.begins[a.number()])+a.bytes(i), a.bytes(n)
-	p.bytes = slices.Delete(p.bytes, from, from+size)
+	b := p.bytes()
+	copy(b[from:], b[from+size:])
 	p.move(a, -size)
 }
 
@@ -112,5 +125,40 @@ func (p *piece) shift(a array, from, by int) {
 	}
 }
 
-// trim gives the memory back that is not filled.
-func (p *piece) trim() { p.bytes = append([]byte(nil), p.bytes...) }
+// grow moves the piece to a block of n bytes at least.
+func (p *piece) grow(n int) {
+	was, old := p.bytes(), *p.block
+	p.room.take(p.block, n)
+	copy(p.bytes(), was)
+	p.room.give(&old)
+}
+
+// moveTo moves the piece to another room, where it is to grow with a sixteenth to grow into if it has
+// that. The block that it had is left to a room that is given up.
+func (p *piece) moveTo(r *room, grows bool) {
+	was, n := p.bytes(), int(p.begins[maxArrays])
+	if grows {
+		n = min(n+n/16, p.size())
+	}
+	if p.room, p.class = r, 0; len(was) > 0 {
+		r.take(p.block, n)
+		copy(p.bytes(), was)
+	}
+}
+
+// release takes all arrays away, and gives the block back.
+func (p *piece) release() {
+	p.room.give(p.block)
+	*p.block = block{}
+}
+
+// become makes the arrays those of o.
+func (p *piece) become(o piece) {
+	all := o.bytes()
+	if p.class == 0 || p.class != classOf(len(all)) {
+		p.room.give(p.block)
+		p.room.take(p.block, len(all))
+	}
+	p.begins = o.begins
+	copy(p.bytes(), all)
+}

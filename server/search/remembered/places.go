@@ -27,8 +27,14 @@ const sparse = 20
 
 // A placesPage is the places of those of a page's resources that have an entry, in their order.
 type placesPage struct {
-	n int // of these
+	*pageHead
 	piece
+}
+
+// A pageHead is a page as it is kept, beside what is in its block: without pointers.
+type pageHead struct {
+	n    int // of the places
+	lies block
 }
 
 // The arrays of a page.
@@ -235,21 +241,51 @@ func (g *placesPage) remove(at int, n uint32) {
 }
 
 // size is about what the page takes.
-func (g *placesPage) size() int64 { return placesPageBytes + int64(cap(g.bytes)) }
+func (g *placesPage) size() int64 { return placesPageBytes + int64(g.piece.size()) }
 
 // placesPageBytes is about what a page takes beside its piece.
-const placesPageBytes = 72
+const placesPageBytes = 48
 
 // places are the chunks by their places, and the place of the entry of each resource.
 type places struct {
-	few       bool // of the resources have an entry
-	pages     []*placesPage
-	size      int64    // of the pages, in bytes
-	chunks    []*chunk // by place, less noChunk. 2^24 of them have all resources
-	free      []uint32 // places of chunks without cells
-	newPages  []placesPage
-	newChunks []chunk
+	few    bool                // of the resources have an entry
+	pages  []uint32            // by number, 0 for one without places: among heads, from 1 on
+	heads  together[pageHead]  // of pages
+	size   int64               // of the pages, in bytes
+	chunks together[chunkHead] // by place, less noChunk. 2^24 of them have all resources
+	free   []uint32            // places of chunks without cells
+	room   *room               // of pages and chunks
 }
+
+// together are elements without pointers that stay where they are.
+type together[E any] struct {
+	some [][]E // madeTogether each
+	n    int
+}
+
+const madeTogether = 64
+
+// add adds a zero element, and returns its number.
+func (l *together[E]) add() int {
+	if l.n%madeTogether == 0 {
+		l.some = append(l.some, make([]E, madeTogether))
+	}
+	l.n++
+	return l.n - 1
+}
+
+func (l *together[E]) at(i int) *E { return &l.some[i/madeTogether][i%madeTogether] }
+
+// page is a page that has places; false where it has none.
+func (o *places) page(i int) (g placesPage, ok bool) {
+	if o.pages[i] == 0 {
+		return g, false
+	}
+	return o.heads.at(int(o.pages[i]) - 1).in(o.room), true
+}
+
+// in is the page in its room.
+func (h *pageHead) in(r *room) placesPage { return placesPage{h, piece{r, &h.lies}} }
 
 func (o *places) pageSize() uint32 {
 	if o.few {
@@ -259,9 +295,11 @@ func (o *places) pageSize() uint32 {
 }
 
 func (o *places) get(n uint32) uint32 {
-	if i := int(n / o.pageSize()); i < len(o.pages) && o.pages[i] != nil {
-		if at, there := o.pages[i].find(n); there {
-			return o.pages[i].place(at)
+	if i := int(n / o.pageSize()); i < len(o.pages) {
+		if g, ok := o.page(i); ok {
+			if at, there := g.find(n); there {
+				return g.place(at)
+			}
 		}
 	}
 	return nowhere
@@ -270,15 +308,15 @@ func (o *places) get(n uint32) uint32 {
 func (o *places) set(n, place uint32) {
 	i := int(n / o.pageSize())
 	if i >= len(o.pages) {
-		o.pages = append(o.pages, make([]*placesPage, i+1-len(o.pages))...)
+		o.pages = append(o.pages, make([]uint32, i+1-len(o.pages))...)
 	}
-	g := o.pages[i]
-	if g == nil {
-		g = nextOf(&o.newPages)
+	g, ok := o.page(i)
+	if !ok {
+		o.pages[i] = uint32(o.heads.add()) + 1
+		g, _ = o.page(i)
 		if !o.few {
 			clear(g.open(pageThere, 0, pageSize/64))
 		}
-		o.pages[i] = g
 		o.size += g.size()
 	}
 	o.size -= g.size()
@@ -294,61 +332,55 @@ func (o *places) set(n, place uint32) {
 	o.size += g.size()
 }
 
-// compact gives the memory back that is not filled, and keeps the places of few as such.
-func (o *places) compact() {
+// compact moves everything to a new room, and so gives the memory back that is not filled, but for what pieces
+// that have grown have left. It keeps the places of few as such.
+func (o *places) compact(grows bool) {
 	n := 0
-	for _, g := range o.pages {
-		if g != nil {
-			n += g.n
-		}
+	for i := range o.heads.n {
+		n += o.heads.at(i).n
 	}
 	if !o.few && n*sparse < len(o.pages)*pageSize || n == 0 {
-		few := places{few: true, chunks: o.chunks, free: o.free, newChunks: o.newChunks}
+		few := places{few: true, chunks: o.chunks, free: o.free, room: o.room}
 		for number, place := range o.along(Page{}, func(uint32) bool { return false }) {
 			few.set(number, place)
 		}
 		*o = few
 	}
+	pieces := make([]piece, 0, o.chunks.n+o.heads.n)
+	for i := range o.chunks.n {
+		pieces = append(pieces, o.chunks.at(i).in(o.room).piece)
+	}
+	for i := range o.heads.n {
+		pieces = append(pieces, o.heads.at(i).in(o.room).piece)
+	}
+	o.room = moved(pieces, o.room, grows)
 	o.size = 0
-	for _, g := range o.pages {
-		if g != nil {
-			g.trim()
-			o.size += g.size()
-		}
+	for i := range o.heads.n {
+		g := o.heads.at(i).in(o.room)
+		o.size += g.size()
 	}
 }
 
-func (o *places) chunk(place uint32) *chunk { return o.chunks[place-noChunk] }
+func (o *places) chunk(place uint32) chunk { return o.chunks.at(int(place - noChunk)).in(o.room) }
 
 // newChunk is one of a part, without cells.
-func (o *places) newChunk(p *part) (k *chunk) {
+func (o *places) newChunk(p *part) chunk {
+	var place uint32
 	if last := len(o.free) - 1; last >= 0 {
-		k, o.free = o.chunk(o.free[last]), o.free[:last]
+		place, o.free = o.free[last], o.free[:last]
 	} else {
-		k = nextOf(&o.newChunks)
-		k.place = uint32(len(o.chunks)) + noChunk
-		o.chunks = append(o.chunks, k)
+		place = uint32(o.chunks.add()) + noChunk
 	}
-	k.part = p
+	k := o.chunk(place)
+	k.place, k.part = place, p.number
 	return k
 }
 
-func (o *places) drop(k *chunk) {
-	*k = chunk{place: k.place}
+func (o *places) drop(k chunk) {
+	k.release()
+	*k.chunkHead = chunkHead{place: k.place}
 	o.free = append(o.free, k.place)
 }
-
-// nextOf is the next of some that were made together: the collector marks those as one.
-func nextOf[E any](made *[]E) (e *E) {
-	if len(*made) == cap(*made) {
-		*made = make([]E, 0, min(max(1, 2*cap(*made)), madeTogether))
-	}
-	*made = (*made)[:len(*made)+1]
-	return &(*made)[len(*made)-1]
-}
-
-// madeTogether is how many are made together at most.
-const madeTogether = 64
 
 // along gives the resources that have an entry, and its place, in the order of a page of matches.
 // Those of a place that is none's may be left out.
@@ -361,7 +393,7 @@ func (o *places) along(p Page, none func(place uint32) bool) iter.Seq2[uint32, u
 				last = min(last, int(p.Beyond.N)-1)
 			}
 			for i := last / size; last >= 0; i, last = i-1, i*size-1 {
-				if g := o.pages[i]; g != nil && !g.backwards(uint32(last), none, yield) {
+				if g, ok := o.page(i); ok && !g.backwards(uint32(last), none, yield) {
 					return
 				}
 			}
@@ -372,7 +404,7 @@ func (o *places) along(p Page, none func(place uint32) bool) iter.Seq2[uint32, u
 			first = int(p.Beyond.N) + 1
 		}
 		for i := first / size; i < len(o.pages); i, first = i+1, (i+1)*size {
-			if g := o.pages[i]; g != nil && !g.forwards(uint32(first), none, yield) {
+			if g, ok := o.page(i); ok && !g.forwards(uint32(first), none, yield) {
 				return
 			}
 		}

@@ -58,7 +58,8 @@ func (p *part) setSections() {
 	}
 	n := 0
 	var buf packedBuffer
-	for i, k := range p.chunks {
+	for i := range p.chunks {
+		k := p.chunk(i)
 		if n >= every*(len(p.sections)+1) && p.lasts[i-1] < k.low(0) {
 			end(k.low(0))
 		}
@@ -81,8 +82,9 @@ func (p *part) newSectionsBytes() (n int64) {
 	for first := 0; first < len(p.chunks); first += every {
 		least, most := uint32(math.MaxUint32), uint32(0)
 		for i := first; i < min(first+every, len(p.chunks)); i += every/looks + 1 {
-			for j := 0; j < p.chunks[i].len(); j += looks {
-				n := p.chunks[i].ns().at(j)
+			k := p.chunk(i)
+			for j := 0; j < k.len(); j += looks {
+				n := k.ns().at(j)
 				least, most = min(least, n), max(most, n)
 			}
 		}

@@ -81,10 +81,11 @@ type written struct {
 	now   func() time.Time
 	types map[int16]bool // that are followed
 	of    map[int64]Written
+	full  bool // nothing is kept until something is brought in again
 }
 
-// A version is kept until it was brought in, for writtenFor, and as one of maxWritten at most. The
-// others are read, and those whose index takes more than maxWrittenBytes.
+// A version is kept until it was brought in, for writtenFor, and as one of maxWritten at most: where there are
+// more, nobody searches. The others are read, and those whose index takes more than maxWrittenBytes.
 const (
 	writtenFor      = 5 * time.Second
 	maxWritten      = MaxChanges / 2
@@ -104,21 +105,21 @@ func (w *written) follow(typ int16) {
 func (w *written) follows(typ int16) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.types[typ]
+	return w.types[typ] && !w.full
 }
 
 // forget keeps nothing until the next follow.
 func (w *written) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.types, w.of = nil, nil
+	w.types, w.of, w.full = nil, nil, false
 }
 
-// writing is of a transaction that begins; nil where nothing is followed.
+// writing is of a transaction that begins; nil where nothing is kept.
 func (w *written) writing() *Writing {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.types) == 0 {
+	if len(w.types) == 0 || w.full {
 		return nil
 	}
 	return &Writing{of: w, ended: make(chan struct{})}
@@ -128,7 +129,11 @@ func (w *written) writing() *Writing {
 func (w *written) add(v Written) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.of == nil || len(w.of) >= maxWritten {
+	if w.full = w.full || len(w.of) >= maxWritten; w.full {
+		w.of = nil
+		return
+	}
+	if w.of == nil {
 		w.of = make(map[int64]Written)
 	}
 	v.at = w.now()
@@ -154,6 +159,7 @@ func (w *written) ofLate() (all []Written) {
 func (w *written) brought(changed map[int64]*match.Resource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.full = false
 	for rid, r := range changed {
 		if v, ok := w.of[rid]; ok && (r == nil || v.Resource.VersionID <= r.VersionID) {
 			delete(w.of, rid)

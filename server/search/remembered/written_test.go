@@ -207,10 +207,14 @@ func TestWrittenIsKept(t *testing.T) {
 	for n := range int64(maxWritten + 1) {
 		m.written.add(Written{RID: n, Resource: observation(1)})
 	}
-	if len(m.written.of) != 1 {
-		t.Errorf("%d are kept, more than %d never", len(m.written.of), maxWritten)
+	if w := m.Writing(); len(m.written.of) > 0 || w != nil {
+		t.Errorf("%d are kept of more than %d, and those of %v", len(m.written.of), maxWritten, w)
 	}
+	m.written.brought(map[int64]*match.Resource{1: observation(1)})
 	m.Writing().Add(rid, observation(1))
+	if len(m.written.of) != 1 {
+		t.Errorf("%d are kept after something was brought in", len(m.written.of))
+	}
 	late := time.Now().Add(writtenFor + time.Second)
 	m.written.now = func() time.Time { return late }
 	if p := m.position(); len(p.Written) > 0 {
