@@ -440,7 +440,7 @@ const gcPercent = 200
 // part of it. The more it is the less the heap grows, down to leastGrowth.
 const (
 	aliveBytes  = 32 << 20
-	leastGrowth = 48 << 20
+	leastGrowth = 40 << 20
 )
 
 // collectWith lets the heap grow by what gcPercent leaves to the rest of it.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -38,7 +39,9 @@ func Splice(raw []byte, edits []Edit) (*Body, error) {
 		s.edits = slices.Clone(edits)
 		slices.SortFunc(s.edits, func(a, b Edit) int { return s.offset(a) - s.offset(b) })
 	}
-	b := &Body{rest: make([]byte, 0, len(raw))}
+	b := &Body{}
+	room := splicing.Get().(*[]byte)
+	rest := slices.Grow((*room)[:0], len(raw)) // much more than is left of it where it is written in lines
 	s.space()
 	if !s.at('{') {
 		return nil, errSplice
@@ -56,20 +59,29 @@ func Splice(raw []byte, edits []Edit) (*Body, error) {
 		case "meta":
 			s.meta(b)
 		default:
-			b.rest = append(b.rest, ',', '"')
-			b.rest = append(b.rest, key...)
-			b.rest = append(b.rest, '"', ':')
-			b.rest = s.copyValue(b.rest)
+			rest = append(rest, ',', '"')
+			rest = append(rest, key...)
+			rest = append(rest, '"', ':')
+			rest = s.copyValue(rest)
 		}
 		if s.space(); !s.at(',') {
 			break
 		}
+	}
+	b.rest = append(b.rest, rest...)
+	if *room = rest; cap(rest) <= mostSpliced {
+		splicing.Put(room)
 	}
 	if s.failed || s.pos > len(raw) {
 		return nil, errSplice
 	}
 	return b, nil
 }
+
+// splicing has the room in which bodies are put together, of mostSpliced bytes at most.
+var splicing = sync.Pool{New: func() any { return new([]byte) }}
+
+const mostSpliced = 64 << 10
 
 var errSplice = fmt.Errorf("fhir: Splice of text that is not a JSON object")
 

@@ -531,6 +531,20 @@ func TestPiece(t *testing.T) {
 }
 
 // Numbers are kept in two, three or four bytes each, and are the same in all.
+// Blocks waste a sixteenth at most, beyond the smallest.
+func TestBlocks(t *testing.T) {
+	t.Parallel()
+	last := uint8(0)
+	for n := 1; n < 128<<10; n++ {
+		class := classOf(n)
+		size := sizeOf(class)
+		if size < n || size-n > max(15, n/16) || class != classOf(size) || class < last || int(class) > roomClasses {
+			t.Fatalf("%d bytes take a block of class %d, of %d; those before class %d", n, class, size, last)
+		}
+		last = class
+	}
+}
+
 func TestPacked(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(9, 10))

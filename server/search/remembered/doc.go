@@ -11,8 +11,8 @@
 //	terms.go     those of the resources that have a term, for each common term of a type;
 //	             terms that come together have one set
 //	column.go    the values of an ordered parameter, each once in its chunk (chunk.go, whose
-//	             resources stretches.go and packed.go keep in few bytes, all in one piece.go);
-//	             places.go, where the value of a resource is; window.go, what a comparison asks of it
+//	             resources stretches.go and packed.go keep in few bytes, all in one piece.go
+//	             of the column's room.go); places.go, where the value of a resource is; window.go, what a comparison asks of it
 //	columnorder.go  a page in the order of a column
 //	links.go     chains and _has: the references from one type to another, as a column
 //	sections.go  the resources between some values of a column, for ranges among millions
