@@ -23,9 +23,9 @@ const (
 	partsWait = 20 * time.Second
 )
 
-// Surrogates are announced long before they are given out, so that nobody waits: half a part at
-// first, and then as many as there are, up to four parts. A search asks parts of which nothing is there
-// yet in some microseconds.
+// announcedAhead is how many surrogates are announced beyond those that are given out, so that nobody
+// waits: half a part at first, and then as many as there are, up to four parts. To ask a part of which
+// nothing is there yet takes a search some microseconds.
 func announcedAhead(next int64) int64 {
 	return max(match.PartSize/2, min(next, 4*match.PartSize))
 }

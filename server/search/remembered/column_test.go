@@ -530,7 +530,6 @@ func TestPiece(t *testing.T) {
 	}
 }
 
-// Numbers are kept in two, three or four bytes each, and are the same in all.
 // Blocks waste a sixteenth at most, beyond the smallest.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
@@ -545,6 +544,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+// Numbers are kept in two, three or four bytes each, and are the same in all.
 func TestPacked(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(9, 10))
