@@ -3,7 +3,7 @@
 -- index_date and index_quantity have the entries of a key in parts, each of a million surrogates of a
 -- type: an entry of resource rid is stored under key + (rid >> 20 & (1 << 28) - 1). New entries then go
 -- to the pages of the last part, however many there are. A search asks all parts that it knows of, so
--- a part is announced some seconds before it is used (store/parts.go).
+-- a part is announced some seconds before it is used (store/announce.go).
 --   usable        numbers below this may be given out
 --   announced     searches ask the parts below this
 --   announced_at  when it was raised

@@ -104,7 +104,7 @@
 // its own, to be read, logged and written for it, and imports among 20 million resources took
 // twice as long as among 200,000. index_date and index_quantity keep the entries of a key in parts,
 // one for each million surrogates of a type, by adding the number of the part to the key
-// (match.StoredKey), and a search asks every part. A part is announced before it is used (parts.go).
+// (match.StoredKey), and a search asks every part. A part is announced before it is used (announce.go).
 // Pages that are read for each resource imported at 20 million: 0.2, were 1.7.
 //
 // # What it costs

@@ -137,7 +137,7 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 	if err != nil {
 		return ParametersState{}, translate(err)
 	}
-	s.known.note(asked, r.UsualParts, r.MoreParts)
+	s.announced.note(asked, r.UsualParts, r.MoreParts)
 	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint}, nil
 }
 

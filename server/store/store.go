@@ -64,16 +64,16 @@ type Store struct {
 	log *slog.Logger
 	now func() time.Time
 
-	rids  surrogates
-	types typeTable
-	known knownParts
-	texts known // terms of token_text that are committed
-	units known // ids of quantity_unit that are committed
-	queue queue
-	reads reader
-	flush flusher
-	trim  changeTrimmer
-	feed  atomic.Pointer[Feed] // nil until NewFeed
+	rids      surrogates
+	types     typeTable
+	announced announcedParts
+	texts     known // terms of token_text that are committed
+	units     known // ids of quantity_unit that are committed
+	queue     queue
+	reads     reader
+	flush     flusher
+	trim      changeTrimmer
+	feed      atomic.Pointer[Feed] // nil until NewFeed
 
 	searcher *strategy.Searcher
 }

@@ -542,6 +542,12 @@ func TestBlocks(t *testing.T) {
 		}
 		last = class
 	}
+	r := room{left: [][]byte{make([]byte, 3*mostSlab), make([]byte, mostSlab)}}
+	for i := range 3 {
+		if n := len(r.newSlab(16)); n > mostSlab {
+			t.Errorf("slab %d has %d bytes: blocks could begin beyond %d", i, n, mostSlab)
+		}
+	}
 }
 
 // Numbers are kept in two, three or four bytes each, and are the same in all.

@@ -86,7 +86,7 @@ func (r *room) newSlab(least int) []byte {
 	n := max(least, min(max(int(r.all/8), leastSlab), mostSlab))
 	for last := len(r.left) - 1; last >= 0; last-- {
 		slab := r.left[last]
-		if r.left = r.left[:last]; len(slab) >= n {
+		if r.left = r.left[:last]; len(slab) >= n && len(slab) <= mostSlab { // block.from has two bytes
 			return slab
 		}
 	}

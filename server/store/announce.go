@@ -30,8 +30,8 @@ func announcedAhead(next int64) int64 {
 	return max(match.PartSize/2, min(next, 4*match.PartSize))
 }
 
-// knownParts is what this server knows of parts.
-type knownParts struct{ at atomic.Pointer[partsAt] }
+// announcedParts is what this server knows of parts.
+type announcedParts struct{ at atomic.Pointer[partsAt] }
 
 // partsAt are the parts as they were when somebody asked, or since.
 type partsAt struct {
@@ -40,7 +40,7 @@ type partsAt struct {
 }
 
 // note keeps what was read.
-func (k *knownParts) note(asked time.Time, usual int64, more []int64) {
+func (k *announcedParts) note(asked time.Time, usual int64, more []int64) {
 	parts := &match.Parts{Usual: int(usual), Of: make(map[int16]int, len(more))}
 	for _, m := range more {
 		parts.Of[int16(m>>48)] = int(m & (1<<48 - 1))
@@ -61,12 +61,12 @@ func (k *knownParts) note(asked time.Time, usual int64, more []int64) {
 
 // parts are the parts that a search has to ask which begins now.
 func (s *Store) parts(ctx context.Context) (*match.Parts, error) {
-	at := s.known.at.Load()
+	at := s.announced.at.Load()
 	if at == nil || Since(at.asked) > knownFor {
 		if _, err := s.ParametersState(ctx); err != nil {
 			return nil, err
 		}
-		at = s.known.at.Load()
+		at = s.announced.at.Load()
 	}
 	return at.parts, nil
 }
