@@ -808,32 +808,39 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	if m.bytes+bytes <= m.limit {
 		return true
 	}
-	var all []keyed
+	type scored struct {
+		keyed
+		score float64
+	}
+	var all []scored
 	m.bytes = 0
+	now := m.now()
 	for _, of := range m.items() {
-		all = append(all, of...)
 		for _, i := range of {
-			m.bytes += i.bytes()
+			size := i.bytes()
+			m.bytes += size
+			all = append(all, scored{i, i.scoreOf(size, now)})
 		}
 	}
-	now := m.now()
-	slices.SortFunc(all, func(a, b keyed) int { return cmp.Compare(a.score(now), b.score(now)) })
+	slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 	for _, i := range all {
 		// A little more than is needed, so that not every addition sorts anew.
 		if m.bytes+bytes <= m.limit-m.limit/16 {
 			break
 		}
-		if i.score(now) > score && m.bytes+bytes > m.limit {
+		if i.score > score && m.bytes+bytes > m.limit {
 			return false
 		}
-		m.drop(i)
+		m.drop(i.keyed)
 	}
 	return m.bytes+bytes <= m.limit
 }
 
 // score is how much time an item saves for its size, of late.
-func (i *item) score(now time.Time) float64 {
-	return float64(i.alone+time.Microsecond) * i.uses / float64(i.bytes()) / (1 + now.Sub(i.used).Minutes())
+func (i *item) score(now time.Time) float64 { return i.scoreOf(i.bytes(), now) }
+
+func (i *item) scoreOf(bytes int64, now time.Time) float64 {
+	return float64(i.alone+time.Microsecond) * i.uses / float64(bytes) / (1 + now.Sub(i.used).Minutes())
 }
 
 func (m *Memory) use(i *item) *item {

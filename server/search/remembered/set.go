@@ -42,12 +42,16 @@ func compacted(b *roaring.Bitmap) *roaring.Bitmap {
 // resources: roaring.Bitmap.GetSizeInBytes leaves it out.
 const containerBytes = 56
 
-// bitmapBytes is about what a set takes.
+// leastContainer is what a container takes in roaring.Bitmap.GetSizeInBytes at least: that of one member.
+const leastContainer = 4
+
+// bitmapBytes is about what a set takes. It looks at no container's members: some are read to be counted.
 func bitmapBytes(b *roaring.Bitmap) int64 {
 	if b.IsEmpty() {
 		return 0
 	}
-	return int64(b.GetSizeInBytes()) + int64(min(b.GetCardinality(), uint64(b.Maximum()>>16+1)))*containerBytes
+	size := int64(b.GetSizeInBytes())
+	return size + min(size/leastContainer, int64(b.Maximum()>>16+1))*containerBytes
 }
 
 func (s *set) bytes() int64 { return bitmapBytes(s.members) + 512 }
