@@ -46,6 +46,9 @@ type Value uint64
 // and 10^8 different terms collide by chance with a probability of 3 in 10^4.
 func (k Key) Term(v Value) int64 { return int64(uint64(k) ^ uint64(v)) }
 
+// ValueOf is the value of a term of the key.
+func (k Key) ValueOf(term int64) Value { return Value(k.Term(Value(term))) }
+
 // hash is the first eight bytes of SHA-256 over kind and parts, each part ended
 // by a NUL (which cannot occur inside one).
 func hash(kind byte, parts ...string) uint64 {

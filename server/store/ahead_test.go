@@ -20,8 +20,9 @@ func TestReadAhead(t *testing.T) {
 	s.ReadAheadFrom(300)
 	s.SearchSettled()
 	// date, value-date and value-quantity have one value in an Observation at most, and each has a
-	// last update. There are few Patients, and few Observations of each: nothing of them is read.
-	if r := s.Remembered(); r.Columns != 4 {
+	// last update; values are read for each of the common codes by themselves, too. There are few
+	// Patients, and few Observations of each: nothing of them is read.
+	if r := s.Remembered(); r.Columns != 4+len(codings) {
 		t.Fatalf("it remembers %+v", r)
 	}
 	ask := func(pairs ...string) int {
@@ -33,7 +34,8 @@ func TestReadAhead(t *testing.T) {
 		}
 		return *found.Total
 	}
-	for _, p := range [][2]string{{"date", "ge1990"}, {"status", "final"}, {"status:not", "final"}, {"_sort", ""}, {"value-quantity", "gt0"}, {"_lastUpdated", "ge2000"}} {
+	for _, p := range [][2]string{{"date", "ge1990"}, {"status", "final"}, {"status:not", "final"}, {"_sort", ""}, {"value-quantity", "gt0"}, {"_lastUpdated", "ge2000"},
+		{"code-value-quantity", "http://loinc.org|8302-2$gt0"}} {
 		before := s.Remembered().Hits
 		if total := ask(p[0], p[1]); total < 20 || s.Remembered().Hits != before+1 {
 			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Remembered().Hits-before)

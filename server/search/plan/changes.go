@@ -147,10 +147,7 @@ func Column(c remembered.ColumnKey, env *match.Env) match.Statement {
 		w.Write(" ORDER BY t.ref, r.rid")
 		return w.Statement()
 	}
-	keys, columns, order := c.List(), "x.rid, x.low", "x.low, x.rid"
-	if c.Kind != remembered.Numbers {
-		keys = env.Parts.Stored(keys, []int16{c.Type})
-	}
+	keys, columns, order := storedKeys(c, c.List(), env), "x.rid, x.low", "x.low, x.rid"
 	switch c.Kind {
 	case remembered.Dates:
 		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")
@@ -365,6 +362,83 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 		}
 	}
 	return out
+}
+
+// CodedColumns are the columns that comparisons of a composite with a code and a value are answered by,
+// for each of some terms that may be that of the code.
+func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []remembered.ColumnKey {
+	var out []remembered.ColumnKey
+	type rows struct{ coded, code fhir.Key } // that several composites may share
+	seen := make(map[rows]bool)
+	for _, p := range params {
+		for _, c := range p.Composites {
+			kind, ok := valueOf(c, params)
+			if c.Coded == 0 || !ok {
+				continue
+			}
+			for _, part := range c.Parts {
+				if part.Type != fhir.SearchToken {
+					continue
+				}
+				for _, code := range part.Keys {
+					if seen[rows{c.Coded, code}] {
+						continue
+					}
+					seen[rows{c.Coded, code}] = true
+					for _, term := range terms {
+						key := fhir.CompositeKey(c.Coded, code.ValueOf(term))
+						out = append(out, remembered.ColumnKey{Type: typ, Kind: kind, Keys: remembered.KeysOf([]fhir.Key{key})})
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// valueOf is the kind of the column of a composite's value; false where a resource may have several.
+func valueOf(c fhir.Composite, params []*fhir.Parameter) (kind match.Table, ok bool) {
+	for _, part := range c.Parts {
+		i := slices.IndexFunc(params, func(p *fhir.Parameter) bool { return p.Code == part.Code })
+		if i < 0 || !params[i].Single {
+			continue
+		}
+		switch part.Type {
+		case fhir.SearchDate:
+			return remembered.Dates, true
+		case fhir.SearchNumber:
+			return remembered.Numbers, true
+		case fhir.SearchQuantity:
+			return remembered.Quantities, true
+		}
+	}
+	return kind, false
+}
+
+// WithEntries is the statement that reads the positions of those columns that have entries, among some of
+// a kind and a type.
+func WithEntries(columns []remembered.ColumnKey, env *match.Env) match.Statement {
+	w := newWriter(env)
+	var keys, at []int64
+	for i, c := range columns {
+		for _, k := range storedKeys(c, c.List(), env) {
+			keys, at = append(keys, int64(k)), append(at, int64(i))
+		}
+	}
+	w.Write("SELECT DISTINCT c.at FROM (SELECT unnest(")
+	w.Bind(keys)
+	w.Write("::bigint[]) AS key, unnest(")
+	w.Bind(at)
+	w.Write("::bigint[]) AS at) c WHERE EXISTS (SELECT FROM ", columnTables[columns[0].Kind], " x WHERE x.key = c.key) ORDER BY c.at")
+	return w.Statement()
+}
+
+// storedKeys are the keys that the entries of a column have.
+func storedKeys(c remembered.ColumnKey, keys []fhir.Key, env *match.Env) []fhir.Key {
+	if c.Kind == remembered.Numbers {
+		return keys
+	}
+	return env.Parts.Stored(keys, []int16{c.Type})
 }
 
 // A Reference is a parameter that leads to one resource type alone.

@@ -264,6 +264,20 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	return out
 }
 
+// CommonTerms are the terms that are common in a type and remembered, in order.
+func (m *Memory) CommonTerms(typ int16) []int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []int64
+	for term := range m.common[TypeKey(typ)] {
+		if term != Every && m.terms[termKey{typ, term}] != nil {
+			out = append(out, term)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Lost are the common terms that a question names and that are not remembered: they have given way to
 // something else. Every is common before the others are looked for.
 func (m *Memory) Lost(typ int16, t *Terms) []int64 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 	"kiln/server/search/plan"
 	"kiln/server/search/remembered"
 
@@ -37,13 +38,15 @@ type ahead struct {
 	// tried is the generation of the memory in which something was last read: what was not kept,
 	// or gave way to others, is not read again before everything was forgotten.
 	tried map[any]int
+	// coded is the same of the types for whose codes columns were looked for.
+	coded map[int16]int
 }
 
 // ReadAhead begins to read ahead, of the types with so many resources or more.
 func (s *Searcher) ReadAhead(from int64) {
 	s.finder.mu.Lock()
 	defer s.finder.mu.Unlock()
-	s.finder.ahead, s.finder.early = &ahead{from: from, tried: make(map[any]int)}, true
+	s.finder.ahead, s.finder.early = &ahead{from: from, tried: make(map[any]int), coded: make(map[int16]int)}, true
 	s.finder.begin(s)
 }
 
@@ -56,48 +59,58 @@ func (s *Searcher) readAhead(ctx context.Context) {
 	if a == nil {
 		return
 	}
-	f, ok := s.nextAhead(ctx, a)
+	some := s.nextAhead(ctx, a)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if ok {
+	for _, f := range some {
 		w.push(f)
 	}
-	w.early = len(a.queue) > 0
+	w.early = len(some)+len(a.queue) > 0 // what was read may tell what else to read
 }
 
+// codedAtOnce is how many columns of a code are read without a look whether the database rests between
+// them.
+const codedAtOnce = 8
+
 // nextAhead is what is to be read ahead now. What fails is left to those who ask.
-func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (f finding, ok bool) {
+func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	now := s.now()
 	if now.Before(a.next) {
-		return f, false
+		return nil
 	}
 	generation, unasked := s.remembered.Generation()
 	if len(a.queue) == 0 {
 		a.next, a.rested = now.Add(aheadEvery), 0
 		if unasked {
-			return f, false
+			return nil
 		}
 		if a.queue, _ = s.unread(ctx, a, generation); len(a.queue) > 0 {
 			a.next = now
 		}
-		return f, false
+		return nil
 	}
 	if s.remembered.AheadLeft() <= 0 {
 		a.queue = nil
-		return f, false
+		return nil
 	}
 	if rests, err := s.databaseRests(ctx); err != nil || !rests {
 		a.rested, a.next = 0, now.Add(busyFor)
-		return f, false
+		return nil
 	}
 	if a.rested++; a.rested < restTicks {
-		return f, false
+		return nil
 	}
-	f, a.queue = a.queue[0], a.queue[1:]
-	a.tried[f.key()] = generation
-	return f, true
+	n := 1
+	for a.queue[0].coded && n < min(codedAtOnce, len(a.queue)) {
+		n++
+	}
+	next, a.queue = a.queue[:n:n], a.queue[n:]
+	for _, f := range next {
+		a.tried[f.key()] = generation
+	}
+	return next
 }
 
 // sharedFrom is how many resources have the same last update from which a column of them is small:
@@ -110,7 +123,8 @@ const linksFrom = 6
 
 // unread is what broad searches need and memory does not have: of what many refer to, patients, what
 // links ask of them; then of the types with most resources first the common terms, the references to
-// these, and each column. Columns of last updates come when all others are there,
+// these, each column, and the values of each common code by themselves. These need the terms to be known:
+// until then it is what comes before. Columns of last updates come when all others are there,
 // as they are seldom asked for; but where its column is small, that of the largest type, which takes
 // longest without, is one of the others.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
@@ -158,11 +172,56 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			r.column(n, plan.UpdatedColumn(n))
 			late = numbers[1:]
 		}
+		if r.missing(finding{typ: n, terms: true}) {
+			return r.list, nil
+		}
+		if last, tried := a.coded[n]; tried && last == generation {
+			continue
+		}
+		a.coded[n] = generation
+		coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range coded {
+			r.add(n, finding{column: &key, coded: true})
+		}
 	}
 	for _, n := range late {
 		r.column(n, plan.UpdatedColumn(n))
 	}
 	return r.list, nil
+}
+
+// withEntries are those of some columns of a type that have entries.
+func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembered.ColumnKey) ([]remembered.ColumnKey, error) {
+	if len(columns) == 0 {
+		return nil, nil
+	}
+	parts, err := s.store.Parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []remembered.ColumnKey
+	for _, kind := range []remembered.Kind{remembered.Dates, remembered.Numbers, remembered.Quantities} {
+		of := slices.DeleteFunc(slices.Clone(columns), func(c remembered.ColumnKey) bool { return c.Kind != kind })
+		if len(of) == 0 {
+			continue
+		}
+		st := plan.WithEntries(of, &match.Env{Parts: parts})
+		rows, err := conn.Query(ctx, st.SQL, st.Args...)
+		if err != nil {
+			return nil, err
+		}
+		var at int
+		if _, err := pgx.ForEachRow(rows, []any{&at}, func() error {
+			out = append(out, of[at])
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // A reading is what is to be read ahead, in its order.

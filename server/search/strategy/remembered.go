@@ -297,6 +297,7 @@ type finding struct {
 	some    []int64 // some terms alone
 	again   bool    // they are common, and not remembered
 	ahead   bool    // nobody has asked for it
+	coded   bool    // a column of the values of one code
 	dear    bool    // what misses it is
 	queued  time.Time
 }
