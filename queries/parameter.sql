@@ -235,12 +235,12 @@ SELECT x.rid, x.key, x.text
 FROM index_string x
 WHERE x.rid = ANY (@rids::bigint[]);
 
--- ResourcesByTerms are the current resources of a range of surrogates that have
--- one of the terms.
+-- ResourcesByTerms are the current resources that have one of the terms. Nothing else is asked: a range
+-- of surrogates beside the terms is read from its own index as a whole, in a generic plan.
 -- name: ResourcesByTerms :many
 SELECT r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
-WHERE r.terms && @terms::bigint[] AND r.rid >= @low::bigint AND r.rid <= @high::bigint
+WHERE r.terms && @terms::bigint[]
 ORDER BY r.rid;
 
 -- TextsOf are the texts of some keys in the dictionary.

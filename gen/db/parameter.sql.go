@@ -673,15 +673,9 @@ func (q *Queries) ReindexWaits(ctx context.Context) (bool, error) {
 const ResourcesByTerms = `-- name: ResourcesByTerms :many
 SELECT r.id, r.version, r.last_updated, r.method, r.body
 FROM resource r
-WHERE r.terms && $1::bigint[] AND r.rid >= $2::bigint AND r.rid <= $3::bigint
+WHERE r.terms && $1::bigint[]
 ORDER BY r.rid
 `
-
-type ResourcesByTermsParams struct {
-	Terms []int64
-	Low   int64
-	High  int64
-}
 
 type ResourcesByTermsRow struct {
 	ID          string
@@ -691,10 +685,10 @@ type ResourcesByTermsRow struct {
 	Body        []byte
 }
 
-// ResourcesByTerms are the current resources of a range of surrogates that have
-// one of the terms.
-func (q *Queries) ResourcesByTerms(ctx context.Context, arg ResourcesByTermsParams) ([]ResourcesByTermsRow, error) {
-	rows, err := q.db.Query(ctx, ResourcesByTerms, arg.Terms, arg.Low, arg.High)
+// ResourcesByTerms are the current resources that have one of the terms. Nothing else is asked: a range
+// of surrogates beside the terms is read from its own index as a whole, in a generic plan.
+func (q *Queries) ResourcesByTerms(ctx context.Context, terms []int64) ([]ResourcesByTermsRow, error) {
+	rows, err := q.db.Query(ctx, ResourcesByTerms, terms)
 	if err != nil {
 		return nil, err
 	}

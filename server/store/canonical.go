@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"math"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -12,16 +11,11 @@ import (
 // canonical URLs, oldest first. Spec: https://hl7.org/fhir/R4/references.html#canonical.
 func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir.Version, error) {
 	key := fhir.KeyOf(fhir.SearchURI, typ+".url")
-	p := db.ResourcesByTermsParams{}
+	var terms []int64
 	for _, u := range urls {
-		p.Terms = append(p.Terms, key.Term(fhir.ValueURI(u)))
+		terms = append(terms, key.Term(fhir.ValueURI(u)))
 	}
-	number, ok, err := t.store.typeNumber(ctx, typ)
-	if err != nil || !ok {
-		return nil, err
-	}
-	p.Low, p.High = int64(number)<<48, int64(number)<<48|(1<<48-1)
-	rows, err := db.New(t.tx).ResourcesByTerms(ctx, p)
+	rows, err := db.New(t.tx).ResourcesByTerms(ctx, terms)
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -45,11 +39,11 @@ var definitionTypes = []string{"StructureDefinition", "ValueSet", "CodeSystem", 
 // canonical URL, oldest first. It has a connection of its own, and may be called with
 // a transaction open.
 func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {
-	p := db.ResourcesByTermsParams{High: math.MaxInt64}
+	var terms []int64
 	for _, typ := range definitionTypes {
-		p.Terms = append(p.Terms, fhir.KeyOf(fhir.SearchURI, typ+".url").Term(fhir.ValueURI(url)))
+		terms = append(terms, fhir.KeyOf(fhir.SearchURI, typ+".url").Term(fhir.ValueURI(url)))
 	}
-	rows, err := db.New(s.side).ResourcesByTerms(ctx, p)
+	rows, err := db.New(s.side).ResourcesByTerms(ctx, terms)
 	if err != nil {
 		return nil, translate(err)
 	}

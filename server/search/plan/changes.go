@@ -330,14 +330,18 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 }
 
 // WithTerm is the statement that reads the rids of the resources of a type that have a term, at
-// most so many.
+// most so many. The type is tested: a range of rids would be read from its index, all of the type's.
 func WithTerm(typ int16, term int64, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid FROM resource r WHERE ")
-	w.Typed("r", []int16{typ})
-	if term != remembered.Every { // its index has all there are
-		w.Write(" AND r.terms && ")
+	if term == remembered.Every { // its index has all there are
+		w.Typed("r", []int16{typ})
+	} else {
+		w.Write("r.terms && ")
 		w.Terms([]int64{term})
+		w.Write(" AND r.typ + 0 = ")
+		w.Bind(typ)
+		w.Write("::smallint")
 	}
 	w.Write(" LIMIT ", strconv.Itoa(most))
 	return w.Statement()

@@ -1,0 +1,55 @@
+package store_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"kiln/gen/db"
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Statements that look for a term read the index of terms alone. Their plans are generic: a range of
+// surrogates beside the term, whatever it is, seems to be narrow, and its index is read for all resources
+// there are as soon as one has the term. Among few resources the order of these is followed instead, which
+// is well there, so the test has index scans switched off.
+func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	newCorpus(44, 100, 3000).load(t, s)
+	conn := connect(t, url)
+	for _, sql := range []string{"ANALYZE resource", "SET enable_seqscan = off", "SET enable_indexscan = off", "SET plan_cache_mode = force_generic_plan"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, st := range map[string]match.Statement{
+		"definitions with a canonical URL": {SQL: db.ResourcesByTerms, Args: []any{"{1}"}},
+		"resources that have a term":       plan.WithTerm(1, 1, 20_000),
+	} {
+		var args []string
+		for range st.Args {
+			args = append(args, "NULL")
+		}
+		if _, err := conn.Exec(t.Context(), "PREPARE terms AS "+st.SQL); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE terms(%s)", strings.Join(args, ", ")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(lines, "\n"); !strings.Contains(got, "resource_terms") || strings.Contains(got, "resource_pkey") || strings.Contains(got, "resource_last_updated") {
+			t.Errorf("%s:\n%s", name, got)
+		}
+		if _, err := conn.Exec(t.Context(), "DEALLOCATE terms"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
