@@ -437,16 +437,18 @@ const gcPercent = 200
 
 // aliveBytes is about what is alive beside what searches remember. That is large, without
 // pointers and rarely changed: collecting costs little with it, and the heap does not grow by a
-// part of it. The more it is the less the heap grows, down to leastGrowth.
+// part of it. Where both take more than growsWithin together the heap grows less, down to leastGrowth:
+// the Bundles of an import that are on their way are marked at each collection.
 const (
 	aliveBytes  = 32 << 20
 	leastGrowth = 40 << 20
+	growsWithin = 296 << 20
 )
 
 // collectWith lets the heap grow by what gcPercent leaves to the rest of it.
 func collectWith(remembered int64) {
 	if os.Getenv("GOGC") == "" {
-		growth := max(leastGrowth, gcPercent*aliveBytes/100-remembered/8)
+		growth := max(leastGrowth, min(gcPercent*aliveBytes/100, growsWithin-remembered))
 		debug.SetGCPercent(int(100 * growth / (aliveBytes + remembered)))
 	}
 }
