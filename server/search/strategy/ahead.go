@@ -103,7 +103,7 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		return nil
 	}
 	n := 1
-	for a.queue[0].coded && n < min(codedAtOnce, len(a.queue)) {
+	for n < min(codedAtOnce, len(a.queue)) && a.queue[n-1].coded && a.queue[n].coded {
 		n++
 	}
 	next, a.queue = a.queue[:n:n], a.queue[n:]
@@ -178,11 +178,11 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 		if last, tried := a.coded[n]; tried && last == generation {
 			continue
 		}
-		a.coded[n] = generation
 		coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
 		if err != nil {
 			return nil, err
 		}
+		a.coded[n] = generation
 		for _, key := range coded {
 			r.add(n, finding{column: &key, coded: true})
 		}
