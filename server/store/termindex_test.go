@@ -2,14 +2,13 @@ package store_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"kiln/gen/db"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Statements that look for a term read the index of terms alone. Their plans are generic: a range of
@@ -30,22 +29,12 @@ func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
 		"definitions with a canonical URL": {SQL: db.ResourcesByTerms, Args: []any{"{1}"}},
 		"resources that have a term":       plan.WithTerm(1, 1, 20_000),
 	} {
-		var args []string
-		for range st.Args {
-			args = append(args, "NULL")
-		}
+		args := slices.Repeat([]string{"NULL"}, len(st.Args))
 		if _, err := conn.Exec(t.Context(), "PREPARE terms AS "+st.SQL); err != nil {
 			t.Fatal(err)
 		}
-		rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE terms(%s)", strings.Join(args, ", ")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(lines, "\n"); !strings.Contains(got, "resource_terms") || strings.Contains(got, "resource_pkey") || strings.Contains(got, "resource_last_updated") {
+		got := planOf(t, conn, fmt.Sprintf("EXECUTE terms(%s)", strings.Join(args, ", ")))
+		if !strings.Contains(got, "resource_terms") || strings.Contains(got, "resource_pkey") || strings.Contains(got, "resource_last_updated") {
 			t.Errorf("%s:\n%s", name, got)
 		}
 		if _, err := conn.Exec(t.Context(), "DEALLOCATE terms"); err != nil {

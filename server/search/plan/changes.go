@@ -350,73 +350,84 @@ func WithTerm(typ int16, term int64, most int) match.Statement {
 // ColumnsOf are the columns that comparisons with parameters of a type are answered by.
 func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 	var out []remembered.ColumnKey
-	add := func(m match.Match) {
-		if key, ok := columnOf(typ, m); ok && !slices.Contains(out, key) {
+	for _, p := range params {
+		kind, ok := kindOf(p)
+		if key := (remembered.ColumnKey{Type: typ, Kind: kind, Keys: remembered.KeysOf(p.Keys)}); ok && !slices.Contains(out, key) {
 			out = append(out, key)
 		}
 	}
-	for _, p := range params {
-		switch p.Type {
-		case fhir.SearchDate:
-			add(match.Dates{Keys: p.Keys, Single: p.Single})
-		case fhir.SearchNumber:
-			add(match.Numbers{Keys: p.Keys, Single: p.Single})
-		case fhir.SearchQuantity:
-			add(match.Quantities{Numbers: match.Numbers{Keys: p.Keys, Single: p.Single}})
-		}
-	}
 	return out
+}
+
+// kindOf is the kind of the column of a parameter; false where it has no order or a resource may have
+// several of its values.
+func kindOf(p *fhir.Parameter) (kind remembered.Kind, ok bool) {
+	switch p.Type {
+	case fhir.SearchDate:
+		kind = remembered.Dates
+	case fhir.SearchNumber:
+		kind = remembered.Numbers
+	case fhir.SearchQuantity:
+		kind = remembered.Quantities
+	default:
+		return kind, false
+	}
+	return kind, p.Single && len(p.Keys) > 0
 }
 
 // CodedColumns are the columns that comparisons of a composite with a code and a value are answered by,
 // for each of some terms that may be that of the code.
 func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []remembered.ColumnKey {
-	var out []remembered.ColumnKey
-	type rows struct{ coded, code fhir.Key } // that several composites may share
-	seen := make(map[rows]bool)
+	type rows struct { // of values with codes, which several composites may share
+		kind        remembered.Kind
+		coded, code fhir.Key
+	}
+	var all []rows
 	for _, p := range params {
 		for _, c := range p.Composites {
-			kind, ok := valueOf(c, params)
+			kind, ok := valueKind(c, params)
 			if c.Coded == 0 || !ok {
 				continue
 			}
-			for _, part := range c.Parts {
-				if part.Type != fhir.SearchToken {
-					continue
-				}
-				for _, code := range part.Keys {
-					if seen[rows{c.Coded, code}] {
-						continue
-					}
-					seen[rows{c.Coded, code}] = true
-					for _, term := range terms {
-						key := fhir.CompositeKey(c.Coded, code.ValueOf(term))
-						out = append(out, remembered.ColumnKey{Type: typ, Kind: kind, Keys: remembered.KeysOf([]fhir.Key{key})})
-					}
+			for _, code := range codeKeys(c) {
+				if r := (rows{kind, c.Coded, code}); !slices.Contains(all, r) {
+					all = append(all, r)
 				}
 			}
+		}
+	}
+	var out []remembered.ColumnKey
+	for _, r := range all {
+		for _, term := range terms {
+			key := fhir.CompositeKey(r.coded, r.code.ValueOf(term))
+			out = append(out, remembered.ColumnKey{Type: typ, Kind: r.kind, Keys: remembered.KeysOf([]fhir.Key{key})})
 		}
 	}
 	return out
 }
 
-// valueOf is the kind of the column of a composite's value; false where a resource may have several.
-func valueOf(c fhir.Composite, params []*fhir.Parameter) (kind match.Table, ok bool) {
+// valueKind is kindOf the part of a composite that has an order.
+func valueKind(c fhir.Composite, params []*fhir.Parameter) (kind remembered.Kind, ok bool) {
 	for _, part := range c.Parts {
 		i := slices.IndexFunc(params, func(p *fhir.Parameter) bool { return p.Code == part.Code })
-		if i < 0 || !params[i].Single {
+		if i < 0 {
 			continue
 		}
-		switch part.Type {
-		case fhir.SearchDate:
-			return remembered.Dates, true
-		case fhir.SearchNumber:
-			return remembered.Numbers, true
-		case fhir.SearchQuantity:
-			return remembered.Quantities, true
+		if kind, ok = kindOf(params[i]); ok {
+			return kind, true
 		}
 	}
 	return kind, false
+}
+
+// codeKeys are the keys of the parts of a composite that are tokens.
+func codeKeys(c fhir.Composite) (keys []fhir.Key) {
+	for _, part := range c.Parts {
+		if part.Type == fhir.SearchToken {
+			keys = append(keys, part.Keys...)
+		}
+	}
+	return keys
 }
 
 // WithEntries is the statement that reads the positions of those columns that have entries, among some of

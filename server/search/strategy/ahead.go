@@ -59,13 +59,13 @@ func (s *Searcher) readAhead(ctx context.Context) {
 	if a == nil {
 		return
 	}
-	some := s.nextAhead(ctx, a)
+	next := s.nextAhead(ctx, a)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, f := range some {
+	for _, f := range next {
 		w.push(f)
 	}
-	w.early = len(some)+len(a.queue) > 0 // what was read may tell what else to read
+	w.early = len(next)+len(a.queue) > 0 // what was read may tell what else to read
 }
 
 // codedAtOnce is how many columns of a code are read without a look whether the database rests between
