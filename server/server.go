@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -75,7 +73,8 @@ type Server struct {
 	version           string
 	served            atomic.Int64 // requests
 	profiles          *profiles    // that are stored
-	closers           []func()     // in the order of building; Close runs them backwards
+	heap              heap
+	closers           []func() // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
 }
@@ -246,7 +245,7 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
 	c = stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
-		SearchMemory: searchMemory(s.Config.Search), Remembers: collecting(), Logger: s.Logger})
+		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.remember, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -430,49 +429,12 @@ func (s *Server) ready(ctx context.Context) error {
 // newID makes logical ids: UUIDs of version 7, which sort by time of creation.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// gcPercent lets the heap grow to three times what is alive before it is collected:
-// alive are some 20 MB, and requests leave pages of resources behind. It takes a
-// tenth off the processor time of searches and pages, for 30 MB. GOGC overrides it.
-const gcPercent = 200
-
-// aliveBytes is about what is alive beside what searches remember. That is large, without
-// pointers and rarely changed: collecting costs little with it, and the heap does not grow by a
-// part of it. Where both take more than growsWithin together the heap grows less, down to leastGrowth:
-// the Bundles of an import that are on their way are marked at each collection.
-const (
-	aliveBytes  = 32 << 20
-	leastGrowth = 40 << 20
-	growsWithin = 296 << 20
-)
-
-// collectWith lets the heap grow by what gcPercent leaves to the rest of it.
-func collectWith(remembered int64) {
-	if os.Getenv("GOGC") == "" {
-		growth := max(leastGrowth, min(gcPercent*aliveBytes/100, growsWithin-remembered))
-		debug.SetGCPercent(int(100 * growth / (aliveBytes + remembered)))
-	}
-}
-
-// collecting is collectWith for what is remembered from now on, told by one goroutine. Much that was
-// forgotten is collected first: it would count as alive, and let the heap grow by a part of it.
-func collecting() func(remembered int64) {
-	var before int64
-	return func(remembered int64) {
-		if before-remembered > leastGrowth {
-			runtime.GC()
-		}
-		before = remembered
-		collectWith(remembered)
-	}
-}
-
 // Run serves until ctx ends, then lets running requests finish. The address is
 // taken first, so that /health/live answers while the database starts.
 func Run(ctx context.Context, c Config, o Options) error {
 	if err := c.CheckServe(); err != nil {
 		return err
 	}
-	collectWith(0)
 	listener, err := net.Listen("tcp", c.Server.Listen)
 	if err != nil {
 		return listenError(c.Server.Listen, err)
@@ -505,6 +467,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer s.Close()
+	s.heap.pace(ctx)
 	files.use(s.Config.Server.TLS)
 	connections.set(s.Config.Server.MaxConnections)
 	s.Settings.OnChange(func(c Config) {

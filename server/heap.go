@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
+)
+
+// heap paces the collections of the process's memory: the heap grows by a part of what is alive beside
+// what searches remember. That is large, without pointers and rarely changed.
+type heap struct {
+	remembered atomic.Int64 // bytes
+}
+
+// The heap grows by twice of what is alive: for a server that answers searches by some 40 MB. That
+// takes a tenth off the processor time of searches and pages, for 30 MB. Bundles on their way are
+// alive, too: it grows by mostGrowth at most, and by less where that and what is remembered take more
+// than growsWithin together. Each collection marks these Bundles: it never grows by less than leastGrowth.
+const (
+	growthPart  = 2
+	leastGrowth = 40 << 20
+	mostGrowth  = 80 << 20
+	growsWithin = 296 << 20
+)
+
+// growth is by how much the heap grows until it is collected, in bytes.
+func growth(alive, remembered int64) int64 {
+	return max(leastGrowth, min(growthPart*(alive-remembered), mostGrowth, growsWithin-remembered))
+}
+
+// pace sets the growth, now and after each collection until ctx ends. GOGC overrides it.
+func (h *heap) pace(ctx context.Context) {
+	if os.Getenv("GOGC") != "" || ctx.Err() != nil {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	if alive := int64(live[0].Value.Uint64()); alive > 0 { // something was collected
+		debug.SetGCPercent(int(100 * growth(alive, h.remembered.Load()) / alive))
+	}
+	type collected struct{ _ [64]byte }
+	runtime.AddCleanup(new(collected), h.pace, ctx)
+}
+
+// remember is told how many bytes searches remember from now on. Much that was forgotten is collected
+// first: it would count as alive.
+func (h *heap) remember(bytes int64) {
+	if h.remembered.Swap(bytes)-bytes > leastGrowth {
+		runtime.GC()
+	}
+}
