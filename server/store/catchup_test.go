@@ -36,6 +36,15 @@ func newLagging(t *testing.T, stepped func(gaveWay bool)) lagging {
 	return l
 }
 
+func objectWrite(t *testing.T, o object) *store.Write {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resourceWrite(t, raw)
+}
+
 func (l lagging) ask(pairs ...string) (total int, hit bool) {
 	l.t.Helper()
 	c := searchCase{typ: "Observation", values: params(pairs...)}
@@ -54,11 +63,7 @@ func (l lagging) burst(seed uint64) (want map[string]int) {
 	c := newCorpus(seed, 40, remembered.MaxChanges+500)
 	var all []*store.Write // in one transaction: it comes as a whole
 	for i := range c.observations {
-		raw, err := json.Marshal(c.observations[i].json())
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		all = append(all, resourceWrite(l.t, raw))
+		all = append(all, objectWrite(l.t, c.observations[i].json()))
 	}
 	if err := l.other.WriteAll(l.t.Context(), all); err != nil {
 		l.t.Fatal(err)
@@ -127,5 +132,79 @@ func TestCatchUpGivesWay(t *testing.T) {
 	l.answers(want)
 	if gaveWay == 0 {
 		t.Errorf("of %d looks none gave way to a writer", looks)
+	}
+}
+
+// What memory reads of a changed resource has every kind of entries of its index.
+func TestCatchUpReadsEveryKind(t *testing.T) {
+	t.Parallel()
+	s, at := open(t)
+	other := openAt(t, at)
+	for _, s := range []*store.Store{s, other} {
+		s.IndexBy(compiled{})
+		s.LimitSearch(20, nil)
+	}
+	other.SetSearchMemory(-1)
+	c := newCorpus(71, 400, 400)
+	c.load(t, s)
+	const assessments = 600
+	assess := func(least int) (all []*store.Write) {
+		for i := range assessments {
+			all = append(all, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"RiskAssessment","id":"r%d","status":"final","subject":{"reference":"Patient/p%d"},"prediction":[{"probabilityDecimal":0.%02d}]}`, i, i%3, least+i%30)))
+		}
+		return all
+	}
+	if err := s.WriteAll(t.Context(), assess(10)); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(s *store.Store, typ string, pairs ...string) int {
+		t.Helper()
+		c := searchCase{typ: typ, values: params(pairs...)}
+		found, err := s.Search(t.Context(), c.parse(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *found.Total
+	}
+	all := map[string][]string{
+		"dates":      {"Observation", "date", "ge1990"},
+		"terms":      {"Observation", "status", "final"},
+		"quantities": {"Observation", "value-quantity", "gt5"},
+		"numbers":    {"RiskAssessment", "probability", "gt0.3"},
+		"strings":    {"Patient", "name:contains", "a"},
+		"updates":    {"Observation", "_lastUpdated", "ge1990"},
+	}
+	before := map[string]int{}
+	for i := range 4 { // a total is known until something is written
+		if err := s.WriteAll(t.Context(), append(assess(10)[i:i+1], objectWrite(t, c.patients[i].json()))); err != nil {
+			t.Fatal(err)
+		}
+		for name, of := range all {
+			before[name] = ask(s, of[0], of[1:]...)
+		}
+		s.SearchSettled()
+	}
+	c = newCorpus(72, 500, remembered.MaxChanges+500)
+	var burst []*store.Write
+	for i := range c.patients {
+		burst = append(burst, objectWrite(t, c.patients[i].json()))
+	}
+	for i := range c.observations {
+		burst = append(burst, objectWrite(t, c.observations[i].json()))
+	}
+	if err := other.WriteAll(t.Context(), append(burst, assess(25)...)); err != nil {
+		t.Fatal(err)
+	}
+	ask(s, "Observation", "status", "final")
+	s.SearchSettled()
+	for name, of := range all {
+		hits := s.Remembered().Hits
+		got, want := ask(s, of[0], of[1:]...), ask(other, of[0], of[1:]...)
+		if got != want || got == before[name] || s.Remembered().Hits == hits {
+			t.Errorf("%s: %v: total %d, want %d, before %d; %d hits", name, of, got, want, before[name], s.Remembered().Hits-hits)
+		}
+	}
+	if s.Remembered().Lagged == 0 {
+		t.Error("it has never lagged")
 	}
 }

@@ -67,14 +67,24 @@ func ChangedSince(since string, types []int16, most int) match.Statement {
 	return w.Statement()
 }
 
-// Changed is the statement that reads some resources as Changes does, in the same snapshot as
-// ChangedSince: one text.
-func Changed(rids []int64) match.Statement {
-	w := newWriter(nil)
-	w.Write("SELECT changed_resources(")
-	w.Bind(rids)
-	w.Write("::bigint[])")
-	return w.Statement()
+// Stored are the statements that read some resources and the entries of their index, in one snapshot: a
+// row of each that is there, with rid, id, version, last update in microseconds, terms and targets; and of
+// each table of entries one row of arrays, rids and keys, then what the methods of remembered.Stored take.
+func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.Statement) {
+	of := func(columns, from string) match.Statement {
+		w := newWriter(nil)
+		w.Write("SELECT ", columns, " FROM ", from, " WHERE x.rid = ANY (")
+		w.Bind(rids)
+		w.Write("::bigint[])")
+		return w.Statement()
+	}
+	resources = of("x.rid, x.id, x.version, (extract(epoch FROM x.last_updated) * 1000000)::bigint, x.terms, x.targets", "resource x")
+	dates = of("array_agg(x.rid), array_agg(x.key), array_agg(x.low), array_agg(x.high)", "index_date x")
+	const ends = "array_agg(x.rid), array_agg(x.key), array_agg(x.low::text), array_agg(coalesce(x.high, x.low)::text)"
+	numbers = of(ends, "index_number x")
+	quantities = of(ends+", array_agg(q.system), array_agg(q.code), array_agg(q.unit)", "index_quantity x JOIN quantity_unit q ON q.id = x.unit")
+	strings = of("array_agg(x.rid), array_agg(x.key), array_agg(x.text)", "index_string x")
+	return resources, dates, numbers, quantities, strings
 }
 
 // Texts are all those of some keys in the dictionary, as their values, by key and by value.

@@ -28,7 +28,7 @@ func TestCatchUp(t *testing.T) {
 		if !ok || c.State != "5:5: index" {
 			t.Fatalf("it catches up with %q: %v", c.State, ok)
 		}
-		if !c.Bring(`[{"r":844424930131969}]`) || !m.lags || !c.Brought("6:6: index") || m.lags || m.state.text != "6:6: index" {
+		if !c.Bring(c.Stored([]int64{844424930131969})) || !m.lags || !c.Brought("6:6: index") || m.lags || m.state.text != "6:6: index" {
 			t.Fatalf("it has caught up with %q, lags: %v", m.state.text, m.lags)
 		}
 		if _, ok := m.CatchUp(); ok {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -96,7 +97,7 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 	for _, w := range written {
 		own[w.RID] = w
 	}
-	out := make(map[int64]*match.Resource, len(all))
+	out := Stored{names: names, all: make(map[int64]*match.Resource, len(all))}
 	for i := range all {
 		c := &all[i]
 		if c.Written {
@@ -104,29 +105,80 @@ func parseChanges(rows string, written []Written, names map[int16]string) (map[i
 			if !ok || !w.by.wait() {
 				return nil, errUncommitted
 			}
-			out[c.RID] = w.Resource
+			out.all[c.RID] = w.Resource
 			continue
 		}
 		if c.ID == nil {
-			out[c.RID] = nil
+			out.all[c.RID] = nil
 			continue
 		}
-		x := newIndex(c.Terms, c.Targets, c.Updated)
+		out.Resource(c.RID, *c.ID, c.Version, c.Updated, c.Terms, c.Targets)
 		for _, e := range c.Dates {
-			x.Dates = append(x.Dates, fhir.DateEntry{Key: match.EntryKey(e.Key, c.RID), Low: e.Low, High: e.High})
+			out.Date(c.RID, e.Key, e.Low, e.High)
 		}
 		for _, e := range c.Numbers {
-			x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: fhir.Key(e.Key), Low: e.Low, High: e.High})
+			out.Number(c.RID, e.Key, e.Low, e.High)
 		}
 		for _, e := range c.Quantities {
-			x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: match.EntryKey(e.Key, c.RID), Low: e.Low, High: e.High, System: e.System, Code: e.Code, Unit: e.Unit})
+			out.Quantity(c.RID, e.Key, e.Low, e.High, e.System, e.Code, e.Unit)
 		}
 		for _, e := range c.Strings {
-			x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(e.Key), Text: e.Text})
+			out.String(c.RID, e.Key, e.Text)
 		}
-		out[c.RID] = &match.Resource{Type: names[int16(c.RID>>48)], ID: *c.ID, VersionID: c.Version, LastUpdated: time.UnixMicro(c.Updated).UTC(), Index: x}
 	}
-	return out, nil
+	return out.all, nil
+}
+
+// Stored are some resources as they are stored, made of their rows: of each what the table of resources
+// has, before the entries of its index. One without is gone.
+type Stored struct {
+	names map[int16]string // of the types
+	all   map[int64]*match.Resource
+}
+
+func newStored(rids []int64, names map[int16]string) *Stored {
+	s := &Stored{names: names, all: make(map[int64]*match.Resource, len(rids))}
+	for _, rid := range rids {
+		s.all[rid] = nil
+	}
+	return s
+}
+
+// Resource adds one that is there, last updated so many microseconds since 1970. It keeps targets.
+func (s *Stored) Resource(rid int64, id string, version int, updated int64, terms, targets []int64) {
+	s.all[rid] = &match.Resource{Type: s.names[int16(rid>>48)], ID: id, VersionID: version, LastUpdated: time.UnixMicro(updated).UTC(), Index: newIndex(terms, targets, updated)}
+}
+
+// index is that of a resource; entries of one that is gone go nowhere.
+func (s *Stored) index(rid int64) *fhir.Index {
+	if r := s.all[rid]; r != nil {
+		return r.Index
+	}
+	return new(fhir.Index)
+}
+
+// Date adds an entry of index_date.
+func (s *Stored) Date(rid, key, low, high int64) {
+	x := s.index(rid)
+	x.Dates = append(x.Dates, fhir.DateEntry{Key: match.EntryKey(key, rid), Low: low, High: high})
+}
+
+// Number adds an entry of index_number, its ends as PostgreSQL writes them.
+func (s *Stored) Number(rid, key int64, low, high string) {
+	x := s.index(rid)
+	x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: fhir.Key(key), Low: low, High: high})
+}
+
+// Quantity adds an entry of index_quantity, its ends as PostgreSQL writes them.
+func (s *Stored) Quantity(rid, key int64, low, high, system, code, unit string) {
+	x := s.index(rid)
+	x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: match.EntryKey(key, rid), Low: low, High: high, System: system, Code: code, Unit: unit})
+}
+
+// String adds an entry of index_string.
+func (s *Stored) String(rid, key int64, text string) {
+	x := s.index(rid)
+	x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(key), Text: text})
 }
 
 // newIndex is an index as it is remembered: beside its terms it has the one of every resource, beside
@@ -306,18 +358,20 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 	return c, true
 }
 
-// Bring brings in resources that have changed, in any order: rows of Changes, all of one state. Where it
-// ends before all were, they are brought in again.
-func (c CatchUp) Bring(rows string) bool {
-	changed, err := parseChanges(rows, nil, c.names)
+// Stored are some resources that have changed, to be filled and brought in.
+func (c CatchUp) Stored(rids []int64) *Stored { return newStored(rids, c.names) }
+
+// Bring brings in resources that have changed, in any order, all of one state. Where it ends before all
+// were, they are brought in again.
+func (c CatchUp) Bring(s *Stored) bool {
 	m := c.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil || m.state == nil || m.generation != c.Generation {
+	if m.state == nil || m.generation != c.Generation {
 		return false
 	}
-	m.apply(changed)
-	m.written.brought(changed)
+	m.apply(s.all)
+	m.written.brought(s.all)
 	return true
 }
 
@@ -344,8 +398,8 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 	if m.brought == nil || len(m.brought) > maxKnown {
 		m.brought = make(map[int64]version)
 	}
-	for rid, r := range changed {
-		t := int16(rid >> 48)
+	for _, rid := range slices.Sorted(maps.Keys(changed)) { // neighbours lie together in columns
+		r, t := changed[rid], int16(rid>>48)
 		m.versions[t]++
 		n, ok := number(rid)
 		all := m.items()[t]

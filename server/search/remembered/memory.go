@@ -649,12 +649,14 @@ func (f *Found) Make(now time.Time) bool {
 // millions of resources. All terms of a type are read along its resources in less.
 const memberTakes = 3 * time.Microsecond
 
-// Bring brings resources into what was made: rows of Changes that were read in a later state.
-// It reports false where that cannot be. When all that have changed were brought, Brought says so.
-func (f *Found) Bring(rows string) bool {
-	changed, err := parseChanges(rows, nil, map[int16]string{f.Type: f.Name})
-	return err == nil && f.apply(changed)
+// Stored are some resources that have changed, to be filled and brought in.
+func (f *Found) Stored(rids []int64) *Stored {
+	return newStored(rids, map[int16]string{f.Type: f.Name})
 }
+
+// Bring brings resources into what was made that were read in a later state.
+// It reports false where that cannot be. When all that have changed were brought, Brought says so.
+func (f *Found) Bring(s *Stored) bool { return f.apply(s.all) }
 
 // Brought moves what was made to the state now, in which everything was read that was brought.
 func (f *Found) Brought(now string) bool {

@@ -519,8 +519,8 @@ const (
 	busyLooks = 20
 )
 
-// defaultChangeTakes is that of Config: most of it PostgreSQL reads the index of the resource.
-const defaultChangeTakes = 100 * time.Microsecond
+// defaultChangeTakes is that of Config. It takes a third where nothing has to be read from the disk.
+const defaultChangeTakes = 50 * time.Microsecond
 
 // catchUpWhereCalm catches up with what memory lags behind when little has changed since the last look.
 // Where finding everything anew takes less it is forgotten.
@@ -719,7 +719,8 @@ const (
 
 // behind is what resources are brought into that have changed since, some at a time.
 type behind interface {
-	Bring(rows string) bool
+	Stored(rids []int64) *remembered.Stored
+	Bring(s *remembered.Stored) bool
 	Brought(now string) bool
 }
 
@@ -753,14 +754,47 @@ func changedSince(ctx context.Context, tx pgx.Tx, state string, types []int16, m
 	return rids, now, ok && len(rids) <= most, err
 }
 
-// bring brings in some resources; false where that cannot be followed.
+// bring brings in some resources; false where that cannot be followed. They are read in one round trip:
+// changes_since would write them as JSON, which takes both sides several times as long.
 func bring(ctx context.Context, tx pgx.Tx, rids []int64, to behind) (bool, error) {
-	st := plan.Changed(rids)
-	var rows string
-	if err := tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&rows); err != nil {
+	stored := to.Stored(rids)
+	resources, dates, numbers, quantities, strings := plan.Stored(rids)
+	var batch pgx.Batch
+	queue := func(st match.Statement) *pgx.QueuedQuery { return batch.Queue(st.SQL, st.Args...) }
+	queue(resources).Query(func(rows pgx.Rows) error {
+		var rid, updated int64
+		var id string
+		var version int
+		var terms, targets []int64
+		_, err := pgx.ForEachRow(rows, []any{&rid, &id, &version, &updated, &terms, &targets}, func() error {
+			stored.Resource(rid, id, version, updated, terms, targets)
+			return nil
+		})
+		return err
+	})
+	var of, keys, low, high []int64
+	var from, until, system, code, unit, text []string
+	entries := func(st match.Statement, add func(i int), columns ...any) {
+		queue(st).QueryRow(func(row pgx.Row) error {
+			if err := row.Scan(append([]any{&of, &keys}, columns...)...); err != nil {
+				return err
+			}
+			for i := range of {
+				add(i)
+			}
+			return nil
+		})
+	}
+	entries(dates, func(i int) { stored.Date(of[i], keys[i], low[i], high[i]) }, &low, &high)
+	entries(numbers, func(i int) { stored.Number(of[i], keys[i], from[i], until[i]) }, &from, &until)
+	entries(quantities, func(i int) {
+		stored.Quantity(of[i], keys[i], from[i], until[i], system[i], code[i], unit[i])
+	}, &from, &until, &system, &code, &unit)
+	entries(strings, func(i int) { stored.String(of[i], keys[i], text[i]) }, &text)
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return true, err
 	}
-	return to.Bring(rows), nil
+	return to.Bring(stored), nil
 }
 
 // readAtOnce is the number of rows that are read without a rest.
