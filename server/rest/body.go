@@ -40,6 +40,12 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 	if packed != "" {
 		size = -1
 	}
+	if size > smallBody {
+		if leave := c.h.bodies.arrive(size); leave != nil {
+			defer leave()
+			return c.arriving(r.Body, size)
+		}
+	}
 	var raw io.Reader = r.Body
 	if size < 0 || size > smallBody {
 		a, err := spool(r.Body, limit)
@@ -81,6 +87,17 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		return nil, tooLong(limit)
 	}
 	return buf.Bytes(), nil
+}
+
+// arriving reads a body of size bytes into memory, for which it has room, and waits for the bodyLimit.
+func (c *call) arriving(in io.Reader, size int64) ([]byte, error) {
+	body := make([]byte, size)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return nil, unreadable(err)
+	}
+	var err error
+	c.leave, err = c.h.bodies.enter(c.ctx, size)
+	return body, err
 }
 
 // drain reads what a client still sends of a body that is too long, up to another

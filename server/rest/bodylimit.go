@@ -16,14 +16,27 @@ const (
 	// limitBytes is how much of large bodies is worked on at the same time. A body
 	// above it passes alone.
 	limitBytes = 24 << 20
+	// arrivingBytes is how much of large bodies memory holds while they arrive. Where slow clients have
+	// taken it up, bodies arrive in files.
+	arrivingBytes = 16 << 20
 	// unannounced is what a large body of unknown length is taken for.
 	unannounced = 4 << 20
 )
 
 // bodyLimit bounds the large bodies that are worked on at the same time.
-type bodyLimit struct{ weighted *semaphore.Weighted }
+type bodyLimit struct{ weighted, arrivals *semaphore.Weighted }
 
-func newBodyLimit() *bodyLimit { return &bodyLimit{semaphore.NewWeighted(limitBytes)} }
+func newBodyLimit() *bodyLimit {
+	return &bodyLimit{semaphore.NewWeighted(limitBytes), semaphore.NewWeighted(arrivingBytes)}
+}
+
+// arrive returns what gives back room for a body to arrive in; nil where there is none.
+func (l *bodyLimit) arrive(size int64) (leave func()) {
+	if !l.arrivals.TryAcquire(size) {
+		return nil
+	}
+	return func() { l.arrivals.Release(size) }
+}
 
 // enter waits for room for a body of size bytes, -1 where that is not known, and
 // returns what gives the room back. It fails with throttled, 429, when the client
