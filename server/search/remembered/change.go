@@ -403,12 +403,16 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		m.versions[t]++
 		n, ok := number(rid)
 		all := m.items()[t]
-		for _, i := range all {
-			if !ok || !i.apply(n, r) || i.worthless() {
+		if !ok {
+			for _, i := range all {
 				m.drop(i)
 			}
-		}
-		if ok {
+		} else {
+			for _, i := range all[:m.applied[t]] {
+				if !i.apply(n, r) || i.worthless() {
+					m.drop(i)
+				}
+			}
 			for _, i := range applyTerms(n, r, func(term int64) *item { return m.terms[termKey{t, term}] }, all) {
 				m.keep(ofTerms(i))
 			}

@@ -36,6 +36,7 @@ type Memory struct {
 	// common are the terms of the types whose common terms have been looked for.
 	common  map[TypeKey]map[int64]bool
 	listed  map[int16][]keyed // all items by type; nil when some have come or gone
+	applied map[int16]int     // the first of listed that item.apply is for
 	bytes   int64             // of all, when last added up
 	steps   []step
 	stepped int               // how many there were, with those that are gone
@@ -438,19 +439,26 @@ func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Durati
 	delete(m.wanted, q.Whole)
 }
 
-// items are all items, by type.
+// items are all items, by type. Those that item.apply has nothing to do for come last: they are the most.
 func (m *Memory) items() map[int16][]keyed {
 	if m.listed == nil {
-		m.listed = make(map[int16][]keyed)
+		m.listed, m.applied = make(map[int16][]keyed), make(map[int16]int)
 		for k, i := range m.sets {
 			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
 		}
 		for k, i := range m.columns {
 			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
 		}
-		for k, i := range m.terms {
-			if k.term == i.term.terms[0] {
-				m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		for _, some := range []bool{true, false} {
+			for k, i := range m.terms {
+				if k.term == i.term.terms[0] && i.some == some {
+					m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+				}
+			}
+			if some {
+				for t, of := range m.listed {
+					m.applied[t] = len(of)
+				}
 			}
 		}
 	}
