@@ -41,6 +41,8 @@ type searchable struct{ s *Store }
 
 func (v searchable) Acquire(ctx context.Context) (*pgxpool.Conn, error) { return v.s.pool.Acquire(ctx) }
 
+func (v searchable) Acquired() int64 { return v.s.pool.Stat().AcquireCount() }
+
 func (v searchable) KnownType(typ string) (int16, bool) {
 	n, ok := v.s.types.current.Load().number[typ]
 	return n, ok

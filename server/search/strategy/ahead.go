@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"kiln/server/fhir"
@@ -20,21 +21,23 @@ import (
 const AheadFrom = 30_000
 
 // aheadEvery is how often a server looks for what could be read ahead, busyFor how long it leaves a
-// database alone that it has found at work. It reads when it has found it at rest at so many ticks
-// of findAll in a row.
+// database alone that it has found at work. It reads when it has found it at rest at restTicks looks
+// in a row, one restEvery, and then aheadTogether at the same time.
 const (
-	aheadEvery = 10 * time.Second
-	busyFor    = 2 * time.Second
-	restTicks  = 4
+	aheadEvery    = 10 * time.Second
+	busyFor       = 2 * time.Second
+	restEvery     = 250 * time.Millisecond
+	restTicks     = 4
+	aheadTogether = 2
 )
 
 // ahead is what a server reads before anybody has asked for it, while the database has nothing
-// else to do: what broad searches of the types with most resources need. It belongs to findAll.
+// else to do: what broad searches of the types with most resources need.
 type ahead struct {
 	from   int64     // resources of a type
 	next   time.Time // not before
 	queue  []finding
-	rested int // ticks in a row
+	rested int // looks in a row
 	// tried is the generation of the memory in which something was last read: what was not kept,
 	// or gave way to others, is not read again before everything was forgotten.
 	tried map[any]int
@@ -44,33 +47,63 @@ type ahead struct {
 
 // ReadAhead begins to read ahead, of the types with so many resources or more.
 func (s *Searcher) ReadAhead(from int64) {
-	s.finder.mu.Lock()
-	defer s.finder.mu.Unlock()
-	s.finder.ahead, s.finder.early = &ahead{from: from, tried: make(map[any]int), coded: make(map[int16]int)}, true
-	s.finder.begin(s)
-}
-
-// readAhead queues what is to be read ahead now, if anything.
-func (s *Searcher) readAhead(ctx context.Context) {
 	w := &s.finder
 	w.mu.Lock()
-	a := w.ahead
-	w.mu.Unlock()
-	if a == nil {
+	defer w.mu.Unlock()
+	if w.ended {
 		return
 	}
-	next := s.nextAhead(ctx, a)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, f := range next {
-		w.push(f)
-	}
-	w.early = len(next)+len(a.queue) > 0 // what was read may tell what else to read
+	w.begin(s)
+	ctx, stop := context.WithCancel(context.Background())
+	begun := w.stop
+	w.stop, w.early = func() { stop(); begun() }, true
+	w.done.Go(func() { s.readAhead(ctx, from) })
 }
 
-// codedAtOnce is how many columns of a code are read without a look whether the database rests between
-// them.
-const codedAtOnce = 8
+// readAhead works until ctx ends.
+func (s *Searcher) readAhead(ctx context.Context, from int64) {
+	w := &s.finder
+	a := &ahead{from: from, tried: make(map[any]int), coded: make(map[int16]int)}
+	tick := time.NewTicker(restEvery)
+	defer tick.Stop()
+	for {
+		next := s.nextAhead(ctx, a)
+		w.mu.Lock()
+		w.aheadNow, w.awaited = nil, false
+		for _, f := range next {
+			w.aheadNow = append(w.aheadNow, f.key())
+		}
+		w.early = len(next)+len(a.queue) > 0 // what was read may tell what else to read
+		w.idle.Broadcast()
+		w.mu.Unlock()
+		var together sync.WaitGroup
+		places := make(chan struct{}, aheadTogether)
+		for _, f := range next {
+			places <- struct{}{}
+			together.Go(func() {
+				_ = s.found(ctx, f) // what cannot be found is left to those who ask
+				w.tell()
+				<-places
+			})
+		}
+		together.Wait()
+		if len(next) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// atOnce is how much is read without a look whether the database rests, codedAtOnce how many columns of a
+// code, which take less. What reads stands aside itself where this server serves anybody.
+const (
+	atOnce      = 4
+	codedAtOnce = 8
+)
 
 // nextAhead is what is to be read ahead now. What fails is left to those who ask.
 func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
@@ -102,8 +135,8 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	if a.rested++; a.rested < restTicks {
 		return nil
 	}
-	n := 1
-	for n < min(codedAtOnce, len(a.queue)) && a.queue[n-1].coded && a.queue[n].coded {
+	n := min(atOnce, len(a.queue))
+	for n < min(codedAtOnce, len(a.queue)) && a.queue[0].coded && a.queue[n].coded {
 		n++
 	}
 	next, a.queue = a.queue[:n:n], a.queue[n:]
@@ -121,10 +154,10 @@ const sharedFrom = 10
 // these are read ahead: without, each of them is looked up by itself.
 const linksFrom = 6
 
-// unread is what broad searches need and memory does not have: of what many refer to, patients, what
-// links ask of them; then of the types with most resources first the common terms, the references to
-// these, each column, and the values of each common code by themselves. These need the terms to be known:
-// until then it is what comes before. Columns of last updates come when all others are there,
+// unread is what broad searches need and memory does not have: of the types with most resources first the
+// common terms, each column, the values of each common code by themselves, and the references to what many
+// refer to, with what links ask of that: patients. Values of codes need the terms to be known: until
+// then it is what comes before. Columns of last updates come when all others are there,
 // as they are seldom asked for; but where its column is small, that of the largest type, which takes
 // longest without, is one of the others.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
@@ -160,31 +193,32 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 		last, tried := a.tried[f.key()]
 		return !s.remembered.Has(f.key()) && (!tried || last != generation)
 	}}
-	for _, to := range r.linked(numbers) {
-		if r.column(to, remembered.OwnRefs(to)); small(to) { // it takes little time and room
-			r.all(to)
-		}
-	}
 	late := numbers
 	for i, n := range numbers {
 		r.all(n)
+		if r.missing(finding{typ: n, terms: true}) {
+			return r.list, nil
+		}
+		if last, tried := a.coded[n]; !tried || last != generation {
+			coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
+			if err != nil {
+				return nil, err
+			}
+			a.coded[n] = generation
+			for _, key := range coded {
+				r.add(n, finding{column: &key, coded: true})
+			}
+		}
 		if i == 0 && shared >= sharedFrom {
 			r.column(n, plan.UpdatedColumn(n))
 			late = numbers[1:]
 		}
-		if r.missing(finding{typ: n, terms: true}) {
-			return r.list, nil
-		}
-		if last, tried := a.coded[n]; tried && last == generation {
-			continue
-		}
-		coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
-		if err != nil {
-			return nil, err
-		}
-		a.coded[n] = generation
-		for _, key := range coded {
-			r.add(n, finding{column: &key, coded: true})
+		for _, ref := range r.links(n) {
+			r.column(n, ref.References)
+			to := r.number(ref.Target)
+			if r.column(to, remembered.OwnRefs(to)); small(to) { // it takes little time and room
+				r.all(to)
+			}
 		}
 	}
 	for _, n := range late {
@@ -235,19 +269,17 @@ type reading struct {
 
 func (r *reading) add(n int16, f finding) {
 	f.typ, f.name, f.ahead = n, r.names[n], true
-	if r.missing(f) {
+	listed := func(o finding) bool { return o.key() == f.key() }
+	if r.missing(f) && !slices.ContainsFunc(r.list, listed) {
 		r.list = append(r.list, f)
 	}
 }
 
 func (r *reading) column(n int16, key remembered.ColumnKey) { r.add(n, finding{column: &key}) }
 
-// all adds the common terms of a type, its links, and each column of values.
+// all adds the common terms of a type, and each column of values.
 func (r *reading) all(n int16) {
 	r.add(n, finding{terms: true})
-	for _, ref := range r.links(n) {
-		r.column(n, ref.References)
-	}
 	for _, c := range plan.ColumnsOf(n, r.parameters(r.names[n])) {
 		r.column(n, c)
 	}
@@ -259,18 +291,6 @@ func (r *reading) links(n int16) []plan.Reference {
 		size := r.sizes[r.number(ref.Target)]
 		return size == 0 || size*linksFrom > r.sizes[n]
 	})
-}
-
-// linked are the types that links of some types lead to.
-func (r *reading) linked(from []int16) (to []int16) {
-	for _, n := range from {
-		for _, ref := range r.links(n) {
-			if n := r.number(ref.Target); !slices.Contains(to, n) {
-				to = append(to, n)
-			}
-		}
-	}
-	return to
 }
 
 // number is that of a type, 0 for one that there is nothing of.

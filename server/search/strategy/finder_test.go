@@ -1,8 +1,11 @@
 package strategy
 
 import (
+	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"kiln/server/search/remembered"
@@ -59,5 +62,75 @@ func TestLooks(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// servingStore counts the connections that others take.
+type servingStore struct {
+	Store
+	acquired atomic.Int64
+}
+
+func (s *servingStore) Acquired() int64 { return s.acquired.Load() }
+
+// What is read ahead stands aside while others are served, but not for ever, and not when a search waits
+// for it.
+func TestReadingAheadStandsAside(t *testing.T) {
+	t.Parallel()
+	const worked = 25 * time.Millisecond
+	for _, tt := range []struct {
+		name        string
+		every       time.Duration // others take a connection so often
+		until       time.Duration // for so long
+		awaited     time.Duration // a search waits from then on; 0 for none
+		least, most time.Duration // how long it stands aside
+	}{
+		{"nobody is served", time.Hour, time.Hour, 0, 0, 0},
+		{"the server looks after itself", 40 * time.Millisecond, time.Hour, 0, 0, 0},
+		{"others are served", time.Millisecond, time.Hour, 0, asideFor * worked, asideFor*worked + lookEvery},
+		{"others were served", time.Millisecond, 100 * time.Millisecond, 0, 75 * time.Millisecond, 75*time.Millisecond + 2*lookEvery},
+		{"a search waits", time.Millisecond, time.Hour, time.Nanosecond, 0, 0},
+		{"a search waits later", time.Millisecond, time.Hour, 100 * time.Millisecond, 75 * time.Millisecond, 75*time.Millisecond + 2*lookEvery},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st := &servingStore{}
+			s := &Searcher{store: st, admission: newAdmission(8)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			begin := time.Now()
+			go func() {
+				for ctx.Err() == nil && time.Since(begin) < tt.until {
+					wait(ctx, tt.every)
+					st.acquired.Add(1)
+				}
+			}()
+			if tt.awaited > 0 {
+				time.AfterFunc(tt.awaited, func() {
+					s.finder.mu.Lock()
+					defer s.finder.mu.Unlock()
+					s.finder.awaited = true
+				})
+			}
+			rest := s.rests(true)
+			time.Sleep(worked)
+			from := time.Now()
+			rest(ctx)
+			if aside := time.Since(from); aside < tt.least || aside > tt.most {
+				t.Errorf("%s: it stands aside for %s, want %s to %s", tt.name, aside, tt.least, tt.most)
+			}
+		})
+	}
+}
+
+// Who wants what is being read ahead does not look for it a second time.
+func TestReadAheadIsAwaited(t *testing.T) {
+	t.Parallel()
+	s := New(Config{Store: &servingStore{}, MaxConns: 8, Now: time.Now})
+	defer s.Close()
+	key := remembered.ColumnKey{Type: 1}
+	s.finder.aheadNow = []any{key}
+	s.find(finding{typ: 1, column: &key, dear: true})
+	if !s.finder.isAwaited() || len(s.finder.queue) > 0 || s.finder.stop != nil {
+		t.Errorf("awaited %v, %d in the queue", s.finder.awaited, len(s.finder.queue))
 	}
 }

@@ -333,8 +333,10 @@ type finder struct {
 	idle  *sync.Cond
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
-	ahead *ahead        // nil where nothing is read ahead
-	early bool          // something is still to be read ahead, or may be
+	// aheadNow are the keys of what is being read ahead, awaited that a search waits for one of them, early
+	// that something is still to be read ahead, or may be.
+	aheadNow       []any
+	awaited, early bool
 	// looked is the state of the last look whether writers are calm, "" before the first. It, looks and
 	// left belong to findAll.
 	looked string
@@ -415,6 +417,10 @@ func (s *Searcher) find(f finding) {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if slices.Contains(w.aheadNow, key) {
+		w.awaited = true
+		return
+	}
 	if w.ended || len(w.queue) >= maxFindings || w.now == key || slices.ContainsFunc(w.queue, func(f finding) bool { return f.key() == key }) {
 		return
 	}
@@ -457,7 +463,6 @@ func (s *Searcher) findAll(ctx context.Context) {
 		case <-w.wake:
 		case <-tick.C:
 			s.follow(ctx)
-			s.readAhead(ctx)
 		}
 	}
 }
@@ -568,7 +573,7 @@ func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behin
 	if w.left.generation != behind.Generation || w.left.state == "" {
 		w.left = left{generation: behind.Generation, state: behind.State}
 	}
-	rest := s.rests()
+	rest := s.rests(false)
 	for first := true; ; first = false {
 		followed, busy := true, false
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -633,20 +638,52 @@ func (l *looks) look(changed, most int, asked bool) (atMost int, ready bool) {
 }
 
 // rests returns what is called between parts of long work: while short searches wait it rests as long as
-// the work takes.
-func (s *Searcher) rests() func(ctx context.Context) {
+// the work takes. What is read ahead, for which nobody waits, stands aside while anything else is served.
+func (s *Searcher) rests(ahead bool) func(ctx context.Context) {
 	begin := time.Now()
 	worked := begin
+	served := s.store.Acquired()
 	return func(ctx context.Context) {
-		if time.Since(begin) > restFrom && s.admission.short.busy() {
-			wait(ctx, time.Since(worked))
+		took := time.Since(worked)
+		switch {
+		case ahead && !s.finder.isAwaited():
+			until := worked.Add((1 + asideFor) * took)
+			for since := worked; s.serves(&served, since) && time.Now().Before(until) && ctx.Err() == nil && !s.finder.isAwaited(); {
+				since = time.Now()
+				wait(ctx, lookEvery)
+			}
+		case time.Since(begin) > restFrom && s.admission.short.busy():
+			wait(ctx, took)
 		}
-		worked = time.Now()
+		worked, served = time.Now(), s.store.Acquired()
 	}
 }
 
-// restFrom is the time from which a finding rests.
-const restFrom = 500 * time.Millisecond
+const (
+	// restFrom is the time from which a finding rests.
+	restFrom = 500 * time.Millisecond
+	// asideFor is how long reading ahead stands aside at most, in the time that it has worked: it holds a
+	// snapshot.
+	asideFor = 9
+	// lookEvery is how often it looks whether others are still served, servedEvery how often a connection is
+	// taken from the pool where they are.
+	lookEvery   = 20 * time.Millisecond
+	servedEvery = 10 * time.Millisecond
+)
+
+// serves reports whether others are served, by how many connections were taken since then; served was
+// their number.
+func (s *Searcher) serves(served *int64, since time.Time) bool {
+	before := *served
+	*served = s.store.Acquired()
+	return *served-before > 1+int64(time.Since(since)/servedEvery)
+}
+
+func (w *finder) isAwaited() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.awaited
+}
 
 // found finds something and remembers it. It stands in no line: the dear searches that wait
 // there need what it finds. While short searches wait one that is long rests as long as it works.
@@ -664,7 +701,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		rests := s.rests()
+		rests := s.rests(f.ahead)
 		rest := func() { rests(ctx) }
 		switch {
 		case f.column != nil:

@@ -63,6 +63,8 @@ func (r *Result) Release() {
 type Store interface {
 	// Acquire takes a connection from the pool; the search gives it back.
 	Acquire(ctx context.Context) (*pgxpool.Conn, error)
+	// Acquired is how many connections were taken from the pool so far, by whomever.
+	Acquired() int64
 	// KnownType is TypeNumber as far as this server has seen the types.
 	KnownType(typ string) (int16, bool)
 	// TypeNumber returns the number of a resource type, false for one that has never
