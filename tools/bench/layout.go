@@ -164,7 +164,7 @@ func layoutCommand(s *settings) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cluster, err := StartCluster(ctx, serverSettings)
+			cluster, err := StartCluster(ctx, serverSettings())
 			if err != nil {
 				return err
 			}

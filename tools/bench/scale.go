@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -119,8 +121,9 @@ func scaleCommand(s *settings) *cobra.Command {
 		Short: "Measure the rows of the design among many resources, and the slope",
 		Long: `Import the corpus into a server of its own, measure, import copies of it with other
 ids until there are --size resources, and measure again. The last column is the
-second figure as a part of the first. 2 million resources take about 3 GB of disk and
-ten minutes, 20 million about 28 GB and an hour.`,
+second figure as a part of the first; what is asked of a server of each size comes
+behind them. 2 million resources take about 3 GB of disk and ten minutes, 20 million
+about 35 GB and an hour.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if s.corpus == "" || s.url != "" {
@@ -138,6 +141,83 @@ type scaleRow struct {
 	name string
 	at   [2]float64
 	unit string
+}
+
+// bounds are what is asked of a server with so many resources.
+type bounds struct {
+	upTo                    int     // resources
+	live                    float64 // requests a second
+	one, broad              float64 // p99 of searches of the live mix, in ms
+	broadMedian, broadWorst float64 // of one client's broad searches beside 50 writes a second, in ms
+	part                    float64 // of the rates of reads, CRUD and imports on a small server
+	memory, start           float64 // in MB and s
+}
+
+var scaleBounds = []bounds{
+	{upTo: 1_000_000, live: 3000, one: 25, broad: 80, broadMedian: 3, broadWorst: 30, memory: 250, start: 0.3},
+	{upTo: 5_000_000, live: 2000, one: 30, broad: 120, broadMedian: 5, broadWorst: 60, part: 0.9, memory: 350, start: 0.3},
+	{upTo: 1 << 60, live: 1500, one: 40, broad: 200, broadMedian: 8, broadWorst: 150, part: 0.8, memory: 450, start: 0.5},
+}
+
+// scaled is what was measured with so many resources.
+type scaled struct {
+	resources int
+	of        map[string]Result // by workload
+	started   time.Duration     // 0 where that is not known
+}
+
+// goals are what is asked of a server of this size, beside what was measured on a small one.
+func (m scaled) goals(small scaled) []Goal {
+	b := scaleBounds[slices.IndexFunc(scaleBounds, func(b bounds) bool { return m.resources <= b.upTo })]
+	live := m.of["live"]
+	one, _ := slowest(live, func(name string) bool { return name == "reference" || name == "string" })
+	many, _ := slowest(live, func(name string) bool {
+		return strings.HasPrefix(name, "date") || slices.Contains([]string{"quantity", "token", "composite", ":contains"}, name)
+	})
+	asked := func(name string) bool { return name != "create" && name != "update" }
+	var median, worst float64
+	for _, c := range m.of["broad"].Categories {
+		if asked(c.Name) {
+			median, worst = max(median, c.Latency.P50.Median), max(worst, c.Latency.Max.Max)
+		}
+	}
+	var memory int64
+	for _, r := range m.of {
+		memory = max(memory, r.Memory["server"])
+	}
+	at := fmt.Sprintf(" at %s resources", number(float64(m.resources)))
+	out := []Goal{
+		rate("live mix"+at, b.live, live.Rate.Median, 0, 0, "/s"),
+		atMost("  p99 of searches for one patient or a name ("+one.Name+")", b.one, one.Latency.P99.Median, " ms"),
+		atMost("  p99 of broad searches ("+many.Name+")", b.broad, many.Latency.P99.Median, " ms"),
+		atMost("broad searches, one client, 50 writes/s: p50 of the slowest kind", b.broadMedian, median, " ms"),
+		atMost("  the longest", b.broadWorst, worst, " ms"),
+		atMost("server memory", b.memory, float64(memory)/1e6, " MB"),
+		atMost("start", b.start, m.started.Seconds(), " s"),
+	}
+	if b.part > 0 {
+		for _, name := range []string{"read", "crud", "import"} {
+			speed := func(m scaled) float64 {
+				if r := m.of[name]; name != "import" {
+					return r.Rate.Median
+				} else {
+					return r.Resources.Median
+				}
+			}
+			out = append(out, rate(name+", as a part of the small server's", b.part, speed(m)/speed(small), 0, 0, ""))
+		}
+	}
+	return out
+}
+
+// start starts a second server on the same database, and returns how long that took.
+func (t *target) start(ctx context.Context, binary string) (time.Duration, error) {
+	k, err := StartKiln(ctx, binary, t.url)
+	if err != nil {
+		return 0, err
+	}
+	k.Stop()
+	return k.Started, nil
 }
 
 func (s *settings) scale(c *cobra.Command, size int) error {
@@ -165,31 +245,52 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 		rows = append(rows, r)
 	}
 	var results []Result
+	at := [2]scaled{{resources: entries, of: map[string]Result{}}, {resources: copies * entries, of: map[string]Result{}}}
 	for step, part := range []struct{ first, copies int }{{0, 1}, {1, copies - 1}} {
+		keep := func(r Result) {
+			results = append(results, r)
+			at[step].of[r.Workload] = r
+			add(step, r.Workload+" memory", float64(r.Memory["server"])/1e6, "MB")
+		}
 		fmt.Fprintf(c.ErrOrStderr(), "import of %d × %d resources\n", part.copies, entries)
 		imported, err := t.measure(ctx, copiesWorkload(part.first, part.copies), Load{Clients: 4, Seed: s.seed}, 1)
 		if err != nil {
 			return err
 		}
-		results = append(results, imported)
 		add(step, "import", imported.Resources.Median, "res/s")
+		keep(imported)
 		if err := t.settle(ctx, c.ErrOrStderr()); err != nil {
 			return err
 		}
 		t.bench.forgetSamples()
-		for _, w := range []Workload{readWorkload, searchWorkload, liveWorkload, behindWorkload, crudWorkload} {
-			fmt.Fprintf(c.ErrOrStderr(), "%s, 32 clients\n", w.Name)
-			r, err := t.measure(ctx, w, Load{Clients: 32, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed + uint64(step)}, s.runs)
+		for _, of := range []struct {
+			w       Workload
+			clients int
+		}{{readWorkload, 32}, {searchWorkload, 32}, {liveWorkload, 32}, {behindWorkload, 32}, {broadWorkload, 2}, {crudWorkload, 32}, {transactionWorkload, 32}, {pageAllWorkload, 4}} {
+			fmt.Fprintf(c.ErrOrStderr(), "%s, %d clients\n", of.w.Name, of.clients)
+			r, err := t.measure(ctx, of.w, Load{Clients: of.clients, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed + uint64(step)}, s.runs)
 			if err != nil {
 				return err
 			}
-			results = append(results, r)
-			add(step, w.Name, r.Rate.Median, "/s")
-			for _, category := range r.Categories {
-				add(step, w.Name+" "+category.Name+" p99", category.Latency.P99.Median, "ms")
+			if of.w.Name == pageAllWorkload.Name {
+				add(step, r.Workload, r.Resources.Median, "res/s")
+			} else {
+				add(step, r.Workload, r.Rate.Median, "/s")
 			}
-			add(step, w.Name+" memory", float64(r.Memory["server"])/1e6, "MB")
+			for _, category := range r.Categories {
+				add(step, r.Workload+" "+category.Name+" p99", category.Latency.P99.Median, "ms")
+			}
+			if of.w.Name == broadWorkload.Name {
+				for _, category := range r.Categories {
+					add(step, r.Workload+" "+category.Name+" longest", category.Latency.Max.Max, "ms")
+				}
+			}
+			keep(r)
 		}
+		if at[step].started, err = t.start(ctx, s.kiln); err != nil {
+			return err
+		}
+		add(step, "start", at[step].started.Seconds(), "s")
 	}
 	if t.db != nil {
 		f, done, err := t.openFloor(ctx, Corpus{Path: s.corpus, Limit: 20})
@@ -225,6 +326,10 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", r.name, number(r.at[0]), number(r.at[1]), r.unit, ratio)
 		}
 		if err := w.Flush(); err != nil {
+			return err
+		}
+		goals := slices.Concat(at[0].goals(at[0]), at[1].goals(at[0]))
+		if err := writeGoals(c.OutOrStdout(), Section7{Machine: machine(), Goals: goals}); err != nil {
 			return err
 		}
 	}

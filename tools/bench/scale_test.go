@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"slices"
+	"testing"
+	"time"
+)
 
 // A copy has the UUIDs of the corpus changed, the same one everywhere, and all else as it is.
 func TestCopyBundle(t *testing.T) {
@@ -11,5 +15,38 @@ func TestCopyBundle(t *testing.T) {
 	}
 	if got := string(copyBundle([]byte(in), 0)); got != in {
 		t.Errorf("copy 0 is %s", got)
+	}
+}
+
+// A goal is missed by what was measured alone, and by the bounds of the size.
+func TestScaleGoals(t *testing.T) {
+	at := func(resources int, rate, ms float64) scaled {
+		m := scaled{resources: resources, of: map[string]Result{}, started: 400 * time.Millisecond}
+		figure := func(v float64) Figure { return Figure{Median: v, Min: v, Max: v} }
+		for _, name := range []string{"read", "crud", "import", "live", "broad"} {
+			m.of[name] = Result{Workload: name, Rate: figure(rate), Resources: figure(rate), Memory: map[string]int64{"server": 300e6},
+				Categories: []Category{{Name: "token", Latency: Latency{P50: figure(ms / 10), P99: figure(ms), Max: figure(ms)}}, {Name: "string", Latency: Latency{P99: figure(ms / 4)}}, {Name: "create", Latency: Latency{Max: figure(1000)}}}}
+		}
+		return m
+	}
+	small := at(200_000, 4000, 29)
+	for name, c := range map[string]struct {
+		of   scaled
+		want []string
+	}{
+		"small":                {small, []string{"server memory", "start"}},
+		"2 million":            {at(2_100_000, 3500, 61), []string{"broad searches, one client, 50 writes/s: p50 of the slowest kind", "  the longest", "start", "read, as a part of the small server's", "crud, as a part of the small server's", "import, as a part of the small server's"}},
+		"20 million":           {at(20_100_000, 3300, 80), nil},
+		"20 million, too slow": {at(20_100_000, 1400, 250), []string{"live mix at 20,100,000 resources", "  p99 of searches for one patient or a name (string)", "  p99 of broad searches (token)", "broad searches, one client, 50 writes/s: p50 of the slowest kind", "  the longest", "read, as a part of the small server's", "crud, as a part of the small server's", "import, as a part of the small server's"}},
+	} {
+		var missed []string
+		for _, g := range c.of.goals(small) {
+			if g.Missed != "" {
+				missed = append(missed, g.Workload)
+			}
+		}
+		if !slices.Equal(missed, c.want) {
+			t.Errorf("%s: missed %q, want %q", name, missed, c.want)
+		}
 	}
 }

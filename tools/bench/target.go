@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,11 +27,16 @@ type target struct {
 	profiles string
 }
 
-// serverSettings are what a private cluster runs with: more memory than
-// PostgreSQL's defaults for the smallest machine, commits as durable as ever.
-var serverSettings = []string{
-	"shared_buffers=1GB", "effective_cache_size=4GB", "max_wal_size=4GB", "min_wal_size=1GB", "checkpoint_timeout=15min",
-	"max_connections=200", "wal_compression=lz4", "default_toast_compression=lz4", "random_page_cost=1.1",
+// serverSettings are what a private cluster runs with, that of Kiln's own where it starts one: an eighth of
+// the memory for buffers, few checkpoints, commits as durable as ever.
+func serverSettings() []string {
+	const mb = 1 << 20
+	memory := max(memoryBytes(), 1<<30)
+	return []string{
+		fmt.Sprintf("shared_buffers=%dMB", min(memory/8, 4096*mb)/mb), fmt.Sprintf("effective_cache_size=%dMB", memory/2/mb),
+		"max_wal_size=8GB", "min_wal_size=1GB", "checkpoint_timeout=15min", "autovacuum_naptime=20s", "jit=off",
+		"max_connections=200", "wal_compression=lz4", "default_toast_compression=lz4", "random_page_cost=1.1",
+	}
 }
 
 // target connects to --url, or starts a cluster and --kiln.
@@ -46,9 +50,9 @@ func (s *settings) target(ctx context.Context) (*target, error) {
 	if base == "" {
 		var err error
 		if t.url == "" {
-			config := serverSettings
+			config := serverSettings()
 			if s.statements > 0 {
-				config = append(slices.Clip(config), "shared_preload_libraries=pg_stat_statements", "track_io_timing=on")
+				config = append(config, "shared_preload_libraries=pg_stat_statements", "track_io_timing=on")
 			}
 			if t.cluster, err = StartCluster(ctx, config); err != nil {
 				return fail(err)
