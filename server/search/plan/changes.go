@@ -54,18 +54,24 @@ func (w *writer) snapshot(state string) string {
 
 // ChangedSince is the statement that reads which resources of some types have changed since a state,
 // in one row: whether that can be followed, their rids, and the present state. They are one more
-// than most at most. Of the change log it reads what changes_since does.
+// than most at most; of many times as many changes not all are read, and they cannot be followed. Of the
+// change log it reads what changes_since does.
 func ChangedSince(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
 	at := w.snapshot(since)
+	read := strconv.Itoa(changesRead*most + 1)
 	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
-		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
-		" SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}'),",
-		" ARRAY(SELECT DISTINCT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
+		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
+		" n AS MATERIALIZED (SELECT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
 	w.Bind(types)
-	w.Write("::smallint[]) LIMIT ", strconv.Itoa(most+1), "), ", Now)
+	w.Write("::smallint[]) LIMIT ", read, ")",
+		" SELECT NOT pg_is_in_recovery() AND (SELECT count(*) < ", read, " FROM n) AND NOT EXISTS (SELECT FROM c WHERE c.rids = '{}'),",
+		" ARRAY(SELECT DISTINCT n.rid FROM n LIMIT ", strconv.Itoa(most+1), "), ", Now)
 	return w.Statement()
 }
+
+// changesRead is how many changes are read for each resource that may have changed: some change again.
+const changesRead = 4
 
 // Stored are the statements that read some resources and the entries of their index, in one snapshot: a
 // row of each that is there, with rid, id, version, last update in microseconds, terms and targets; and of

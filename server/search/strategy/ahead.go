@@ -115,12 +115,11 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	}
 	generation, unasked := s.remembered.Generation()
 	if len(a.queue) == 0 {
-		a.next, a.rested = now.Add(aheadEvery), 0
-		if unasked {
-			return nil
+		if !unasked {
+			a.queue, _ = s.unread(ctx, a, generation)
 		}
-		if a.queue, _ = s.unread(ctx, a, generation); len(a.queue) > 0 {
-			a.next = now
+		if len(a.queue) == 0 {
+			a.next, a.rested = now.Add(aheadEvery), 0
 		}
 		return nil
 	}

@@ -34,7 +34,7 @@
 // there on. Of dear searches for terms these are all common terms of the type, in one reading: what
 // is asked of terms is then an intersection of their sets. While the database has nothing
 // else to do, the same is read of large types before anybody asks, with their references to
-// patients. Totals of searches that depend on other resources or on full text, and orders, have the
+// patients; where this server is asked for something meanwhile, that stands aside. Totals of searches that depend on other resources or on full text, and orders, have the
 // snapshot with them that they were made in. They hold while the search parameters are unchanged and the
 // change log has no change, outside of that snapshot, of a type that the query depends
 // on (Plan.Unchanged). Such a total survives new resources: they are looked at one by
