@@ -69,7 +69,7 @@ func total(t *testing.T, base, typ string) int {
 
 // loadCommand is kiln load with its files in dir.
 func loadCommand(dir, base string, more ...string) []string {
-	return append([]string{"load", "--server", base, "--settle", "500ms", "--state", filepath.Join(dir, "state"), "--errors", filepath.Join(dir, "errors")}, more...)
+	return append([]string{"load", "--server", base, "--settle", "2s", "--state", filepath.Join(dir, "state"), "--errors", filepath.Join(dir, "errors")}, more...)
 }
 
 func runCommand(t *testing.T, args ...string) (stdout string, err error) {
