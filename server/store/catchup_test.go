@@ -3,8 +3,11 @@ package store_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"testing"
 
+	"kiln/server/search/match"
+	"kiln/server/search/plan"
 	"kiln/server/search/remembered"
 	"kiln/server/store"
 )
@@ -206,5 +209,24 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 	}
 	if s.Remembered().Lagged == 0 {
 		t.Error("it has never lagged")
+	}
+}
+
+// What a catch-up reads of some resources it finds by their surrogates.
+func TestCatchUpReadsBySurrogate(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	newCorpus(73, 100, 3000).load(t, s)
+	conn := connect(t, url)
+	for _, sql := range []string{"ANALYZE", "SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resources, dates, numbers, quantities, strings := plan.Stored([]int64{1})
+	for index, st := range map[string]match.Statement{"resource_pkey": resources, "index_date_rid": dates, "index_number_rid": numbers, "index_quantity_rid": quantities, "index_string_rid": strings} {
+		if got := genericPlanOf(t, conn, st); !regexp.MustCompile(index + `[^\n]*\n\s*Index Cond: \(rid = ANY \(\$1\)\)`).MatchString(got) {
+			t.Errorf("%s is not looked up:\n%s", index, got)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"kiln/gen/db"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
@@ -29,16 +31,22 @@ func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
 		"definitions with a canonical URL": {SQL: db.ResourcesByTerms, Args: []any{"{1}"}},
 		"resources that have a term":       plan.WithTerm(1, 1, 20_000),
 	} {
-		args := slices.Repeat([]string{"NULL"}, len(st.Args))
-		if _, err := conn.Exec(t.Context(), "PREPARE terms AS "+st.SQL); err != nil {
-			t.Fatal(err)
-		}
-		got := planOf(t, conn, fmt.Sprintf("EXECUTE terms(%s)", strings.Join(args, ", ")))
+		got := genericPlanOf(t, conn, st)
 		if !strings.Contains(got, "resource_terms") || strings.Contains(got, "resource_pkey") || strings.Contains(got, "resource_last_updated") {
 			t.Errorf("%s:\n%s", name, got)
 		}
-		if _, err := conn.Exec(t.Context(), "DEALLOCATE terms"); err != nil {
-			t.Fatal(err)
-		}
 	}
+}
+
+// genericPlanOf is the plan of a statement for whatever arguments, where the connection makes such plans.
+func genericPlanOf(t *testing.T, conn *pgx.Conn, st match.Statement) string {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), "PREPARE asked AS "+st.SQL); err != nil {
+		t.Fatal(err)
+	}
+	got := planOf(t, conn, fmt.Sprintf("EXECUTE asked(%s)", strings.Join(slices.Repeat([]string{"NULL"}, len(st.Args)), ", ")))
+	if _, err := conn.Exec(t.Context(), "DEALLOCATE asked"); err != nil {
+		t.Fatal(err)
+	}
+	return got
 }

@@ -163,7 +163,7 @@ var scaleBounds = []bounds{
 type scaled struct {
 	resources int
 	of        map[string]Result // by workload
-	started   time.Duration     // 0 where that is not known
+	started   time.Duration
 }
 
 // goals are what is asked of a server of this size, beside what was measured on a small one.
@@ -197,14 +197,11 @@ func (m scaled) goals(small scaled) []Goal {
 	}
 	if b.part > 0 {
 		for _, name := range []string{"read", "crud", "import"} {
-			speed := func(m scaled) float64 {
-				if r := m.of[name]; name != "import" {
-					return r.Rate.Median
-				} else {
-					return r.Resources.Median
-				}
+			part := m.of[name].Rate.Median / small.of[name].Rate.Median
+			if name == importWorkload.Name {
+				part = m.of[name].Resources.Median / small.of[name].Resources.Median
 			}
-			out = append(out, rate(name+", as a part of the small server's", b.part, speed(m)/speed(small), 0, 0, ""))
+			out = append(out, rate(name+", as a part of the small server's", b.part, part, 0, 0, ""))
 		}
 	}
 	return out
@@ -279,9 +276,7 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 			}
 			for _, category := range r.Categories {
 				add(step, r.Workload+" "+category.Name+" p99", category.Latency.P99.Median, "ms")
-			}
-			if of.w.Name == broadWorkload.Name {
-				for _, category := range r.Categories {
+				if of.w.Name == broadWorkload.Name {
 					add(step, r.Workload+" "+category.Name+" longest", category.Latency.Max.Max, "ms")
 				}
 			}

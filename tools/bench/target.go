@@ -27,8 +27,8 @@ type target struct {
 	profiles string
 }
 
-// serverSettings are what a private cluster runs with, that of Kiln's own where it starts one: an eighth of
-// the memory for buffers, few checkpoints, commits as durable as ever.
+// serverSettings are what a private cluster runs with: as the PostgreSQL that Kiln starts by itself an eighth
+// of the memory for buffers, few checkpoints, and commits as durable as ever.
 func serverSettings() []string {
 	const mb = 1 << 20
 	memory := max(memoryBytes(), 1<<30)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"kiln/server/fhir"
@@ -14,6 +13,7 @@ import (
 	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 )
 
 // AheadFrom is how many resources a type has of which something is read ahead: of fewer the
@@ -68,25 +68,17 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 	defer tick.Stop()
 	for {
 		next := s.nextAhead(ctx, a)
-		w.mu.Lock()
-		w.aheadNow, w.awaited = nil, false
+		w.readsAhead(next, len(a.queue))
+		var together errgroup.Group
+		together.SetLimit(aheadTogether)
 		for _, f := range next {
-			w.aheadNow = append(w.aheadNow, f.key())
-		}
-		w.early = len(next)+len(a.queue) > 0 // what was read may tell what else to read
-		w.idle.Broadcast()
-		w.mu.Unlock()
-		var together sync.WaitGroup
-		places := make(chan struct{}, aheadTogether)
-		for _, f := range next {
-			places <- struct{}{}
-			together.Go(func() {
+			together.Go(func() error {
 				_ = s.found(ctx, f) // what cannot be found is left to those who ask
-				w.tell()
-				<-places
+				w.hasRead(f)
+				return nil
 			})
 		}
-		together.Wait()
+		_ = together.Wait()
 		if len(next) > 0 {
 			continue
 		}
@@ -96,6 +88,39 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 		case <-tick.C:
 		}
 	}
+}
+
+// readsAhead notes what is read ahead now, and how much is to be read behind it.
+func (w *finder) readsAhead(next []finding, behind int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.aheadNow = make(map[any]bool)
+	for _, f := range next {
+		w.aheadNow[f.key()] = false
+	}
+	w.early = len(next)+behind > 0 // what was read may tell what else to read
+	w.idle.Broadcast()
+}
+
+// hasRead notes that something has been read ahead, kept or not.
+func (w *finder) hasRead(f finding) {
+	w.mu.Lock()
+	delete(w.aheadNow, f.key())
+	w.mu.Unlock()
+	w.tell()
+}
+
+// isAwaited reports whether a search waits for something that is read ahead now: all of it is read at full
+// speed then, as it may come behind the others.
+func (w *finder) isAwaited() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, awaited := range w.aheadNow {
+		if awaited {
+			return true
+		}
+	}
+	return false
 }
 
 // atOnce is how much is read without a look whether the database rests, codedAtOnce how many columns of a

@@ -108,11 +108,11 @@ func TestReadingAheadStandsAside(t *testing.T) {
 				time.AfterFunc(tt.awaited, func() {
 					s.finder.mu.Lock()
 					defer s.finder.mu.Unlock()
-					s.finder.awaited = true
+					s.finder.aheadNow = map[any]bool{"a column": true}
 				})
 			}
 			rest := s.rests(true)
-			time.Sleep(worked)
+			time.Sleep(worked) // of the bubble's clock: the test does not wait
 			from := time.Now()
 			rest(ctx)
 			if aside := time.Since(from); aside < tt.least || aside > tt.most {
@@ -122,15 +122,25 @@ func TestReadingAheadStandsAside(t *testing.T) {
 	}
 }
 
-// Who wants what is being read ahead does not look for it a second time.
+// Who wants what is read ahead now does not look for it a second time. When it has been read, and was not
+// kept, it is looked for.
 func TestReadAheadIsAwaited(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Store: &servingStore{}, MaxConns: 8, Now: time.Now})
-	defer s.Close()
-	key := remembered.ColumnKey{Type: 1}
-	s.finder.aheadNow = []any{key}
-	s.find(finding{typ: 1, column: &key, dear: true})
-	if !s.finder.isAwaited() || len(s.finder.queue) > 0 || s.finder.stop != nil {
-		t.Errorf("awaited %v, %d in the queue", s.finder.awaited, len(s.finder.queue))
+	s.finder.ended = true // it finds nothing here
+	column, other := finding{typ: 1, column: &remembered.ColumnKey{Type: 1}, dear: true}, finding{typ: 2, terms: true}
+	w := &s.finder
+	w.readsAhead([]finding{column, other}, 0)
+	if w.isAwaited() {
+		t.Error("it is awaited before anybody asks")
+	}
+	if s.find(column); !w.isAwaited() {
+		t.Error("it is not awaited by who asks")
+	}
+	if w.hasRead(column); w.isAwaited() {
+		t.Error("what has been read is still awaited")
+	}
+	if _, ok := w.aheadNow[column.key()]; ok {
+		t.Error("what has been read is not looked for again")
 	}
 }

@@ -333,10 +333,10 @@ type finder struct {
 	idle  *sync.Cond
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
-	// aheadNow are the keys of what is being read ahead, awaited that a search waits for one of them, early
-	// that something is still to be read ahead, or may be.
-	aheadNow       []any
-	awaited, early bool
+	// aheadNow has the keys of what is read ahead now, true where a search waits for it, early is whether
+	// something is still to be read ahead, or may be.
+	aheadNow map[any]bool
+	early    bool
 	// looked is the state of the last look whether writers are calm, "" before the first. It, looks and
 	// left belong to findAll.
 	looked string
@@ -417,8 +417,8 @@ func (s *Searcher) find(f finding) {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.Contains(w.aheadNow, key) {
-		w.awaited = true
+	if _, ok := w.aheadNow[key]; ok {
+		w.aheadNow[key] = true
 		return
 	}
 	if w.ended || len(w.queue) >= maxFindings || w.now == key || slices.ContainsFunc(w.queue, func(f finding) bool { return f.key() == key }) {
@@ -677,12 +677,6 @@ func (s *Searcher) serves(served *int64, since time.Time) bool {
 	before := *served
 	*served = s.store.Acquired()
 	return *served-before > 1+int64(time.Since(since)/servedEvery)
-}
-
-func (w *finder) isAwaited() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.awaited
 }
 
 // found finds something and remembers it. It stands in no line: the dear searches that wait
