@@ -304,10 +304,11 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	claims := false
 	written := s.searcher.Writing()
 	defer func() { written.End(err == nil) }()
+	row := written.Row(len(entries))
 	for _, e := range entries {
 		if e.unit.err == nil {
 			g.add(e)
-			noteWrite(written, e)
+			noteWrite(row, e)
 			claims = claims || e.action == claimed
 			if e.index == 0 {
 				events, err := e.unit.tell()
@@ -318,6 +319,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 			}
 		}
 	}
+	row.Keep()
 	terms := g.terms()
 	if err := g.send(ctx, conn, begun, !claims); err != nil {
 		return fmt.Errorf("write: %w", err)

@@ -26,8 +26,8 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
 
 // ReadAhead has searches remember, while the database has nothing else to do, what broad ones of
-// large types need, before anybody asks. IndexBy goes before.
-func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
+// large types need, before anybody asks; of types that come to a million resources at once. IndexBy goes before.
+func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom, strategy.BesideFrom) }
 
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.
@@ -75,12 +75,14 @@ func (v searchable) Resources() strategy.Resources {
 // Searcher answers the searches: what it remembers can be looked at and forgotten.
 func (s *Store) Searcher() *strategy.Searcher { return s.searcher }
 
-// noteWrite tells searches of a write that is about to be committed.
-func noteWrite(w *remembered.Writing, e *entry) {
-	switch e.action {
-	case inserted, claimed, updated:
-		if !e.w.Unlogged {
-			w.Add(e.rid, &match.Resource{Type: e.w.ResourceType, ID: e.w.ID, VersionID: e.version, LastUpdated: e.lastUpdated, Index: e.fhirIndex})
-		}
+// noteWrite tells searches of a write that is about to be committed, in the order of the row of the change log
+// that it is in.
+func noteWrite(row *remembered.WritingRow, e *entry) {
+	switch {
+	case row == nil || e.w.Unlogged || e.action == nothing:
+	case e.action == deleted:
+		row.Add(e.rid, e.version, nil)
+	default:
+		row.Add(e.rid, e.version, &match.Resource{Type: e.w.ResourceType, ID: e.w.ID, VersionID: e.version, LastUpdated: e.lastUpdated, Index: e.fhirIndex})
 	}
 }

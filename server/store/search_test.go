@@ -882,9 +882,9 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	}
 }
 
-// Of what has changed the database tells a server no more of a version that this has written itself
+// Of what has changed the database tells a server no more of a row of the change log that this has written itself
 // than that it is there, and all of any other.
-func TestChangesButWritten(t *testing.T) {
+func TestChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)
 	conn := connect(t, url)
@@ -907,31 +907,47 @@ func TestChangesButWritten(t *testing.T) {
 	type told struct {
 		ID      string `json:"i"`
 		Version int    `json:"v"`
-		Written bool   `json:"w"`
 	}
 	for _, c := range []struct {
 		name          string
 		most, version int
-		want          []told // nil where it cannot be told
+		typ           int16
+		own           string
+		others        []told
+		text          string // instead
 	}{
-		{"its version", 10, 2, []told{{Written: true}, {ID: "b", Version: 1}}},
-		{"an older version", 10, 1, []told{{ID: "a", Version: 2}, {ID: "b", Version: 1}}},
-		{"more than are asked for", 1, 2, nil},
+		{"its version", 10, 2, typ, fmt.Sprintf("%d/2", a), []told{{"b", 1}}, ""},
+		{"its version, and one of others", 1, 2, typ, fmt.Sprintf("%d/2", a), []told{{"b", 1}}, ""},
+		{"an older version", 10, 1, typ, "", []told{{"a", 2}, {"b", 1}}, ""},
+		{"more than are asked for", 1, 1, typ, "", nil, "''"},
+		{"its version, no other of a type", 10, 2, typ + 1, fmt.Sprintf("%d/2", a), nil, ""},
+		{"none of a type", 10, 1, typ + 1, "", nil, "NULL"},
 	} {
-		var rows string
-		if err := conn.QueryRow(t.Context(), "SELECT changes_since($1::text::pg_snapshot, $2, $3, $4, $5)",
-			since, []int16{typ}, c.most, []int64{a}, []int32{int32(c.version)}).Scan(&rows); err != nil {
+		var rows *string
+		if err := conn.QueryRow(t.Context(), "SELECT changes_of_others($1::text::pg_snapshot, $2, $3, $4, $5)",
+			since, []int16{c.typ}, c.most, []int64{a}, []int32{int32(c.version)}).Scan(&rows); err != nil {
 			t.Fatal(err)
 		}
+		if c.text != "" {
+			if c.text == "NULL" != (rows == nil) || rows != nil && *rows != "" {
+				t.Errorf("%s: %v, want %s", c.name, rows, c.text)
+			}
+			continue
+		}
+		if rows == nil {
+			t.Errorf("%s: nothing", c.name)
+			continue
+		}
+		own, others, _ := strings.Cut(*rows, " ")
 		var got []told
-		if rows != "" {
-			if err := json.Unmarshal([]byte(rows), &got); err != nil {
-				t.Fatalf("%s: %v in %s", c.name, err, rows)
+		if others != "" {
+			if err := json.Unmarshal([]byte(others), &got); err != nil {
+				t.Fatalf("%s: %v in %s", c.name, err, *rows)
 			}
 		}
 		slices.SortFunc(got, func(a, b told) int { return cmp.Compare(a.ID, b.ID) })
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		if own != c.own || !slices.Equal(got, c.others) {
+			t.Errorf("%s: %q and %+v, want %q and %+v", c.name, own, got, c.own, c.others)
 		}
 	}
 }

@@ -262,10 +262,12 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	if err := lostRace(ctx, q, sorted); err != nil {
 		return translate(err)
 	}
+	row := t.written.Row(len(sorted))
 	for _, e := range sorted {
 		e.finish()
-		noteWrite(t.written, e)
+		noteWrite(row, e)
 	}
+	row.Keep()
 	if err := t.runHooks(ctx, sorted); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -142,6 +143,48 @@ func decimalOf(value string) string {
 func code(systemAndCode string) string {
 	_, code, _ := strings.Cut(systemAndCode, "|")
 	return code
+}
+
+// importers are the clients of besideWorkload that import; the others search.
+const importers = 4
+
+// besideWorkload shows what searches take while others import as fast as they can. It is for more clients than
+// importers.
+var besideWorkload = Workload{
+	Name:   "beside",
+	About:  "four clients import copies of the corpus, the others search: one half broad, one half for a patient or a name",
+	Writes: true,
+	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
+		s, err := b.searchSamples(ctx)
+		if err != nil {
+			return Task{}, err
+		}
+		bundles, err := b.Corpus.Load(ctx)
+		if err != nil {
+			return Task{}, err
+		}
+		var taken atomic.Int64
+		first := int(time.Now().Unix()) // no earlier run has copied with it
+		return Task{Op: func(_ context.Context, w *Worker) error {
+			if w.Number < importers {
+				i := int(taken.Add(1)) - 1
+				bundle := bundles[i%len(bundles)]
+				if w.Do("bundle", Request{Method: "POST", Path: "", Body: copyBundle(bundle.JSON, first+i/len(bundles)), Minimal: true}) {
+					w.Moved(bundle.Entries)
+				}
+				return nil
+			}
+			kind, path := s.broad(w.Rand)
+			switch w.Rand.IntN(4) {
+			case 0:
+				kind, path = "name", query("Patient", "family", prefixOf(pick(w.Rand, s.Families), 4))
+			case 1:
+				kind, path = "patient", query("Observation", "subject", "Patient/"+pick(w.Rand, s.Patients))
+			}
+			w.Do(kind, Request{Method: "GET", Path: path})
+			return nil
+		}}, nil
+	},
 }
 
 // behindWorkload shows whether searches for one patient wait behind somebody's broad

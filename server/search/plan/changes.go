@@ -12,14 +12,14 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// Changes is the statement that reads what has changed since a position, in one row: the changed
-// resources as JSON, null where there are none and "" where that cannot be told, and the present
+// Changes is the statement that reads what has changed since a position, in one row: as
+// remembered.Changes.Rows, null where there is nothing and "" where that cannot be told, and the present
 // state.
 func Changes(since remembered.Position) match.Statement {
 	return MostChanges(since, remembered.MaxChanges)
 }
 
-// MostChanges is Changes of most resources at most: more cannot be told, and are not read.
+// MostChanges is Changes of most resources at most that others have written: more cannot be told, and are not read.
 func MostChanges(since remembered.Position, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT ")
@@ -33,11 +33,11 @@ func (w *writer) changes(since remembered.Position, most int) {
 	at := w.snapshot(since.State)
 	written, versions := make([]int64, len(since.Written)), make([]int32, len(since.Written))
 	for i, r := range since.Written {
-		written[i], versions[i] = r.RID, int32(r.Resource.VersionID)
+		written[i], versions[i] = r.RID, r.Version
 	}
 	w.Write("CASE WHEN EXISTS (SELECT FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, "))",
 		" OR EXISTS (SELECT FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
-		" THEN changes_since(", at, ", ")
+		" THEN changes_of_others(", at, ", ")
 	w.Bind(since.Types)
 	w.Write("::smallint[], ", strconv.Itoa(most), ", ")
 	w.Bind(written)

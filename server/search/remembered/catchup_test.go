@@ -1,9 +1,17 @@
 package remembered
 
 import (
+	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kiln/server/fhir"
+	"kiln/server/search/match"
+
+	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // A memory lags when too many have changed since its own state, not since an older one that a slow
@@ -48,4 +56,196 @@ func TestCatchUp(t *testing.T) {
 			t.Errorf("a state of more than an hour is caught up with: %v; generation %d, before %d", ok, m.generation, generation)
 		}
 	})
+}
+
+// What this server writes is followed however much it is, and told of; of what others write less where nobody
+// has asked.
+func TestFollowing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name           string
+		brought, asked time.Duration // ago
+		written        int
+		most           int // 0 where it is not followed
+	}{
+		{"asked now", time.Second, 0, 2 * MaxChanges, MaxChanges},
+		{"asked since the last look", time.Second, 100 * time.Millisecond, 2 * MaxChanges, MaxChanges},
+		{"not asked", time.Second, askedFor, 2 * MaxChanges, MaxChanges / unaskedPart},
+		{"not asked for long", time.Second, askedFor + time.Second, 2 * MaxChanges, MaxChanges / unaskedPart},
+		{"not asked for long, with little written", time.Second, askedFor + time.Second, 1, 0},
+		{"not asked for long, with little written, later", seldom, askedFor + time.Second, 1, MaxChanges / unaskedPart},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := following(t)
+			time.Sleep(2 * askedFor) // by synctest's clock
+			m.at, m.asked = time.Now().Add(-tt.brought), time.Now().Add(-tt.asked)
+			w := m.Writing()
+			row := w.Row(1)
+			for n := range int64(tt.written) {
+				row.Add(rid+n, 1, observation(1))
+			}
+			row.Keep()
+			told := func() bool {
+				select {
+				case <-m.ManyWritten():
+					return true
+				default:
+					return false
+				}
+			}
+			if told() {
+				t.Errorf("%s: what is not committed is told of", tt.name)
+			}
+			w.End(true)
+			if many := tt.written >= manyWritten; told() != many {
+				t.Errorf("%s: many versions are told of: %v", tt.name, !many)
+			}
+			if p, most, ok := m.Following(); ok != (tt.most > 0) || most != tt.most || ok && len(p.Written) != 1 {
+				t.Errorf("%s: %d changes of others are followed, %v; want %d; written are %v", tt.name, most, ok, tt.most, p.Written)
+			}
+			m.Bring(Changes{Position: Position{State: m.state.text}, Followed: true, Many: true, Now: "6:6: index"})
+			if m.lags || len(m.written.of) != 1 {
+				t.Errorf("%s: what is written while a statement begins makes a memory lag", tt.name)
+			}
+			m.Bring(Changes{Position: m.position(), Followed: true, Many: true, Now: "6:6: index"})
+			if len(m.written.of) > 0 || m.written.bytes != 0 || m.written.n != 0 || m.Writing() != nil {
+				t.Errorf("%s: a memory that lags keeps what is written", tt.name)
+			}
+		})
+	}
+}
+
+// An import that nobody has asked behind is let go where everything is soon found anew, and followed where it is not.
+func TestUnusedIsLetGo(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		changes int
+		cost    time.Duration
+		asks    bool
+		lags    bool
+	}{
+		{"few changes", unusedMost, time.Second, false, false},
+		{"many changes", unusedMost + 1, time.Second, false, true},
+		{"somebody asks", unusedMost + 1, time.Second, true, false},
+		{"it is dear", unusedMost + 1, dearAnew, false, false},
+	} {
+		m := following(t)
+		m.asked, m.sets = m.at, map[Key]*item{{}: {set: &set{members: roaring.New()}, cost: tt.cost}}
+		w := m.Writing()
+		row := w.Row(1)
+		for n := range int64(tt.changes) {
+			row.Add(rid+1+n, 1, nil)
+		}
+		w.End(true)
+		m.Bring(Changes{Position: Position{State: "5:5: index", Types: m.numbers, Written: []*Written{&row.Written}}, Followed: true, Now: "6:6: index", Rows: "844424930131970/1 "})
+		if m.unusedFor != tt.changes {
+			t.Fatalf("%s: %d changes are unused", tt.name, m.unusedFor)
+		}
+		if tt.asks {
+			m.Ask(&Question{Type: 3})
+		}
+		if _, _, follows := m.Following(); follows == tt.lags || m.lags != tt.lags {
+			t.Errorf("%s: it follows: %v, lags: %v", tt.name, follows, m.lags)
+		}
+	}
+}
+
+// A resource that is new is brought into all that it belongs to, and not looked for where it does not.
+func TestNewResourcesReachTheirColumns(t *testing.T) {
+	t.Parallel()
+	const resources = 500
+	r := rand.New(rand.NewPCG(1, 2))
+	now := make(map[int64]*match.Resource) // all that are there
+	index := func(n int64) *match.Resource {
+		x := newIndex(nil, nil, n, 1)
+		if key := fhir.Key(r.IntN(4)); key > 0 { // of two keys at most one, as a column asks it
+			x.Dates = append(x.Dates, fhir.DateEntry{Key: key, Low: r.Int64N(100), High: 100})
+		}
+		if key := fhir.Key(r.IntN(4)); key > 0 {
+			x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: key, Low: "1.5", High: "1.5"})
+		}
+		if key := fhir.Key(r.IntN(4)); key > 0 {
+			x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: key, Low: "2", High: "2", Code: "mg"})
+		}
+		return &match.Resource{Type: "Observation", ID: "a", VersionID: int(n), LastUpdated: time.UnixMicro(n), Index: x}
+	}
+	columns := []ColumnKey{
+		{Kind: Dates, Keys: KeysOf([]fhir.Key{1})},
+		{Kind: Dates, Keys: KeysOf([]fhir.Key{2, 3})},
+		{Kind: Dates, Keys: KeysOf([]fhir.Key{3})},
+		{Kind: Dates, Keys: KeysOf([]fhir.Key{match.UpdatedKey})},
+		{Kind: Numbers, Keys: KeysOf([]fhir.Key{1, 2})},
+		{Kind: Quantities, Keys: KeysOf([]fhir.Key{2})},
+		OwnRefs(0),
+	}
+	m := New(1<<20, time.Now)
+	m.state, m.at = &state{}, time.Now()
+	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
+	for _, key := range columns {
+		c := NewColumn(key, map[int64]*match.Unit{}).finish()
+		m.keep(keyed{&item{column: c, cost: time.Hour}, key})
+	}
+	m.keep(keyed{&item{set: &set{members: roaring.New()}, cost: time.Hour}, Key{}})
+	every := &item{term: &termSet{terms: []int64{Every}, members: roaring.New()}}
+	m.keep(ofTerms(every))
+	for range 300 {
+		changed := make(map[int64]*match.Resource)
+		for range 1 + r.IntN(10) {
+			n := r.Int64N(resources)
+			if r.IntN(4) == 0 {
+				changed[n] = nil
+				delete(now, n)
+				continue
+			}
+			changed[n] = index(n)
+			now[n] = changed[n]
+		}
+		m.apply(changed)
+	}
+	if len(m.columns) != len(columns) || len(now) < resources/2 {
+		t.Fatalf("%d columns are left of %d, with %d resources", len(m.columns), len(columns), len(now))
+	}
+	for n := range int64(resources) {
+		r := now[n]
+		if has := m.sets[Key{}].set.members.Contains(uint32(n)); has != (r != nil) {
+			t.Errorf("%d is in the set of all: %v", n, has)
+		}
+		for _, key := range columns {
+			want := r != nil && slices.ContainsFunc(key.List(), func(k fhir.Key) bool {
+				return key.Kind == Dates && slices.ContainsFunc(r.Index.Dates, func(e fhir.DateEntry) bool { return e.Key == k }) ||
+					key.Kind == Numbers && slices.ContainsFunc(r.Index.Numbers, func(e fhir.NumberEntry) bool { return e.Key == k }) ||
+					key.Kind == Quantities && slices.ContainsFunc(r.Index.Quantities, func(e fhir.QuantityEntry) bool { return e.Key == k })
+			})
+			want = want || r != nil && key == OwnRefs(0)
+			if has := m.columns[key].column.of.get(uint32(n)) != nowhere; has != want {
+				t.Errorf("%d is in the column %v: %v, want %v", n, key, has, want)
+			}
+		}
+	}
+}
+
+// What grows with what is brought in stays within the limit.
+func TestMemoryIsWeighed(t *testing.T) {
+	t.Parallel()
+	m := New(1<<20, time.Now)
+	m.state, m.at = &state{}, time.Now()
+	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
+	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
+	m.keep(keyed{&item{column: NewColumn(key, nil).finish()}, key})
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := int64(0); m.Has(key); {
+		changed := make(map[int64]*match.Resource)
+		for range weighEvery / 10 {
+			low := r.Int64N(math.MaxInt32) << 20
+			changed[n] = &match.Resource{Index: &fhir.Index{Dates: []fhir.DateEntry{{Key: 1, Low: low, High: low + r.Int64N(1000)}}}}
+			n++
+		}
+		if m.apply(changed); n > 1<<20 {
+			t.Fatal("a column of a million entries is kept in a megabyte")
+		}
+	}
+	if m.Bytes() != 0 {
+		t.Errorf("%d bytes are kept in nothing", m.Bytes())
+	}
 }

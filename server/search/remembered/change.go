@@ -2,17 +2,17 @@ package remembered
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
 )
 
-// MaxChanges is the number of changed resources that a search brings in at once. After more of them
+// MaxChanges is the number of changed resources of others that a search brings in at once. After more of them
 // the memory lags: it answers nothing until they were brought in some at a time (CatchUp).
 const MaxChanges = 4000
 
@@ -24,8 +24,8 @@ const MaxBrought = 1_000_000
 type Position struct {
 	State string
 	Types []int16 // whose changes are read
-	// Written are resources that this server writes. Of one that is of that version no more is read.
-	Written []Written
+	// Written are rows of the change log that this server writes. No more is read of them than that they are there.
+	Written []*Written
 
 	names map[int16]string // of Types
 }
@@ -33,17 +33,19 @@ type Position struct {
 // Changes are the resources that have changed since a position, as plan.Changes reads them.
 type Changes struct {
 	Position
-	Followed bool   // they can be followed at all
-	Many     bool   // more than are read at once, or it cannot be told which
-	Rows     string // a JSON array of changed, "" for none
-	Now      string
+	Followed bool // they can be followed at all
+	Many     bool // more than are read at once, or it cannot be told which
+	// Rows are those of Written that are there, each as rid/version, with commas between; a space; and a JSON array
+	// of changed, or nothing. "" for no change.
+	Rows string
+	Now  string
+
+	own []*Written // those of Rows
 }
 
-// changed is a resource as its rows are: without ID where it is gone, and where it is one of
-// Position.Written.
+// changed is a resource as its rows are: without ID where it is gone.
 type changed struct {
 	RID     int64   `json:"r"`
-	Written bool    `json:"w"`
 	ID      *string `json:"i"`
 	Version int     `json:"v"`
 	Updated int64   `json:"u"` // microseconds
@@ -67,47 +69,66 @@ type changed struct {
 	} `json:"s"`
 }
 
-// errUncommitted is of changes with a version that this server has written, of which it does not know
-// that it is committed: another server may have written that version then.
-var errUncommitted = errors.New("a version that was written may not be committed")
-
 // resources are those that have changed; false where it is not known whether all were committed. Rows
 // that cannot be read cannot be followed. It waits for a commit under way, and is called without a
 // lock.
-func (c *Changes) resources() (map[int64]*match.Resource, bool) {
-	all, err := parseChanges(c.Rows, c.Written, c.names)
-	if errors.Is(err, errUncommitted) {
-		return nil, false
+func (c *Changes) resources() (all map[int64]*match.Resource, ok bool) {
+	if c.Rows == "" {
+		return nil, true
 	}
-	c.Followed = c.Followed && err == nil
+	own, others, _ := strings.Cut(c.Rows, " ")
+	all, err := parseChanged(others, c.names)
+	if err != nil {
+		c.Followed = false
+		return nil, true
+	}
+	if own == "" {
+		return all, true
+	}
+	rows := make(map[rowKey]*Written, len(c.Written))
+	for _, v := range c.Written {
+		rows[v.key()] = v
+	}
+	n := 0
+	for _, v := range c.Written {
+		n += len(v.versions)
+	}
+	if len(all) == 0 {
+		all = make(map[int64]*match.Resource, n)
+	}
+	versions := make(map[int64]int, n) // of those that own rows have
+	for text := range strings.SplitSeq(own, ",") {
+		var key rowKey
+		if _, err := fmt.Sscanf(text, "%d/%d", &key.rid, &key.version); err != nil {
+			c.Followed = false
+			return nil, true
+		}
+		v := rows[key]
+		if v == nil || !v.by.wait() { // another server may have written that version then
+			return nil, false
+		}
+		c.own = append(c.own, v)
+		for _, w := range v.versions {
+			last, has := versions[w.rid]
+			if _, read := all[w.rid]; has && last < w.version || !has && !read { // what was read is as it is now
+				all[w.rid], versions[w.rid] = w.r, w.version
+			}
+		}
+	}
 	return all, true
 }
 
-// parseChanges reads Changes.Rows, where written is what the statement was given. A resource that is
-// gone is nil.
-func parseChanges(rows string, written []Written, names map[int16]string) (map[int64]*match.Resource, error) {
-	if rows == "" {
-		return nil, nil
-	}
-	var all []changed
-	if err := json.Unmarshal([]byte(rows), &all); err != nil {
-		return nil, fmt.Errorf("read changed resources: %w", err)
-	}
-	own := make(map[int64]Written, len(written))
-	for _, w := range written {
-		own[w.RID] = w
-	}
-	out := Stored{names: names, all: make(map[int64]*match.Resource, len(all))}
-	for i := range all {
-		c := &all[i]
-		if c.Written {
-			w, ok := own[c.RID]
-			if !ok || !w.by.wait() {
-				return nil, errUncommitted
-			}
-			out.all[c.RID] = w.Resource
-			continue
+// parseChanged reads a JSON array of changed, "" for an empty one. A resource that is gone is nil.
+func parseChanged(rows string, names map[int16]string) (map[int64]*match.Resource, error) {
+	var list []changed
+	if rows != "" {
+		if err := json.Unmarshal([]byte(rows), &list); err != nil {
+			return nil, fmt.Errorf("read changed resources: %w", err)
 		}
+	}
+	out := Stored{names: names, all: make(map[int64]*match.Resource, len(list))}
+	for i := range list {
+		c := &list[i]
 		if c.ID == nil {
 			out.all[c.RID] = nil
 			continue
@@ -146,7 +167,7 @@ func newStored(rids []int64, names map[int16]string) *Stored {
 
 // Resource adds one that is there, last updated so many microseconds since 1970. It keeps targets.
 func (s *Stored) Resource(rid int64, id string, version int, updated int64, terms, targets []int64) {
-	s.all[rid] = &match.Resource{Type: s.names[int16(rid>>48)], ID: id, VersionID: version, LastUpdated: time.UnixMicro(updated).UTC(), Index: newIndex(terms, targets, updated)}
+	s.all[rid] = &match.Resource{Type: s.names[int16(rid>>48)], ID: id, VersionID: version, LastUpdated: time.UnixMicro(updated).UTC(), Index: newIndex(terms, targets, updated, 0)}
 }
 
 // index is that of a resource; entries of one that is gone go nowhere.
@@ -182,9 +203,12 @@ func (s *Stored) String(rid, key int64, text string) {
 }
 
 // newIndex is an index as it is remembered: beside its terms it has the one of every resource, beside
-// its dates the last update, in microseconds. It keeps targets.
-func newIndex(terms, targets []int64, updated int64) *fhir.Index {
-	return &fhir.Index{Terms: append([]int64{Every}, terms...), Targets: targets, Dates: []fhir.DateEntry{match.UpdatedEntry(updated)}}
+// its dates, of which there is room for so many, the last update, in microseconds. It keeps targets.
+func newIndex(terms, targets []int64, updated int64, dates int) *fhir.Index {
+	x := &fhir.Index{Terms: make([]int64, 1, 1+len(terms)), Targets: targets, Dates: make([]fhir.DateEntry, 1, 1+dates)}
+	x.Terms[0], x.Dates[0] = Every, match.UpdatedEntry(updated)
+	x.Terms = append(x.Terms, terms...)
+	return x
 }
 
 // number is the part of a surrogate that tells resources of a type apart; false where
@@ -297,9 +321,9 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 		return false
 	}
 	if c.Many {
-		if c.State == m.state.text { // else it may be a few since the present state
-			m.lags = true
-			m.lagged++
+		// Else it may be a few since the present state, or much of this server, written while the statement began.
+		if c.State == m.state.text && !m.written.knowsMore(c.Written) {
+			m.lag()
 		}
 		return false
 	}
@@ -317,11 +341,12 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 	}
 	if len(changed) > 0 {
 		m.apply(changed)
-		m.written.brought(changed)
+		m.unusedFor += len(changed)
 		m.steps = append(m.steps, step{&now, changed})
 		m.stepped++
 		m.trimSteps()
 	}
+	m.written.brought(c.own, changed)
 	m.state, m.at = &now, m.now()
 	return true
 }
@@ -349,13 +374,7 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 		m.forget()
 		return c, false
 	}
-	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}
-	for _, of := range m.items() {
-		for _, i := range of {
-			c.Cost += i.cost
-		}
-	}
-	return c, true
+	return CatchUp{Position: m.position(), Cost: m.anew(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}, true
 }
 
 // Stored are some resources that have changed, to be filled and brought in.
@@ -371,7 +390,7 @@ func (c CatchUp) Bring(s *Stored) bool {
 		return false
 	}
 	m.apply(s.all)
-	m.written.brought(s.all)
+	m.written.brought(nil, s.all)
 	return true
 }
 
@@ -388,7 +407,7 @@ func (c CatchUp) Brought(now string) bool {
 		m.forget()
 		return false
 	}
-	m.state, m.at, m.lags = &later, m.now(), false
+	m.state, m.at, m.lags, m.unusedFor = &later, m.now(), false, 0
 	m.steps, m.behind = nil, &later
 	return true
 }
@@ -402,18 +421,24 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		r, t := changed[rid], int16(rid>>48)
 		m.versions[t]++
 		n, ok := number(rid)
-		all := m.items()[t]
-		if !ok {
-			for _, i := range all {
+		if of := m.items()[t]; of != nil && !ok {
+			for _, i := range of.all {
 				m.drop(i)
 			}
-		} else {
-			for _, i := range all[:m.applied[t]] {
-				if !i.apply(n, r) || i.worthless() {
+		} else if of != nil {
+			some := of.all[:of.applied]
+			every := of.terms[Every]
+			isNew := every != nil && !every.term.members.Contains(n)
+			if isNew {
+				m.some = of.ofNew(r, m.some)
+				some = m.some
+			}
+			for _, i := range some {
+				if !i.apply(n, r, isNew) || i.worthless() {
 					m.drop(i)
 				}
 			}
-			for _, i := range applyTerms(n, r, func(term int64) *item { return m.terms[termKey{t, term}] }, all) {
+			for _, i := range applyTerms(n, r, func(term int64) *item { return of.terms[term] }, of.all) {
 				m.keep(ofTerms(i))
 			}
 		}
@@ -421,6 +446,9 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		if r != nil {
 			m.brought[rid] = versionOf(r)
 		}
+	}
+	if m.changes += len(changed); m.changes >= weighEvery {
+		m.weigh()
 	}
 }
 

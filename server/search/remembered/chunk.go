@@ -131,14 +131,29 @@ func (k *chunk) cells() []cell {
 	return out
 }
 
-// seek is the first cell that is not before, which holds for some cells at the start.
-func (k *chunk) seek(before func(cell) bool) int {
-	r := sort.Search(k.runs(), func(r int) bool { from, _ := k.bounds(r); return !before(k.cellOf(r, from)) }) - 1
-	if r < 0 {
-		return 0
+// seek is the first cell that is not before another one, of which the tail is a value of some.
+func (k *chunk) seek(e cell, some *tails) int {
+	runs := k.runs()
+	r := sort.Search(runs, func(r int) bool { return k.low(r) >= e.low })
+	for ; r < runs && k.low(r) == e.low; r++ {
+		from, to := k.bounds(r)
+		if tail := k.tailOf(r); tail != e.tail {
+			if some.values[tail] > some.values[e.tail] {
+				return from
+			}
+			continue
+		}
+		ns := k.ns()
+		if ns.at(to-1) < e.n { // most are newer than all others
+			return to
+		}
+		return from + sort.Search(to-from, func(i int) bool { return ns.at(from+i) >= e.n })
 	}
-	from, to := k.bounds(r)
-	return from + sort.Search(to-from, func(i int) bool { return !before(k.cellOf(r, from+i)) })
+	if r == runs {
+		return k.len()
+	}
+	from, _ := k.bounds(r)
+	return from
 }
 
 // runFrom is the first run whose low end is not below low; one at least has such.

@@ -96,12 +96,16 @@ type cell struct {
 type tails struct {
 	values []int64
 	number map[int64]uint32
+	last   uint32 // that was asked for
 }
 
 // maxTails bounds the values that no cell has any more: tails has none taken away.
 const maxTails = 1 << 20
 
 func (t *tails) of(value int64) uint32 {
+	if int(t.last) < len(t.values) && t.values[t.last] == value {
+		return t.last
+	}
 	n, ok := t.number[value]
 	if !ok {
 		if t.number == nil {
@@ -111,6 +115,7 @@ func (t *tails) of(value int64) uint32 {
 		t.values = append(t.values, value)
 		t.number[value] = n
 	}
+	t.last = n
 	return n
 }
 
@@ -353,7 +358,7 @@ func (c *column) insert(p *part, e cell) {
 	}
 	i := c.chunkOf(p, e)
 	in := p.chunk(i)
-	at := in.seek(func(o cell) bool { return c.order(o, e) < 0 })
+	at := in.seek(e, &c.tails)
 	c.of.set(e.n, in.place)
 	if in.len() < chunkFull-1 && c.change(&in, func() bool { return in.insert(at, e) }) {
 		p.changed(i)
@@ -397,6 +402,11 @@ func (c *column) remove(n uint32) {
 // where the column has no room for them.
 func (c *column) apply(n uint32, r *match.Resource) bool {
 	c.remove(n)
+	return c.add(n, r)
+}
+
+// add is apply of a resource that has none.
+func (c *column) add(n uint32, r *match.Resource) bool {
 	if c.of.room.scattered() {
 		c.compact(true)
 	}

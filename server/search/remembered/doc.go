@@ -39,8 +39,8 @@
 // ran. Its total and surrogates are right in U, and the rows too unless one of them has
 // changed between T and U, which the last steps (Memory.steps) tell.
 //
-// A version that this server writes is known to the memory before it is committed (Writing): the
-// statement tells no more of it than that it is there. Where that is seen before the commit has
+// What this server writes is known to the memory before it is committed (Writing): of such a row of the
+// change log the statement tells no more than that it is there. Where that is seen before the commit has
 // answered the answer is awaited, since after a failed one another server may have written a version
 // of that number.
 //
@@ -49,8 +49,9 @@
 // It forgets everything when the index of stored resources has changed, with the search
 // parameters, on a standby (whose snapshots leave out running transactions), when another
 // PostgreSQL answers, and when more than MaxBrought resources have changed. It
-// never answers then, and the search goes on in SQL. After more than MaxChanges it lags: it answers
-// nothing either until a CatchUp, some resources at a time, has brought them in. Sets of clauses that the index
+// never answers then, and the search goes on in SQL. After more than MaxChanges of other servers it lags: it answers
+// nothing either until a CatchUp, some resources at a time, has brought them in. So it does behind an import of its
+// own server that nobody asks behind, where everything is soon found anew. Sets of clauses that the index
 // entries of a resource do not decide (match.ByRows) are not kept.
 //
 // Everything together stays within one budget. What has saved least for its size is

@@ -2,12 +2,14 @@ package remembered
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"kiln/server/fhir"
 	"kiln/server/search/match"
 
 	"github.com/RoaringBitmap/roaring/v2"
@@ -25,6 +27,7 @@ type Memory struct {
 	lags       bool             // far behind: it answers nothing until a CatchUp ends
 	lagged     int              // how often it did
 	asked      time.Time        // when something was last asked for
+	unusedFor  int              // changes that were brought in since
 	generation int              // grows when everything is forgotten
 	unasked    bool             // because nobody had asked for it
 	types      map[int16]string // that are followed; positions have it, so it is not changed
@@ -35,14 +38,16 @@ type Memory struct {
 	terms      map[termKey]*item
 	// common are the terms of the types whose common terms have been looked for.
 	common  map[TypeKey]map[int64]bool
-	listed  map[int16][]keyed // all items by type; nil when some have come or gone
-	applied map[int16]int     // the first of listed that item.apply is for
+	listed  map[int16]*listed // all items by type; nil when some have come or gone
+	cost    time.Duration     // of finding listed anew
 	bytes   int64             // of all, when last added up
+	changes int               // that were brought in since then
 	steps   []step
 	stepped int               // how many there were, with those that are gone
 	behind  *state            // that the last step which is not in steps led to
 	brought map[int64]version // what was brought in of late, by surrogate
 	dense   [2]dense          // for intersections
+	some    []keyed           // room of listed.ofNew
 	wanted  map[any]want
 	refused map[ColumnKey]time.Time // when a column could not be kept
 	hits    int64
@@ -78,15 +83,18 @@ func (i *item) bytes() int64 {
 	return i.term.bytes()
 }
 
-// apply takes what a resource is now; false where a set or a column has no room for it. Terms
-// are applyTerms'.
-func (i *item) apply(n uint32, r *match.Resource) bool {
+// apply takes what a resource is now, of which nothing is there where it is new; false where a set or a column has no
+// room for it. Terms are applyTerms'.
+func (i *item) apply(n uint32, r *match.Resource, isNew bool) bool {
 	switch {
 	case i.set != nil:
 		i.upkeep += setUpkeep
 		return i.set.apply(n, r)
 	case i.column != nil:
-		return i.column.apply(n, r)
+		if !isNew {
+			i.column.remove(n)
+		}
+		return i.column.add(n, r)
 	case i.some:
 		i.upkeep += termUpkeep
 	}
@@ -122,12 +130,18 @@ const (
 )
 
 // unaskedPart is the part of MaxChanges that is followed where nobody has asked since the last
-// look: an import is not slowed down by what may never be asked again.
-const unaskedPart = 4
+// look: what others write has to be read. What this server writes is followed as fast as it does, after unusedMost
+// changes that nobody has asked behind where finding everything anew takes dearAnew at least: an import takes a
+// twentieth longer for that.
+const (
+	unaskedPart = 4
+	unusedMost  = 5 * MaxChanges
+	dearAnew    = 4 * time.Second
+)
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
 func New(limit int64, now func() time.Time) *Memory {
-	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int), written: written{now: now}}
+	return &Memory{limit: limit, now: now, types: make(map[int16]string), versions: make(map[int16]int), written: written{now: now, many: make(chan struct{}, 1)}}
 }
 
 // Page is the part of the matches that a page has, in Order or, where that is nil, in the order of
@@ -201,7 +215,7 @@ type Answer struct {
 func (m *Memory) Ask(q *Question) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked, m.unasked = m.now(), false
+	m.asked, m.unasked, m.unusedFor = m.now(), false, 0
 	if m.state == nil || m.lags {
 		return Answer{}, false
 	}
@@ -439,31 +453,126 @@ func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Durati
 	delete(m.wanted, q.Whole)
 }
 
-// items are all items, by type. Those that item.apply has nothing to do for come last: they are the most.
-func (m *Memory) items() map[int16][]keyed {
+// listed are all items of a type. Those that item.apply has nothing to do for come last: they are the most.
+type listed struct {
+	all     []keyed
+	applied int // the first of all that item.apply is for
+	// Of these, columns are those of entries, by the keys of these, and others the others.
+	columns map[fhir.Key][]keyed
+	others  []keyed
+	terms   map[int64]*item
+}
+
+func (l *listed) addColumn(i keyed) {
+	l.all = append(l.all, i)
+	if len(i.column.keys) == 0 || i.column.key.Kind == References {
+		l.others = append(l.others, i)
+		return
+	}
+	if l.columns == nil {
+		l.columns = make(map[fhir.Key][]keyed)
+	}
+	for _, k := range i.column.keys {
+		l.columns[k] = append(l.columns[k], i)
+	}
+}
+
+// ofNew are the items that item.apply has something to do for where a resource is new to the memory: there are
+// hundreds of columns of the values of one code, and most have no entry of it. They may be in room.
+func (l *listed) ofNew(r *match.Resource, room []keyed) []keyed {
+	out := append(room[:0], l.others...)
+	if r == nil {
+		return out
+	}
+	add := func(key fhir.Key) {
+		for _, i := range l.columns[key] {
+			if !slices.ContainsFunc(out[len(l.others):], func(o keyed) bool { return o.item == i.item }) {
+				out = append(out, i)
+			}
+		}
+	}
+	for i := range r.Index.Dates {
+		add(r.Index.Dates[i].Key)
+	}
+	for i := range r.Index.Numbers {
+		add(r.Index.Numbers[i].Key)
+	}
+	for i := range r.Index.Quantities {
+		add(r.Index.Quantities[i].Key)
+	}
+	return out
+}
+
+// items are all items, by type.
+func (m *Memory) items() map[int16]*listed {
 	if m.listed == nil {
-		m.listed, m.applied = make(map[int16][]keyed), make(map[int16]int)
-		for k, i := range m.sets {
-			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		m.list()
+	}
+	return m.listed
+}
+
+// list makes listed, and adds up its cost.
+func (m *Memory) list() {
+	m.listed, m.cost = make(map[int16]*listed), 0
+	of := func(typ int16) *listed {
+		if m.listed[typ] == nil {
+			m.listed[typ] = &listed{terms: make(map[int64]*item)}
 		}
-		for k, i := range m.columns {
-			m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
-		}
-		for _, some := range []bool{true, false} {
-			for k, i := range m.terms {
-				if k.term == i.term.terms[0] && i.some == some {
-					m.listed[i.typ] = append(m.listed[i.typ], keyed{i, k})
+		return m.listed[typ]
+	}
+	for k, i := range m.sets {
+		l := of(i.typ)
+		l.all, l.others = append(l.all, keyed{i, k}), append(l.others, keyed{i, k})
+	}
+	for k, i := range m.columns {
+		of(i.typ).addColumn(keyed{i, k})
+	}
+	for _, some := range []bool{true, false} {
+		for k, i := range m.terms {
+			l := of(i.typ)
+			l.terms[k.term] = i
+			if k.term == i.term.terms[0] && i.some == some {
+				l.all = append(l.all, keyed{i, k})
+				if some {
+					l.others = append(l.others, keyed{i, k})
 				}
 			}
-			if some {
-				for t, of := range m.listed {
-					m.applied[t] = len(of)
+		}
+		if some {
+			for _, l := range m.listed {
+				l.applied = len(l.all)
+			}
+		}
+	}
+	for i := range m.each() {
+		m.cost += i.cost
+	}
+}
+
+// each gives all items.
+func (m *Memory) each() iter.Seq[keyed] {
+	return func(yield func(keyed) bool) {
+		for _, l := range m.items() {
+			for _, i := range l.all {
+				if !yield(i) {
+					return
 				}
 			}
 		}
 	}
-	return m.listed
 }
+
+// weigh adds up what everything takes, which grows with what is brought in, and forgets what there is no room for.
+func (m *Memory) weigh() {
+	m.changes, m.bytes = 0, 0
+	for i := range m.each() {
+		m.bytes += i.bytes()
+	}
+	m.makeRoom(0, math.Inf(1))
+}
+
+// weighEvery is how many changes are brought in before everything is weighed.
+const weighEvery = 20_000
 
 // keep adds an item, in the place of another with its key.
 func (m *Memory) keep(i keyed) {
@@ -510,7 +619,7 @@ func (m *Memory) freed(i *item) {
 }
 
 func (m *Memory) forget() {
-	m.state, m.steps, m.behind, m.lags = nil, nil, nil, false
+	m.state, m.steps, m.behind, m.lags, m.unusedFor = nil, nil, nil, false, 0
 	m.sets, m.columns, m.terms, m.common, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
 	m.written.forget()
@@ -531,7 +640,7 @@ func (m *Memory) Generation() (n int, unasked bool) {
 	return m.generation, m.unasked
 }
 
-// Following is from where the memory needs changes, and how many of them it may take to follow; false
+// Following is from where the memory needs changes, and how many of others it may take to follow; false
 // where there is nothing to follow at the moment.
 func (m *Memory) Following() (since Position, most int, ok bool) {
 	m.mu.Lock()
@@ -540,12 +649,16 @@ func (m *Memory) Following() (since Position, most int, ok bool) {
 		return Position{}, 0, false
 	}
 	now := m.now()
-	switch unasked := now.Sub(m.asked); {
+	unasked := now.Sub(m.asked)
+	switch {
 	case unasked > followedFor:
 		m.forget()
 		m.unasked = true
 		return Position{}, 0, false
-	case unasked > askedFor && now.Sub(m.at) < seldom:
+	case unasked > askedFor && now.Sub(m.at) < seldom && !m.written.isMany():
+		return Position{}, 0, false
+	case m.unusedFor > unusedMost && m.anew() < dearAnew:
+		m.lag()
 		return Position{}, 0, false
 	}
 	most = MaxChanges
@@ -554,6 +667,23 @@ func (m *Memory) Following() (since Position, most int, ok bool) {
 	}
 	return m.position(), most, true
 }
+
+// lag lets the memory fall behind.
+func (m *Memory) lag() {
+	m.lags = true
+	m.lagged++
+	m.written.stop()
+}
+
+// anew is how long it takes to find everything anew.
+func (m *Memory) anew() time.Duration {
+	m.items()
+	return m.cost
+}
+
+// ManyWritten tells that this server has written many versions that are not brought in: they are as soon as possible
+// then, since a search has to bring in the others.
+func (m *Memory) ManyWritten() <-chan struct{} { return m.written.many }
 
 // Since is the position of the older of a state and the memory's own: the changes that Add needs are
 // read from there on. The memory follows a type from now on.
@@ -565,7 +695,7 @@ func (m *Memory) Since(built string, typ int16, name string) (since Position, ok
 		m.types[typ] = name
 		m.numbers = slices.Sorted(maps.Keys(m.types))
 	}
-	m.written.follow(typ)
+	m.written.follow()
 	b, ok := parseState(built)
 	if !ok || m.lags {
 		return Position{}, false
@@ -687,7 +817,7 @@ func (f *Found) apply(changed map[int64]*match.Resource) bool {
 			return false
 		}
 		for _, i := range f.items {
-			if !i.apply(n, r) {
+			if !i.apply(n, r, false) {
 				return false
 			}
 		}
@@ -723,9 +853,6 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	if !ok1 || !ok2 || !ok3 || !c.Followed || c.Many || m.lags || read.index != built.index || !built.includes(&since) {
 		return false, false
 	}
-	if len(changed) > MaxChanges {
-		return false, false
-	}
 	if m.state != nil && !m.bring(&c, changed) {
 		return false, true
 	}
@@ -733,7 +860,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		return false, false
 	}
 	if m.state == nil {
-		m.state, m.at = &read, m.now()
+		m.state, m.behind, m.at = &read, &read, m.now()
 		m.asked = m.at
 	} else {
 		if m.behind != nil && !read.includes(m.behind) {
@@ -825,12 +952,10 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	var all []scored
 	m.bytes = 0
 	now := m.now()
-	for _, of := range m.items() {
-		for _, i := range of {
-			size := i.bytes()
-			m.bytes += size
-			all = append(all, scored{i, i.scoreOf(size, now)})
-		}
+	for i := range m.each() {
+		size := i.bytes()
+		m.bytes += size
+		all = append(all, scored{i, i.scoreOf(size, now)})
 	}
 	slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 	for _, i := range all {
@@ -960,10 +1085,8 @@ func (m *Memory) Stat() Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := Stat{Sets: len(m.sets) + len(m.terms), Columns: len(m.columns), Hits: m.hits, Lagged: m.lagged, Lags: m.lags}
-	for _, of := range m.items() {
-		for _, i := range of {
-			s.Bytes += i.bytes()
-		}
+	for i := range m.each() {
+		s.Bytes += i.bytes()
 	}
 	return s
 }

@@ -80,7 +80,7 @@ func TestTermsFollowChanges(t *testing.T) {
 	for _, i := range f.items {
 		m.keep(i)
 	}
-	if most := len(m.items()[0]); most > 4*len(together)+1 {
+	if most := len(m.items()[0].all); most > 4*len(together)+1 {
 		t.Errorf("%d sets, want at most one a term", most)
 	}
 	check()
@@ -88,7 +88,7 @@ func TestTermsFollowChanges(t *testing.T) {
 		m.apply(change())
 		check()
 	}
-	for _, i := range m.items()[0] {
+	for _, i := range m.items()[0].all {
 		m.drop(i)
 	}
 	if len(m.terms) > 0 {

@@ -1,44 +1,97 @@
 package remembered
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
 )
 
-// Written is a version of a resource that this server has just written, or is about to commit.
+// Written is a row of the change log that this server has just written, or is about to commit: the versions of
+// resources that one statement writes. Its first version tells it apart.
 type Written struct {
-	RID      int64
-	Resource *match.Resource
+	RID     int64
+	Version int32
 
-	by *Writing
-	at time.Time
+	versions []writtenVersion
+	by       *Writing
+	at       time.Time
+	bytes    int // about what it takes
 }
+
+type writtenVersion struct {
+	rid     int64
+	version int
+	r       *match.Resource // nil for one that is gone
+}
+
+// rowKey tells rows apart.
+type rowKey struct {
+	rid     int64
+	version int32
+}
+
+func (v *Written) key() rowKey { return rowKey{v.RID, v.Version} }
 
 // A Writing is what a transaction of this server writes: memory takes it from here where the change
 // log says that it is committed, and does not read it. A nil Writing is of a Memory that follows
 // nothing.
 type Writing struct {
 	of        *written
+	kept      int // versions
 	ended     chan struct{}
 	committed bool // when it has ended
 }
 
-// Add notes a version that is about to be committed. What is of r is copied: its index is used
+// A WritingRow is what a Writing writes as one row of the change log.
+type WritingRow struct {
+	Written
+	unknown bool // some of it must be read
+}
+
+// Row begins a row of the change log, of so many versions at most; nil for a nil Writing.
+func (w *Writing) Row(most int) *WritingRow {
+	if w == nil {
+		return nil
+	}
+	return &WritingRow{Written: Written{versions: make([]writtenVersion, 0, most), by: w, bytes: writtenBytes}}
+}
+
+// Add notes a version, in the order of the row: r is nil for a deletion. What is of r is copied: its index is used
 // again by others, and its texts, its type too, are parts of the body of a whole Bundle.
-func (w *Writing) Add(rid int64, r *match.Resource) {
-	if w == nil || !w.of.follows(int16(rid>>48)) {
+func (v *WritingRow) Add(rid int64, version int, r *match.Resource) {
+	if v == nil || v.unknown {
 		return
 	}
-	if x, ok := asStored(r); ok {
+	if len(v.versions) == 0 {
+		v.RID, v.Version = rid, int32(version)
+	}
+	if r != nil {
+		x, ok := asStored(r)
+		if !ok {
+			v.unknown = true
+			return
+		}
 		c := *r
-		c.Type, c.ID, c.Index = strings.Clone(r.Type), strings.Clone(r.ID), x
-		w.of.add(Written{RID: rid, Resource: &c, by: w})
+		c.Type, c.ID, c.Index = shared(r.Type), strings.Clone(r.ID), x
+		r = &c
+		v.bytes += indexBytes(x)
+	}
+	v.versions = append(v.versions, writtenVersion{rid, version, r})
+	v.bytes += versionBytes
+}
+
+// Keep keeps the row, which is complete. It comes before the commit.
+func (v *WritingRow) Keep() {
+	if v == nil || v.unknown || len(v.versions) == 0 {
+		return
+	}
+	if v.by.of.add(&v.Written) {
+		v.by.kept += len(v.versions)
 	}
 }
 
@@ -49,7 +102,9 @@ func (w *Writing) End(committed bool) {
 	}
 	w.committed = committed
 	close(w.ended)
-	if !committed {
+	if committed {
+		w.of.done(w.kept)
+	} else {
 		w.of.undone(w)
 	}
 }
@@ -74,80 +129,144 @@ func (w *Writing) wait() bool {
 	}
 }
 
-// written are the versions of resources that this server writes and the memory has not brought in. It
+// written are the rows of the change log that this server writes and the memory has not brought in. It
 // has a lock of its own: a writer does not wait for what a search looks up.
 type written struct {
 	mu    sync.Mutex
 	now   func() time.Time
-	types map[int16]bool // that are followed
-	of    map[int64]Written
+	of    map[rowKey]*Written
+	n     int  // versions of these
+	bytes int  // about what they take
+	wants bool // something is followed
 	full  bool // nothing is kept until something is brought in again
+	// committed is how many versions are known to be committed since many was told.
+	committed int
+	many      chan struct{}
 }
 
-// A version is kept until it was brought in, for writtenFor, and as one of maxWritten at most: where there are
-// more, nobody searches. The others are read, and those whose index takes more than maxWrittenBytes.
+// A row is kept until it was brought in, for writtenFor, and as long as all have maxWritten versions at most
+// that take allWrittenBytes: where there are more, nobody brings them in. The others are read, and rows with a
+// version whose index takes more than maxWrittenBytes.
 const (
 	writtenFor      = 5 * time.Second
-	maxWritten      = MaxChanges / 2
-	maxWrittenBytes = 16 << 10
+	maxWritten      = 4 * MaxChanges
+	maxWrittenBytes = 1 << 20
+	allWrittenBytes = 16 << 20
+	writtenBytes    = 128 // what a row takes beside its versions
+	versionBytes    = 256 // what a version takes beside its index
 )
 
-// follow keeps the resources of a type from now on.
-func (w *written) follow(typ int16) {
+// manyWritten is how many committed versions are brought in as soon as possible: an import writes as many in some
+// hundredths of a second, and a search that brings them in itself has to wait for that.
+const manyWritten = 512
+
+// follow keeps rows from now on.
+func (w *written) follow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.types == nil {
-		w.types = make(map[int16]bool)
-	}
-	w.types[typ] = true
+	w.wants = true
 }
 
-func (w *written) follows(typ int16) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.types[typ] && !w.full
-}
+// clear keeps no row of before; mu is held.
+func (w *written) clear() { w.of, w.n, w.bytes = nil, 0, 0 }
 
 // forget keeps nothing until the next follow.
 func (w *written) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.types, w.of, w.full = nil, nil, false
+	w.wants, w.full = false, false
+	w.clear()
+}
+
+// stop keeps nothing until something is brought in again.
+func (w *written) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.full = true
+	w.clear()
+}
+
+// done notes that so many versions are committed.
+func (w *written) done(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.committed += n; w.committed < manyWritten {
+		return
+	}
+	w.committed = 0
+	select {
+	case w.many <- struct{}{}:
+	default:
+	}
 }
 
 // writing is of a transaction that begins; nil where nothing is kept.
 func (w *written) writing() *Writing {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.types) == 0 || w.full {
+	if !w.wants || w.full {
 		return nil
 	}
 	return &Writing{of: w, ended: make(chan struct{})}
 }
 
-// add keeps the version that was written last of a resource.
-func (w *written) add(v Written) {
+// add keeps a row; false where it does not.
+func (w *written) add(v *Written) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.full = w.full || len(w.of) >= maxWritten; w.full {
-		w.of = nil
-		return
+	if !w.wants || w.full {
+		return false
+	}
+	if w.n+len(v.versions) > maxWritten || w.bytes+v.bytes > allWrittenBytes {
+		w.full = true
+		w.clear()
+		return false
 	}
 	if w.of == nil {
-		w.of = make(map[int64]Written)
+		w.of = make(map[rowKey]*Written)
 	}
+	w.remove(v.key()) // of a transaction that was not committed
 	v.at = w.now()
-	w.of[v.RID] = v
+	w.of[v.key()] = v
+	w.n, w.bytes = w.n+len(v.versions), w.bytes+v.bytes
+	return true
 }
 
-// ofLate are the versions that are kept.
-func (w *written) ofLate() (all []Written) {
+// knowsMore reports whether rows are kept that are not among some.
+func (w *written) knowsMore(some []*Written) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, v := range w.of {
+		if !slices.Contains(some, v) {
+			return true
+		}
+	}
+	return false
+}
+
+// isMany reports whether many versions are not brought in.
+func (w *written) isMany() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.n >= manyWritten
+}
+
+// remove keeps a row no longer; mu is held.
+func (w *written) remove(key rowKey) {
+	if v := w.of[key]; v != nil {
+		w.n, w.bytes = w.n-len(v.versions), w.bytes-v.bytes
+		delete(w.of, key)
+	}
+}
+
+// ofLate are the rows that are kept.
+func (w *written) ofLate() (all []*Written) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	for rid, v := range w.of {
+	for key, v := range w.of {
 		if now.Sub(v.at) > writtenFor {
-			delete(w.of, rid)
+			w.remove(key)
 			continue
 		}
 		all = append(all, v)
@@ -155,14 +274,17 @@ func (w *written) ofLate() (all []Written) {
 	return all
 }
 
-// brought keeps none of the versions that were brought in, nor older ones.
-func (w *written) brought(changed map[int64]*match.Resource) {
+// brought keeps none of the rows that were brought in, nor those whose first version is of what was.
+func (w *written) brought(rows []*Written, changed map[int64]*match.Resource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.full = false
-	for rid, r := range changed {
-		if v, ok := w.of[rid]; ok && (r == nil || v.Resource.VersionID <= r.VersionID) {
-			delete(w.of, rid)
+	for _, v := range rows {
+		w.remove(v.key())
+	}
+	for key := range w.of {
+		if r, ok := changed[key.rid]; ok && (r == nil || int(key.version) <= r.VersionID) {
+			w.remove(key)
 		}
 	}
 }
@@ -171,7 +293,11 @@ func (w *written) brought(changed map[int64]*match.Resource) {
 func (w *written) undone(by *Writing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.of, func(_ int64, v Written) bool { return v.by == by })
+	for key, v := range w.of {
+		if v.by == by {
+			w.remove(key)
+		}
+	}
 }
 
 // maxPlain is how long a number may be that is kept.
@@ -183,30 +309,38 @@ func asStored(r *match.Resource) (*fhir.Index, bool) {
 	if indexBytes(r.Index) > maxWrittenBytes {
 		return nil, false
 	}
-	x := newIndex(r.Index.Terms, slices.Clone(r.Index.Targets), r.LastUpdated.UnixMicro())
+	x := newIndex(r.Index.Terms, slices.Clone(r.Index.Targets), r.LastUpdated.UnixMicro(), len(r.Index.Dates))
 	x.Dates = append(x.Dates, r.Index.Dates...)
 	x.Numbers, x.Quantities, x.Strings = slices.Clone(r.Index.Numbers), slices.Clone(r.Index.Quantities), slices.Clone(r.Index.Strings)
 	plain := true
-	end := func(number *string) {
-		plain = plain && *number != "" && len(*number) < maxPlain && !strings.ContainsAny(*number, "eE")
-		*number = strings.Clone(*number)
+	ends := func(low, high *string) {
+		point := *low == *high
+		for _, number := range []*string{low, high} {
+			plain = plain && *number != "" && len(*number) < maxPlain && !strings.ContainsAny(*number, "eE")
+		}
+		*low = strings.Clone(*low)
+		if point {
+			*high = *low
+		} else {
+			*high = strings.Clone(*high)
+		}
 	}
 	for i := range x.Numbers {
-		e := &x.Numbers[i]
-		end(&e.Low)
-		end(&e.High)
+		ends(&x.Numbers[i].Low, &x.Numbers[i].High)
 	}
 	for i := range x.Quantities {
 		e := &x.Quantities[i]
-		end(&e.Low)
-		end(&e.High)
-		e.System, e.Code, e.Unit = strings.Clone(e.System), strings.Clone(e.Code), strings.Clone(e.Unit)
+		ends(&e.Low, &e.High)
+		e.System, e.Code, e.Unit = shared(e.System), shared(e.Code), shared(e.Unit)
 	}
 	for i := range x.Strings {
 		x.Strings[i].Text = strings.Clone(x.Strings[i].Text)
 	}
 	return x, plain
 }
+
+// shared is a copy of a text that many resources have.
+func shared(text string) string { return unique.Make(text).Value() }
 
 // indexBytes is about what asStored takes.
 func indexBytes(x *fhir.Index) int {

@@ -1,6 +1,7 @@
 package remembered
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -30,9 +31,16 @@ func observation(version int) *match.Resource {
 	return &match.Resource{Type: "Observation", ID: "a", VersionID: version, Index: &fhir.Index{Terms: []int64{7}, Strings: []fhir.StringEntry{{Key: 1, Text: "text"}}}}
 }
 
-// changedTo is what the statement tells that was given a position.
+// changedTo is what the statement tells that was given a position: the row of version 1 is there.
 func changedTo(p Position) Changes {
-	return Changes{Position: p, Followed: true, Now: "6:6: index", Rows: `[{"r":844424930131969,"w":true}]`}
+	return Changes{Position: p, Followed: true, Now: "6:6: index", Rows: "844424930131969/1 "}
+}
+
+// write notes a row of one version.
+func (w *Writing) write(rid int64, r *match.Resource) {
+	row := w.Row(1)
+	row.Add(rid, r.VersionID, r)
+	row.Keep()
 }
 
 // What this server has written is brought in as it was when it was written, and then is not named
@@ -42,7 +50,7 @@ func TestWrittenIsBrought(t *testing.T) {
 	m := following(t)
 	w := m.Writing()
 	r := observation(1)
-	w.Add(rid, r)
+	w.write(rid, r)
 	r.Index.Terms[0], r.Index.Strings[0].Text = 8, "other" // the index is used again
 	w.End(true)
 	p := m.position()
@@ -71,7 +79,7 @@ func TestWrittenKeepsNoBody(t *testing.T) {
 	first := uintptr(unsafe.Pointer(unsafe.StringData(body)))
 	m := following(t)
 	w := m.Writing()
-	w.Add(rid, &match.Resource{Type: body[:4], ID: body[1:3], VersionID: 1, Index: &fhir.Index{
+	w.write(rid, &match.Resource{Type: body[:4], ID: body[1:3], VersionID: 1, Index: &fhir.Index{
 		Numbers:    []fhir.NumberEntry{{Key: 1, Low: body[:2], High: body[:3]}},
 		Quantities: []fhir.QuantityEntry{{Key: 1, Low: body[:2], High: body[:3], System: body[3:9], Code: body[2:5], Unit: body[:5]}},
 		Strings:    []fhir.StringEntry{{Key: 1, Text: body[5:10]}},
@@ -104,7 +112,7 @@ func TestWrittenKeepsNoBody(t *testing.T) {
 			}
 		}
 	}
-	look(reflect.ValueOf(p.Written[0].Resource))
+	look(reflect.ValueOf(p.Written[0].versions[0].r))
 	if texts < 10 {
 		t.Errorf("looked at %d texts", texts)
 	}
@@ -118,7 +126,7 @@ func TestWrittenIsAwaited(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := following(t)
 			w := m.Writing()
-			w.Add(rid, observation(1))
+			w.write(rid, observation(1))
 			brought := false
 			go func() {
 				m.Bring(changedTo(m.position()))
@@ -140,7 +148,7 @@ func TestWrittenIsAwaited(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) { // nor one that never ends
 		m := following(t)
-		m.Writing().Add(rid, observation(1))
+		m.Writing().write(rid, observation(1))
 		m.Bring(changedTo(m.position()))
 		if m.state.text != "5:5: index" {
 			t.Errorf("state %q", m.state.text)
@@ -153,7 +161,7 @@ func TestWrittenIsKept(t *testing.T) {
 	if w := New(1<<20, time.Now).Writing(); w != nil {
 		t.Errorf("a memory that follows nothing keeps %v", w)
 	}
-	(*Writing)(nil).Add(rid, observation(1))
+	(*Writing)(nil).write(rid, observation(1))
 	(*Writing)(nil).End(true)
 
 	numbers := func(low, high string) *match.Resource {
@@ -173,7 +181,8 @@ func TestWrittenIsKept(t *testing.T) {
 		want int
 	}{
 		{"one of a type that is followed", rid, observation(1), 1},
-		{"one of another type", 4<<48 | 1, observation(1), 0},
+		{"one of a type that may be followed when it is brought in", 4<<48 | 1, observation(1), 1},
+		{"a deletion", rid, nil, 1},
 		{"a number", rid, numbers("-1.50", "-1.50"), 1},
 		{"a number with an exponent, which the database writes without", rid, numbers("1e3", "1e3"), 0},
 		{"a range that is open", rid, numbers("1", ""), 0},
@@ -181,37 +190,48 @@ func TestWrittenIsKept(t *testing.T) {
 		{"one that is not quite so large", rid, text(maxWrittenBytes - 64), 1},
 	} {
 		m := following(t)
-		m.Writing().Add(c.rid, c.r)
+		if row := m.Writing().Row(1); c.r == nil {
+			row.Add(c.rid, 2, nil)
+			row.Keep()
+		} else {
+			row.Add(c.rid, 1, c.r)
+			row.Keep()
+		}
 		if p := m.position(); len(p.Written) != c.want {
 			t.Errorf("%s: kept are %v", c.name, p.Written)
 		}
 	}
 
 	m := following(t)
-	m.Writing().Add(rid, observation(1))
-	m.Writing().Add(rid, observation(2))
-	m.written.brought(map[int64]*match.Resource{rid: observation(1)})
-	if p := m.position(); len(p.Written) != 1 || p.Written[0].Resource.VersionID != 2 {
+	m.Writing().write(rid, observation(1))
+	m.Writing().write(rid, observation(2))
+	m.written.brought(nil, map[int64]*match.Resource{rid: observation(1)})
+	if p := m.position(); len(p.Written) != 1 || p.Written[0].Version != 2 {
 		t.Errorf("after the version before was brought in %v are kept", p.Written)
 	}
-	m.written.brought(map[int64]*match.Resource{rid: nil})
+	m.written.brought(nil, map[int64]*match.Resource{rid: nil})
 	if p := m.position(); len(p.Written) > 0 {
 		t.Errorf("after the deletion was brought in %v are kept", p.Written)
 	}
-	m.Writing().Add(rid, observation(1))
+	m.Writing().write(rid, observation(1))
+	m.written.brought(m.position().Written, nil)
+	if p := m.position(); len(p.Written) > 0 || m.written.n != 0 || m.written.bytes != 0 {
+		t.Errorf("after the row was brought in %v are kept: %d versions in %d bytes", p.Written, m.written.n, m.written.bytes)
+	}
+	m.Writing().write(rid, observation(1))
 	m.Forget()
 	if len(m.written.of) > 0 {
 		t.Errorf("after all is forgotten %v are kept", m.written.of)
 	}
 	m = following(t)
 	for n := range int64(maxWritten + 1) {
-		m.written.add(Written{RID: n, Resource: observation(1)})
+		m.written.add(&Written{RID: n, versions: make([]writtenVersion, 1)})
 	}
 	if w := m.Writing(); len(m.written.of) > 0 || w != nil {
 		t.Errorf("%d are kept of more than %d, and those of %v", len(m.written.of), maxWritten, w)
 	}
-	m.written.brought(map[int64]*match.Resource{1: observation(1)})
-	m.Writing().Add(rid, observation(1))
+	m.written.brought(nil, map[int64]*match.Resource{1: observation(1)})
+	m.Writing().write(rid, observation(1))
 	if len(m.written.of) != 1 {
 		t.Errorf("%d are kept after something was brought in", len(m.written.of))
 	}
@@ -219,5 +239,37 @@ func TestWrittenIsKept(t *testing.T) {
 	m.written.now = func() time.Time { return late }
 	if p := m.position(); len(p.Written) > 0 {
 		t.Errorf("after a while %v are kept", p.Written)
+	}
+}
+
+// Of several rows the last version of a resource counts, but what was read is as it is now.
+func TestLastVersionCounts(t *testing.T) {
+	t.Parallel()
+	m := following(t)
+	w := m.Writing()
+	row := w.Row(1)
+	for n, versions := range [][]int{{3}, {1}, {1}} {
+		for _, v := range versions {
+			row.Add(rid+int64(n), v, observation(v))
+		}
+	}
+	row.Keep()
+	w.write(rid+1, observation(2))
+	second := w.Row(1)
+	second.Add(rid+2, 2, nil)
+	second.Add(rid, 2, observation(2))
+	second.Keep()
+	w.End(true)
+	rows := fmt.Sprintf(`%d/2,%d/3,%d/2 [{"r":%d,"i":"x","v":9,"u":0,"t":[],"g":[]}]`, rid+2, rid, rid+1, rid+1)
+	c := Changes{Position: m.position(), Followed: true, Now: "6:6: index", Rows: rows}
+	got, ok := c.resources()
+	if !ok || len(got) != 3 || got[rid] == nil || got[rid].VersionID != 3 || got[rid+1] == nil || got[rid+1].VersionID != 9 || got[rid+2] != nil {
+		t.Errorf("%v, %v", got, ok)
+	}
+	for _, rows := range []string{"x", "1/1", "1/1 [", " {}", "1 "} {
+		c := Changes{Position: m.position(), Followed: true, Now: "6:6: index", Rows: rows}
+		if all, ok := c.resources(); ok && c.Followed {
+			t.Errorf("%q is read as %v", rows, all)
+		}
 	}
 }

@@ -297,6 +297,7 @@ type finding struct {
 	some    []int64 // some terms alone
 	again   bool    // they are common, and not remembered
 	ahead   bool    // nobody has asked for it
+	beside  bool    // it is read ahead beside others
 	coded   bool    // a column of the values of one code
 	dear    bool    // what misses it is
 	queued  time.Time
@@ -321,7 +322,7 @@ func (f finding) key() any {
 	return f.set
 }
 
-// finder finds in the background what is to be remembered, one thing after the other, and
+// finder finds in the background what is to be remembered, one thing after the other, and beside
 // keeps what is remembered abreast of the change log between searches.
 type finder struct {
 	mu    sync.Mutex
@@ -337,8 +338,15 @@ type finder struct {
 	// something is still to be read ahead, or may be.
 	aheadNow map[any]bool
 	early    bool
+	// looking is held by statements that follow, and while it is looked whether the database rests: they are no
+	// work.
+	looking sync.Mutex
+	// given are the surrogates given out, by type; grown tells of types that have come to beside of them.
+	given  map[int16]int64
+	beside int64
+	grown  chan struct{}
 	// looked is the state of the last look whether writers are calm, "" before the first. It, looks and
-	// left belong to findAll.
+	// left belong to followAll.
 	looked string
 	looks  looks
 	left   left
@@ -378,6 +386,7 @@ func (w *finder) begin(s *Searcher) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop, w.wake = stop, make(chan struct{}, 1)
 	w.done.Go(func() { s.findAll(ctx) })
+	w.done.Go(func() { s.followAll(ctx) })
 }
 
 // news is closed when the next finding has been looked for.
@@ -431,14 +440,7 @@ func (s *Searcher) find(f finding) {
 // findAll works until ctx ends.
 func (s *Searcher) findAll(ctx context.Context) {
 	w := &s.finder
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	var told int64
 	for {
-		if now := s.remembered.Bytes(); s.remembers != nil && max(now-told, told-now) >= tellFrom {
-			told = now
-			s.remembers(now)
-		}
 		w.mu.Lock()
 		var f finding
 		some := len(w.queue) > 0
@@ -461,9 +463,30 @@ func (s *Searcher) findAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
-		case <-tick.C:
-			s.follow(ctx)
 		}
+	}
+}
+
+// followAll works until ctx ends.
+func (s *Searcher) followAll(ctx context.Context) {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	var told int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.remembered.ManyWritten():
+		case <-tick.C:
+		}
+		s.follow(ctx)
+		if now := s.remembered.Bytes(); s.remembers != nil && max(now-told, told-now) >= tellFrom {
+			told = now
+			s.remembers(now)
+		}
+		s.finder.mu.Lock()
+		s.finder.idle.Broadcast()
+		s.finder.mu.Unlock()
 	}
 }
 
@@ -496,8 +519,7 @@ func (s *Searcher) follow(ctx context.Context) {
 		s.catchUpWhereCalm(ctx, behind)
 		return
 	}
-	since, most, ok := s.remembered.Following()
-	if !ok {
+	if _, _, ok := s.remembered.Following(); !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -507,9 +529,16 @@ func (s *Searcher) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
+	since, most, ok := s.remembered.Following() // with what this server has written meanwhile, which is not read
+	if !ok {
+		return
+	}
 	st := plan.MostChanges(since, most)
 	var c changes
-	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err == nil {
+	s.finder.looking.Lock()
+	err = conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...)
+	s.finder.looking.Unlock()
+	if err == nil {
 		s.remembered.Bring(c.since(since))
 	}
 }
@@ -695,7 +724,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		rests := s.rests(f.ahead)
+		rests := s.rests(f.ahead && !f.beside)
 		rest := func() { rests(ctx) }
 		switch {
 		case f.column != nil:
@@ -714,12 +743,15 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	if !out.Make(s.now()) {
 		return nil
 	}
-	for range maxCatchUps {
-		if n, err := s.catchUp(ctx, conn, out.State, f.typ, &out); err != nil || n < 0 {
+	for last := math.MaxInt; ; {
+		n, err := s.catchUp(ctx, conn, out.State, f.typ, &out)
+		if err != nil || n < 0 {
 			return err
-		} else if n < remembered.MaxChanges/4 {
+		}
+		if n < remembered.MaxChanges/4 || n > last/10*9 { // few are left, or they do not become fewer
 			break
 		}
+		last = n
 	}
 	for range 10 {
 		since, ok := s.remembered.Since(out.State, f.typ, f.name)
@@ -741,12 +773,9 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	return nil
 }
 
-// What was written while something was found may be much: it is brought in maxCatchUps times at
-// most, broughtAtOnce resources at a time.
-const (
-	maxCatchUps   = 5
-	broughtAtOnce = 500
-)
+// broughtAtOnce is how many resources are brought in at once of those that were written while something was
+// found.
+const broughtAtOnce = 500
 
 // behind is what resources are brought into that have changed since, some at a time.
 type behind interface {
