@@ -2,12 +2,7 @@ package store_test
 
 import (
 	"context"
-	"runtime"
 	"testing"
-	"time"
-
-	"kiln/server/search/match"
-	"kiln/server/store"
 )
 
 // A server that has read ahead answers broad searches that nobody has asked before from memory,
@@ -63,55 +58,6 @@ func TestReadAhead(t *testing.T) {
 	newCorpus(42, 100, 500).load(t, s) // o400 and on are new
 	if after := ask("_lastUpdated", "ge2000"); after != before+100 {
 		t.Errorf("%d resources, 100 more, then %d", before, after)
-	}
-}
-
-// What an import writes of a type that has become large is read while it goes on, however busy the database is, and
-// followed: the first broad search behind it is answered from memory.
-// Contract: Searches while others write, broad searches never asked before.
-func TestReadAheadBeside(t *testing.T) {
-	t.Parallel()
-	s, url := open(t)
-	s.IndexBy(compiled{})
-	s.SetSearchLimit(20)
-	busy := connect(t, url)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = busy.Exec(ctx, "SELECT pg_sleep(600)") // until it is cancelled
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
-	s.ReadAheadBeside(match.PartSize) // surrogates begin there in a test
-	newCorpus(44, 100, 400).load(t, s)
-	deadline := time.Now().Add(20 * time.Second)
-	for s.Remembered().Columns < 4+len(codings) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it remembers %+v", s.Remembered())
-		}
-		runtime.Gosched()
-	}
-	newCorpus(44, 100, 6000).load(t, s)
-	for _, p := range [][2]string{{"date", "ge1990"}, {"status", "final"}, {"value-quantity", "gt0"}, {"code-value-quantity", "http://loinc.org|8302-2$gt0"}} {
-		before := s.Remembered()
-		c := searchCase{typ: "Observation", values: params(p[0], p[1])}
-		found, err := s.Search(t.Context(), c.parse(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := 0 // as the database counts, which is all that a transaction asks
-		if err := s.InTx(t.Context(), func(tx *store.Tx) error {
-			found, err := tx.Search(t.Context(), c.parse(t))
-			if err == nil {
-				want = *found.Total
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if *found.Total != want || want < 500 || s.Remembered().Hits != before.Hits+1 || before.Lagged > 0 {
-			t.Errorf("%s: total %d, want %d; %d answers from memory, which lagged %d times", &c, *found.Total, want, s.Remembered().Hits-before.Hits, before.Lagged)
-		}
 	}
 }
 

@@ -94,7 +94,6 @@ func (s *Store) reserveRIDs(ctx context.Context, typ int16) (first int64, err er
 			}
 		}
 		if !waits {
-			s.searcher.Given(typ, r.First+surrogateBlock)
 			return r.First, nil
 		}
 		select {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"math"
 	"runtime"
 
 	"kiln/server/search/remembered"
@@ -69,10 +68,7 @@ func (s *Store) SearchSettled() { s.searcher.Settled() }
 func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }
 
 // ReadAheadFrom is ReadAhead of smaller types.
-func (s *Store) ReadAheadFrom(n int64) { s.searcher.ReadAhead(n, math.MaxInt64/2) }
-
-// ReadAheadBeside is ReadAhead of types with so many surrogates or somewhat more, beside others.
-func (s *Store) ReadAheadBeside(n int64) { s.searcher.ReadAhead(1, n) }
+func (s *Store) ReadAheadFrom(n int64) { s.searcher.ReadAhead(n) }
 
 // Acquire takes a connection as searches do.
 func (s *Store) Acquire(ctx context.Context) (*pgxpool.Conn, error) {

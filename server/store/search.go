@@ -26,8 +26,8 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
 
 // ReadAhead has searches remember, while the database has nothing else to do, what broad ones of
-// large types need, before anybody asks; of types that come to a million resources at once. IndexBy goes before.
-func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom, strategy.BesideFrom) }
+// large types need, before anybody asks. IndexBy goes before.
+func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
 
 // Search is Store.Search inside the transaction: it sees what the transaction
 // wrote.

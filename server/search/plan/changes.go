@@ -55,7 +55,7 @@ func (w *writer) snapshot(state string) string {
 // ChangedSince is the statement that reads which resources of some types have changed since a state,
 // in one row: whether that can be followed, their rids, and the present state. They are one more
 // than most at most; of many times as many changes not all are read, and they cannot be followed. Of the
-// change log it reads what changes_since does.
+// change log it reads what changes_of_others does.
 func ChangedSince(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
 	at := w.snapshot(since)

@@ -115,39 +115,42 @@ func TestFollowing(t *testing.T) {
 	}
 }
 
-// An import that nobody has asked behind is let go where everything is soon found anew, and followed where it is not.
-func TestUnusedIsLetGo(t *testing.T) {
+// An import that nobody has asked behind is not followed.
+func TestUnusedLags(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		changes int
-		cost    time.Duration
+		within  time.Duration
 		asks    bool
 		lags    bool
 	}{
 		{"few changes", unusedMost, time.Second, false, false},
 		{"many changes", unusedMost + 1, time.Second, false, true},
+		{"many changes, one in a millisecond", unusedMost + 1, (unusedMost + 1) * unusedEach, false, false},
 		{"somebody asks", unusedMost + 1, time.Second, true, false},
-		{"it is dear", unusedMost + 1, dearAnew, false, false},
 	} {
-		m := following(t)
-		m.asked, m.sets = m.at, map[Key]*item{{}: {set: &set{members: roaring.New()}, cost: tt.cost}}
-		w := m.Writing()
-		row := w.Row(1)
-		for n := range int64(tt.changes) {
-			row.Add(rid+1+n, 1, nil)
-		}
-		w.End(true)
-		m.Bring(Changes{Position: Position{State: "5:5: index", Types: m.numbers, Written: []*Written{&row.Written}}, Followed: true, Now: "6:6: index", Rows: "844424930131970/1 "})
-		if m.unusedFor != tt.changes {
-			t.Fatalf("%s: %d changes are unused", tt.name, m.unusedFor)
-		}
-		if tt.asks {
-			m.Ask(&Question{Type: 3})
-		}
-		if _, _, follows := m.Following(); follows == tt.lags || m.lags != tt.lags {
-			t.Errorf("%s: it follows: %v, lags: %v", tt.name, follows, m.lags)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			m := following(t)
+			m.asked = m.at
+			w := m.Writing()
+			row := w.Row(tt.changes)
+			for n := range int64(tt.changes) {
+				row.Add(rid+1+n, 1, nil)
+			}
+			w.End(true)
+			time.Sleep(tt.within) // by synctest's clock
+			m.Bring(Changes{Position: Position{State: "5:5: index", Types: m.numbers, Written: []*Written{&row.Written}}, Followed: true, Now: "6:6: index", Rows: "844424930131970/1 "})
+			if m.unusedFor != tt.changes {
+				t.Fatalf("%s: %d changes are unused", tt.name, m.unusedFor)
+			}
+			if tt.asks {
+				m.Ask(&Question{Type: 3})
+			}
+			if _, _, follows := m.Following(); follows == tt.lags || m.lags != tt.lags {
+				t.Errorf("%s: it follows: %v, lags: %v", tt.name, follows, m.lags)
+			}
+		})
 	}
 }
 

@@ -374,7 +374,11 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 		m.forget()
 		return c, false
 	}
-	return CatchUp{Position: m.position(), Cost: m.anew(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}, true
+	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}
+	for i := range m.each() {
+		c.Cost += i.cost
+	}
+	return c, true
 }
 
 // Stored are some resources that have changed, to be filled and brought in.

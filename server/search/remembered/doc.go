@@ -51,7 +51,7 @@
 // PostgreSQL answers, and when more than MaxBrought resources have changed. It
 // never answers then, and the search goes on in SQL. After more than MaxChanges of other servers it lags: it answers
 // nothing either until a CatchUp, some resources at a time, has brought them in. So it does behind an import of its
-// own server that nobody asks behind, where everything is soon found anew. Sets of clauses that the index
+// own server that nobody asks behind. Sets of clauses that the index
 // entries of a resource do not decide (match.ByRows) are not kept.
 //
 // Everything together stays within one budget. What has saved least for its size is

@@ -39,7 +39,6 @@ type Memory struct {
 	// common are the terms of the types whose common terms have been looked for.
 	common  map[TypeKey]map[int64]bool
 	listed  map[int16]*listed // all items by type; nil when some have come or gone
-	cost    time.Duration     // of finding listed anew
 	bytes   int64             // of all, when last added up
 	changes int               // that were brought in since then
 	steps   []step
@@ -130,13 +129,13 @@ const (
 )
 
 // unaskedPart is the part of MaxChanges that is followed where nobody has asked since the last
-// look: what others write has to be read. What this server writes is followed as fast as it does, after unusedMost
-// changes that nobody has asked behind where finding everything anew takes dearAnew at least: an import takes a
-// twentieth longer for that.
+// look: what others write has to be read. What this server writes is followed as fast as it does, but for
+// unusedMost changes behind the last question, one in unusedEach at least: an import is not slowed down by what may
+// never be asked again.
 const (
 	unaskedPart = 4
 	unusedMost  = 5 * MaxChanges
-	dearAnew    = 4 * time.Second
+	unusedEach  = time.Millisecond
 )
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
@@ -511,9 +510,9 @@ func (m *Memory) items() map[int16]*listed {
 	return m.listed
 }
 
-// list makes listed, and adds up its cost.
+// list makes listed.
 func (m *Memory) list() {
-	m.listed, m.cost = make(map[int16]*listed), 0
+	m.listed = make(map[int16]*listed)
 	of := func(typ int16) *listed {
 		if m.listed[typ] == nil {
 			m.listed[typ] = &listed{terms: make(map[int64]*item)}
@@ -543,9 +542,6 @@ func (m *Memory) list() {
 				l.applied = len(l.all)
 			}
 		}
-	}
-	for i := range m.each() {
-		m.cost += i.cost
 	}
 }
 
@@ -657,7 +653,7 @@ func (m *Memory) Following() (since Position, most int, ok bool) {
 		return Position{}, 0, false
 	case unasked > askedFor && now.Sub(m.at) < seldom && !m.written.isMany():
 		return Position{}, 0, false
-	case m.unusedFor > unusedMost && m.anew() < dearAnew:
+	case m.unusedFor > unusedMost && unasked < time.Duration(m.unusedFor)*unusedEach:
 		m.lag()
 		return Position{}, 0, false
 	}
@@ -673,12 +669,6 @@ func (m *Memory) lag() {
 	m.lags = true
 	m.lagged++
 	m.written.stop()
-}
-
-// anew is how long it takes to find everything anew.
-func (m *Memory) anew() time.Duration {
-	m.items()
-	return m.cost
 }
 
 // ManyWritten tells that this server has written many versions that are not brought in: they are as soon as possible

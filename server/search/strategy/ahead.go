@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -18,12 +17,8 @@ import (
 )
 
 // AheadFrom is how many resources a type has of which something is read ahead: of fewer the
-// first broad search is short without, and the first that a link leads through. A type that comes to BesideFrom
-// is read beside whatever else there is to do: what an import leaves of fewer is read in seconds when it has ended.
-const (
-	AheadFrom  = 30_000
-	BesideFrom = 1_000_000
-)
+// first broad search is short without, and the first that a link leads through.
+const AheadFrom = 30_000
 
 // aheadEvery is how often a server looks for what could be read ahead, busyFor how long it leaves a
 // database alone that it has found at work. It reads when it has found it at rest at restTicks looks
@@ -42,29 +37,16 @@ type ahead struct {
 	from   int64     // resources of a type
 	next   time.Time // not before
 	queue  []finding
-	stale  bool // the queue, as the database has been at work since
-	rested int  // looks in a row
+	rested int // looks in a row
 	// tried is the generation of the memory in which something was last read: what was not kept,
 	// or gave way to others, is not read again before everything was forgotten.
-	tried map[any]try
-	// coded is the same of the types for whose codes columns were looked for, and how large they were.
-	coded map[int16]codedLook
+	tried map[any]int
+	// coded is the same of the types for whose codes columns were looked for.
+	coded map[int16]int
 }
 
-// A try is in which generation something was read, and how often.
-type try struct{ generation, times int }
-
-// A codedLook is in which generation columns of codes were looked for, how many resources there were, and which
-// have entries.
-type codedLook struct {
-	generation int
-	size       int64
-	columns    []remembered.ColumnKey
-}
-
-// ReadAhead begins to read ahead, of the types with so many resources or more, and beside others of those that come
-// to beside.
-func (s *Searcher) ReadAhead(from, beside int64) {
+// ReadAhead begins to read ahead, of the types with so many resources or more.
+func (s *Searcher) ReadAhead(from int64) {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,14 +57,13 @@ func (s *Searcher) ReadAhead(from, beside int64) {
 	ctx, stop := context.WithCancel(context.Background())
 	begun := w.stop
 	w.stop, w.early = func() { stop(); begun() }, true
-	w.beside, w.grown = beside, make(chan struct{}, 1)
 	w.done.Go(func() { s.readAhead(ctx, from) })
 }
 
 // readAhead works until ctx ends.
 func (s *Searcher) readAhead(ctx context.Context, from int64) {
 	w := &s.finder
-	a := &ahead{from: from, tried: make(map[any]try), coded: make(map[int16]codedLook)}
+	a := &ahead{from: from, tried: make(map[any]int), coded: make(map[int16]int)}
 	tick := time.NewTicker(restEvery)
 	defer tick.Stop()
 	for {
@@ -104,28 +85,7 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.grown:
-			a.stale, a.next = true, time.Time{}
 		case <-tick.C:
-		}
-	}
-}
-
-// Given notes that the surrogates of a type are given out up to a number: there may be as many resources. An import
-// of many millions is read ahead when it comes to BesideFrom of a type, and followed from then on: what it leaves
-// would take minutes to be read when it ends, and most of it would have left every cache by then.
-func (s *Searcher) Given(typ int16, n int64) {
-	w := &s.finder
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.given == nil {
-		w.given = make(map[int16]int64)
-	}
-	before := w.given[typ]
-	if w.given[typ] = max(before, n); w.grown != nil && before < w.beside && n >= w.beside {
-		select {
-		case w.grown <- struct{}{}:
-		default:
 		}
 	}
 }
@@ -179,8 +139,7 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		return nil
 	}
 	generation, unasked := s.remembered.Generation()
-	if len(a.queue) == 0 || a.stale {
-		a.queue, a.stale = nil, false
+	if len(a.queue) == 0 {
 		if !unasked {
 			a.queue, _ = s.unread(ctx, a, generation)
 		}
@@ -193,39 +152,23 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		a.queue = nil
 		return nil
 	}
-	if !a.queue[0].beside {
-		if rests, err := s.databaseRests(ctx); err != nil || !rests {
-			a.stale, a.rested, a.next = true, 0, now.Add(busyFor)
-			return nil
-		}
-		if a.rested++; a.rested < restTicks {
-			return nil
-		}
+	if rests, err := s.databaseRests(ctx); err != nil || !rests {
+		a.rested, a.next = 0, now.Add(busyFor)
+		return nil
 	}
-	alike := func(f finding) bool { return f.beside == a.queue[0].beside && f.coded == a.queue[0].coded }
-	n, most := 1, atOnce
-	if a.queue[0].coded {
-		most = codedAtOnce
+	if a.rested++; a.rested < restTicks {
+		return nil
 	}
-	for n < min(most, len(a.queue)) && alike(a.queue[n]) {
+	n := min(atOnce, len(a.queue))
+	for n < min(codedAtOnce, len(a.queue)) && a.queue[0].coded && a.queue[n].coded {
 		n++
 	}
 	next, a.queue = a.queue[:n:n], a.queue[n:]
 	for _, f := range next {
-		last := a.tried[f.key()]
-		if last.generation != generation {
-			last = try{generation: generation}
-		}
-		a.tried[f.key()] = try{generation, last.times + 1}
+		a.tried[f.key()] = generation
 	}
 	return next
 }
-
-// besideTimes is how often something is read beside others: more may be written meanwhile than can be brought in.
-const besideTimes = 4
-
-// isBeside reports whether a type of so many resources is read beside others: one of many more takes too long.
-func (w *finder) isBeside(size int64) bool { return size >= w.beside && size <= w.beside+w.beside/2 }
 
 // sharedFrom is how many resources have the same last update from which a column of them is small:
 // what is written at once has one.
@@ -262,11 +205,6 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	if err != nil {
 		return nil, err
 	}
-	for n, given := range s.finder.givenOut() {
-		if s.finder.isBeside(given) { // the statistics may be of long ago
-			sizes[n] = given
-		}
-	}
 	var shared float64
 	st := plan.PerInstant()
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&shared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -275,35 +213,25 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	small := func(n int16) bool { return sizes[n] < a.from }
 	numbers = slices.DeleteFunc(numbers, small)
 	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
-	r := &reading{names: names, sizes: sizes, parameters: registry.Parameters, beside: s.finder.isBeside, missing: func(f finding) bool {
-		last := a.tried[f.key()]
-		again := last.generation != generation || last.times == 0 || f.beside && last.times < besideTimes
-		return again && !s.remembered.Has(f.key()) && (f.column == nil || !s.remembered.Refused(*f.column))
+	r := &reading{names: names, sizes: sizes, parameters: registry.Parameters, missing: func(f finding) bool {
+		last, tried := a.tried[f.key()]
+		return !s.remembered.Has(f.key()) && (!tried || last != generation)
 	}}
 	late := numbers
-	waits := false
 	for i, n := range numbers {
-		beside := s.finder.isBeside(sizes[n])
-		if waits && !beside {
-			continue
-		}
 		r.all(n)
-		if r.missing(r.of(n, finding{terms: true})) {
-			if beside {
-				return r.first(), nil
-			}
-			waits = true
-			continue
+		if r.missing(finding{typ: n, terms: true}) {
+			return r.list, nil
 		}
-		if last, looked := a.coded[n]; !looked || last.generation != generation || sizes[n] > codedGrown*last.size {
+		if last, tried := a.coded[n]; !tried || last != generation {
 			coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
 			if err != nil {
 				return nil, err
 			}
-			a.coded[n] = codedLook{generation, sizes[n], coded}
-		}
-		for _, key := range a.coded[n].columns {
-			r.add(n, finding{column: &key, coded: true})
+			a.coded[n] = generation
+			for _, key := range coded {
+				r.add(n, finding{column: &key, coded: true})
+			}
 		}
 		if i == 0 && shared >= sharedFrom {
 			r.column(n, plan.UpdatedColumn(n))
@@ -317,16 +245,11 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			}
 		}
 	}
-	if !waits {
-		for _, n := range late {
-			r.column(n, plan.UpdatedColumn(n))
-		}
+	for _, n := range late {
+		r.column(n, plan.UpdatedColumn(n))
 	}
-	return r.first(), nil
+	return r.list, nil
 }
-
-// codedGrown is how many times as large a type has grown when other codes are looked for.
-const codedGrown = 8
 
 // withEntries are those of some columns of a type that have entries.
 func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembered.ColumnKey) ([]remembered.ColumnKey, error) {
@@ -364,33 +287,12 @@ type reading struct {
 	names      map[int16]string // of the types
 	sizes      map[int16]int64
 	parameters func(typ string) []*fhir.Parameter
-	beside     func(size int64) bool
 	missing    func(finding) bool
 	list       []finding
 }
 
-// of is a finding of a type.
-func (r *reading) of(n int16, f finding) finding {
-	f.typ, f.name, f.ahead, f.beside = n, r.names[n], true, r.beside(r.sizes[n])
-	return f
-}
-
-// first is the list, with what is read beside others before the rest.
-func (r *reading) first() []finding {
-	slices.SortStableFunc(r.list, func(a, b finding) int {
-		switch {
-		case a.beside == b.beside:
-			return 0
-		case a.beside:
-			return -1
-		}
-		return 1
-	})
-	return r.list
-}
-
 func (r *reading) add(n int16, f finding) {
-	f = r.of(n, f)
+	f.typ, f.name, f.ahead = n, r.names[n], true
 	listed := func(o finding) bool { return o.key() == f.key() }
 	if r.missing(f) && !slices.ContainsFunc(r.list, listed) {
 		r.list = append(r.list, f)
@@ -440,13 +342,6 @@ func typeSizes(ctx context.Context, conn Conn) (map[int16]int64, error) {
 		return nil
 	})
 	return out, err
-}
-
-// givenOut is about how many surrogates of each type are given out, as far as this server has taken any.
-func (w *finder) givenOut() map[int16]int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return maps.Clone(w.given)
 }
 
 // databaseRests reports whether no server does anything on the database at this moment, and it

@@ -297,7 +297,6 @@ type finding struct {
 	some    []int64 // some terms alone
 	again   bool    // they are common, and not remembered
 	ahead   bool    // nobody has asked for it
-	beside  bool    // it is read ahead beside others
 	coded   bool    // a column of the values of one code
 	dear    bool    // what misses it is
 	queued  time.Time
@@ -341,10 +340,6 @@ type finder struct {
 	// looking is held by statements that follow, and while it is looked whether the database rests: they are no
 	// work.
 	looking sync.Mutex
-	// given are the surrogates given out, by type; grown tells of types that have come to beside of them.
-	given  map[int16]int64
-	beside int64
-	grown  chan struct{}
 	// looked is the state of the last look whether writers are calm, "" before the first. It, looks and
 	// left belong to followAll.
 	looked string
@@ -667,13 +662,16 @@ func (l *looks) look(changed, most int, asked bool) (atMost int, ready bool) {
 }
 
 // rests returns what is called between parts of long work: while short searches wait it rests as long as
-// the work takes. What is read ahead, for which nobody waits, stands aside while anything else is served.
-func (s *Searcher) rests(ahead bool) func(ctx context.Context) {
+// the work takes. What is read ahead, for which nobody waits, stands aside while anything else is served. It returns how
+// long it has rested so far.
+func (s *Searcher) rests(ahead bool) func(ctx context.Context) time.Duration {
 	begin := time.Now()
 	worked := begin
 	served := s.store.Acquired()
-	return func(ctx context.Context) {
-		took := time.Since(worked)
+	var rested time.Duration
+	return func(ctx context.Context) time.Duration {
+		from := time.Now()
+		took := from.Sub(worked)
 		switch {
 		case ahead && !s.finder.isAwaited():
 			until := worked.Add((1 + asideFor) * took)
@@ -685,6 +683,8 @@ func (s *Searcher) rests(ahead bool) func(ctx context.Context) {
 			wait(ctx, took)
 		}
 		worked, served = time.Now(), s.store.Acquired()
+		rested += worked.Sub(from)
+		return rested
 	}
 }
 
@@ -720,12 +720,13 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	defer conn.Release()
 	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead}
 	begin := time.Now()
+	var rested time.Duration
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		rests := s.rests(f.ahead && !f.beside)
-		rest := func() { rests(ctx) }
+		rests := s.rests(f.ahead)
+		rest := func() { rested = rests(ctx) }
 		switch {
 		case f.column != nil:
 			return s.readColumn(ctx, tx, *f.column, &out, rest)
@@ -739,7 +740,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 	if err != nil || !plan.Lasting(out.State) {
 		return err
 	}
-	out.Cost = time.Since(begin)
+	out.Cost = time.Since(begin) - rested
 	if !out.Make(s.now()) {
 		return nil
 	}
@@ -815,7 +816,7 @@ func changedSince(ctx context.Context, tx pgx.Tx, state string, types []int16, m
 }
 
 // bring brings in some resources; false where that cannot be followed. They are read in one round trip:
-// changes_since would write them as JSON, which takes both sides several times as long.
+// changed_resources would write them as JSON, which takes both sides several times as long.
 func bring(ctx context.Context, tx pgx.Tx, rids []int64, to behind) (bool, error) {
 	stored := to.Stored(rids)
 	resources, dates, numbers, quantities, strings := plan.Stored(rids)
