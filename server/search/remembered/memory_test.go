@@ -79,3 +79,28 @@ func TestTermsStay(t *testing.T) {
 		}
 	}
 }
+
+// What was read before the state that a memory begins with, and is added behind it, is read again: nobody knows what
+// has changed between the two.
+func TestFoundBeforeTheFirstState(t *testing.T) {
+	t.Parallel()
+	m := New(1<<20, time.Now)
+	found := func(key Key) *Found {
+		f := &Found{State: "5:5: index", Type: 3, Name: "Observation", Set: key, RIDs: []int64{rid}}
+		if !f.Make(time.Now()) {
+			t.Fatal("what was found cannot be kept")
+		}
+		return f
+	}
+	since, _ := m.Since("5:5: index", 3, "Observation")
+	for _, add := range []struct {
+		key         Key
+		now         string
+		kept, again bool
+	}{{Key{1}, "7:7: index", true, false}, {Key{2}, "6:6: index", false, true}, {Key{2}, "7:7: index", true, false}} {
+		kept, again := m.Add(found(add.key), Changes{Position: since, Followed: true, Now: add.now})
+		if kept != add.kept || again != add.again || m.Has(add.key) != add.kept {
+			t.Errorf("what was read in %s is kept: %v, read again: %v", add.now, kept, again)
+		}
+	}
+}
