@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -86,11 +87,9 @@ func (c *Changes) resources() (all map[int64]*match.Resource, ok bool) {
 		return all, true
 	}
 	rows := make(map[rowKey]*Written, len(c.Written))
-	for _, v := range c.Written {
-		rows[v.key()] = v
-	}
 	n := 0
 	for _, v := range c.Written {
+		rows[v.key()] = v
 		n += len(v.versions)
 	}
 	if len(all) == 0 {
@@ -98,12 +97,14 @@ func (c *Changes) resources() (all map[int64]*match.Resource, ok bool) {
 	}
 	versions := make(map[int64]int, n) // of those that own rows have
 	for text := range strings.SplitSeq(own, ",") {
-		var key rowKey
-		if _, err := fmt.Sscanf(text, "%d/%d", &key.rid, &key.version); err != nil {
+		rid, version, _ := strings.Cut(text, "/")
+		r, err1 := strconv.ParseInt(rid, 10, 64)
+		n, err2 := strconv.ParseInt(version, 10, 32)
+		if err1 != nil || err2 != nil {
 			c.Followed = false
 			return nil, true
 		}
-		v := rows[key]
+		v := rows[rowKey{r, int32(n)}]
 		if v == nil || !v.by.wait() { // another server may have written that version then
 			return nil, false
 		}

@@ -90,10 +90,10 @@ func (i *item) apply(n uint32, r *match.Resource, isNew bool) bool {
 		i.upkeep += setUpkeep
 		return i.set.apply(n, r)
 	case i.column != nil:
-		if !isNew {
-			i.column.remove(n)
+		if isNew {
+			return i.column.add(n, r)
 		}
-		return i.column.add(n, r)
+		return i.column.apply(n, r)
 	case i.some:
 		i.upkeep += termUpkeep
 	}
