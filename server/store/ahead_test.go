@@ -61,6 +61,45 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
+// A server that writes does not wait for the database to rest, nor for its statistics, to read ahead what is not yet
+// large: right behind a long import, which it has followed then, searches are answered from memory.
+// Contract: Searches while others write, broad searches never asked before.
+func TestReadAheadBesideWrites(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	s.IndexBy(compiled{})
+	s.SetSearchLimit(20)
+	work, conn := make(chan error, 1), connect(t, url)
+	ctx, end := context.WithCancel(t.Context())
+	go func() {
+		_, err := conn.Exec(ctx, "SELECT pg_sleep(600)")
+		work <- err
+	}()
+	newCorpus(44, 100, 400).load(t, s)
+	s.ReadAheadFrom(300)
+	s.SearchSettled()
+	if r := s.Remembered(); r.Columns != 4+len(codings) {
+		t.Errorf("it remembers %+v", r)
+	}
+	newCorpus(45, 100, 500).load(t, s) // o400 and on are new
+	c := searchCase{typ: "Observation", values: params("date", "ge1990")}
+	before := s.Remembered()
+	found, err := s.Search(t.Context(), c.parse(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := s.Remembered(); *found.Total < 20 || after.Hits == before.Hits || after.Lagged > 0 {
+		t.Errorf("a total of %d, and it remembers %+v", *found.Total, after)
+	}
+	select {
+	case err := <-work:
+		t.Errorf("the database has come to rest: %v", err)
+	default:
+	}
+	end()
+	<-work
+}
+
 // What many resources refer to is read ahead with them: a chain that nobody has asked before is
 // answered from memory.
 // Contract: Searches while others write, broad searches never asked before.

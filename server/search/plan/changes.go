@@ -504,6 +504,20 @@ func TypeSizes() match.Statement {
 	return w.Statement()
 }
 
+// TypeSpans is the statement that reads for some types what TypeSizes does, at most: how many surrogates there are from the
+// first resource to the last. Statistics come late behind an import.
+func TypeSpans(types []int16) match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT t.typ, s.last - s.first + 1 FROM unnest(")
+	w.Bind(types)
+	w.Write("::smallint[]) AS t(typ) CROSS JOIN LATERAL (SELECT")
+	for _, end := range []struct{ name, order string }{{" AS first, ", ""}, {" AS last", "DESC "}} {
+		w.Write(" (SELECT r.rid FROM resource r WHERE r.rid >= t.typ::bigint << 48 AND r.rid < (t.typ + 1)::bigint << 48 ORDER BY r.rid ", end.order, "LIMIT 1)", end.name)
+	}
+	w.Write(") s WHERE s.first IS NOT NULL")
+	return w.Statement()
+}
+
 // PerInstant is the statement that reads about how many resources have the same last update, as the
 // statistics of PostgreSQL tell; no row where there are none.
 func PerInstant() match.Statement {

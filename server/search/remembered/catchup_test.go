@@ -10,8 +10,6 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // A memory lags when too many have changed since its own state, not since an older one that a slow
@@ -115,45 +113,6 @@ func TestFollowing(t *testing.T) {
 	}
 }
 
-// An import that nobody has asked behind is not followed.
-func TestUnusedLags(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name    string
-		changes int
-		within  time.Duration
-		asks    bool
-		lags    bool
-	}{
-		{"few changes", unusedMost, time.Second, false, false},
-		{"many changes", unusedMost + 1, time.Second, false, true},
-		{"many changes, one in a millisecond", unusedMost + 1, (unusedMost + 1) * unusedEach, false, false},
-		{"somebody asks", unusedMost + 1, time.Second, true, false},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			m := following(t)
-			m.asked = m.at
-			w := m.Writing()
-			row := w.Row(tt.changes)
-			for n := range int64(tt.changes) {
-				row.Add(rid+1+n, 1, nil)
-			}
-			w.End(true)
-			time.Sleep(tt.within) // by synctest's clock
-			m.Bring(Changes{Position: Position{State: "5:5: index", Types: m.numbers, Written: []*Written{&row.Written}}, Followed: true, Now: "6:6: index", Rows: "844424930131970/1 "})
-			if m.unusedFor != tt.changes {
-				t.Fatalf("%s: %d changes are unused", tt.name, m.unusedFor)
-			}
-			if tt.asks {
-				m.Ask(&Question{Type: 3})
-			}
-			if _, _, follows := m.Following(); follows == tt.lags || m.lags != tt.lags {
-				t.Errorf("%s: it follows: %v, lags: %v", tt.name, follows, m.lags)
-			}
-		})
-	}
-}
-
 // A resource that is new is brought into all that it belongs to, and not looked for where it does not.
 func TestNewResourcesReachTheirColumns(t *testing.T) {
 	t.Parallel()
@@ -189,8 +148,8 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 		c := NewColumn(key, map[int64]*match.Unit{}).finish()
 		m.keep(keyed{&item{column: c, cost: time.Hour}, key})
 	}
-	m.keep(keyed{&item{set: &set{members: roaring.New()}, cost: time.Hour}, Key{}})
-	every := &item{term: &termSet{terms: []int64{Every}, members: roaring.New()}}
+	m.keep(keyed{&item{set: &set{members: new(numbers)}, cost: time.Hour}, Key{}})
+	every := &item{term: &termSet{terms: []int64{Every}, members: new(numbers)}}
 	m.keep(ofTerms(every))
 	for range 300 {
 		changed := make(map[int64]*match.Resource)
@@ -211,7 +170,7 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 	}
 	for n := range int64(resources) {
 		r := now[n]
-		if has := m.sets[Key{}].set.members.Contains(uint32(n)); has != (r != nil) {
+		if has := m.sets[Key{}].set.members.has(uint32(n)); has != (r != nil) {
 			t.Errorf("%d is in the set of all: %v", n, has)
 		}
 		for _, key := range columns {

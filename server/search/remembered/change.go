@@ -342,7 +342,6 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 	}
 	if len(changed) > 0 {
 		m.apply(changed)
-		m.unusedFor += len(changed)
 		m.steps = append(m.steps, step{&now, changed})
 		m.stepped++
 		m.trimSteps()
@@ -377,7 +376,7 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 	}
 	c = CatchUp{Position: m.position(), Asked: m.asked.After(m.at), m: m, Generation: m.generation}
 	for i := range m.each() {
-		c.Cost += i.cost
+		c.Cost += i.anew()
 	}
 	return c, true
 }
@@ -412,7 +411,7 @@ func (c CatchUp) Brought(now string) bool {
 		m.forget()
 		return false
 	}
-	m.state, m.at, m.lags, m.unusedFor = &later, m.now(), false, 0
+	m.state, m.at, m.lags = &later, m.now(), false
 	m.steps, m.behind = nil, &later
 	return true
 }
@@ -433,7 +432,7 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		} else if of != nil {
 			some := of.all[:of.applied]
 			every := of.terms[Every]
-			isNew := every != nil && !every.term.members.Contains(n)
+			isNew := every != nil && !every.term.members.has(n)
 			if isNew {
 				m.some = of.ofNew(r, m.some)
 				some = m.some

@@ -31,7 +31,7 @@ type chunkHead struct {
 
 // The arrays of a chunk.
 const (
-	numbers      array = 0<<4 + wide2 // of the resources: stretches, with the next two
+	cellNumbers  array = 0<<4 + wide2 // of the resources: stretches, with the next two
 	numberEnds   array = 3<<4 + wide2
 	runStarts    array = 4<<4 + wide2 // among the cells; none where each run is of one
 	runDistances array = 5<<4 + wide2 // packed, with the next two
@@ -41,7 +41,7 @@ const (
 
 // ns are the resources of the cells.
 func (k *chunk) ns() stretches {
-	return stretches{packed{&k.piece, &k.numberBase, numbers}, numberEnds}
+	return stretches{packed{&k.piece, &k.numberBase, cellNumbers}, numberEnds}
 }
 
 func (k *chunk) distances() packed { return packed{&k.piece, &k.distanceBase, runDistances} }
@@ -65,6 +65,15 @@ func (k *chunk) low(r int) int64 {
 		return int64(binary.LittleEndian.Uint64(lows[8*r:]))
 	}
 	return k.base + int64(k.unit)*int64(k.distances().at(r))
+}
+
+// firstRun is the first run, of the first so many, whose low end is not below low.
+func (k *chunk) firstRun(runs int, low int64) int {
+	if k.has(runLows) {
+		return sort.Search(runs, func(r int) bool { return k.low(r) >= low })
+	}
+	distances := k.distances().view()
+	return sort.Search(runs, func(r int) bool { return k.base+int64(k.unit)*int64(distances.at(r)) >= low })
 }
 
 func (k *chunk) tailOf(r int) uint32 {
@@ -134,7 +143,7 @@ func (k *chunk) cells() []cell {
 // seek is the first cell that is not before another one, of which the tail is a value of some.
 func (k *chunk) seek(e cell, some *tails) int {
 	runs := k.runs()
-	r := sort.Search(runs, func(r int) bool { return k.low(r) >= e.low })
+	r := k.firstRun(runs, e.low)
 	for ; r < runs && k.low(r) == e.low; r++ {
 		from, to := k.bounds(r)
 		if tail := k.tailOf(r); tail != e.tail {
@@ -158,7 +167,7 @@ func (k *chunk) seek(e cell, some *tails) int {
 
 // runFrom is the first run whose low end is not below low; one at least has such.
 func (k *chunk) runFrom(low int64) int {
-	return sort.Search(k.runs()-1, func(r int) bool { return k.low(r) >= low })
+	return k.firstRun(k.runs()-1, low)
 }
 
 // find is where the cell of a resource is, below 0 where there is none.

@@ -460,6 +460,14 @@ func (c *column) add(n uint32, r *match.Resource) bool {
 	return true
 }
 
+// all is the number of entries of all units.
+func (c *column) all() (n int) {
+	for _, p := range c.list {
+		n += p.n
+	}
+	return n
+}
+
 func (c *column) bytes() int64 {
 	n := 8<<10 + c.size + c.of.size + c.of.room.spare() + int64(len(c.tails.values))*tailBytes
 	for _, p := range c.parts {

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"github.com/cockroachdb/apd/v3"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/RoaringBitmap/roaring/v2"
-	"github.com/cockroachdb/apd/v3"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -214,7 +212,7 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 			parts[0].setSections()
 		}
 		parts[0].collect(&d, &other)
-		if got := roaring.FromDense(d, false).ToArray(); !slices.Equal(got, want) {
+		if got := slices.Collect(d.numbers().all(0)); !slices.Equal(got, want) {
 			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))
 		}
 		var found []uint32
@@ -297,9 +295,9 @@ type dates struct{ low, high int64 }
 // place of each.
 func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end uint32) {
 	t.Helper()
-	members := roaring.New()
+	members := new(numbers)
 	for range 1 << r.IntN(12) {
-		members.Add(uint32(r.IntN(int(end))))
+		members.add(uint32(r.IntN(int(end))))
 	}
 	place := func(n uint32) Place {
 		d, ok := now[n]
@@ -327,7 +325,7 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 		return out
 	}
 	var want []Place
-	for _, n := range members.ToArray() {
+	for n := range members.all(0) {
 		if at := place(n); !p.Bounded || compare(at, p.Beyond) > 0 {
 			want = append(want, at)
 		}
@@ -336,10 +334,10 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 	want = want[min(p.Offset, len(want)):]
 	want = want[:min(p.Limit, len(want))]
 	if got := c.pageInOrder(members, &p); !slices.Equal(got, want) {
-		t.Fatalf("%+v %+v of %d: %v, want %v", p, *p.Order, members.GetCardinality(), got, want)
+		t.Fatalf("%+v %+v of %d: %v, want %v", p, *p.Order, members.n, got, want)
 	}
-	if got, ok := c.along(members, &p, math.MaxUint64); !ok || !slices.Equal(got, want) {
-		t.Fatalf("along the order, %+v %+v of %d: %v, want %v", p, *p.Order, members.GetCardinality(), got, want)
+	if got, ok := c.along(members, &p, math.MaxInt); !ok || !slices.Equal(got, want) {
+		t.Fatalf("along the order, %+v %+v of %d: %v, want %v", p, *p.Order, members.n, got, want)
 	}
 }
 
@@ -445,7 +443,7 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 func TestPiece(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(21, 22))
-	arrays := []array{numbers, numberEnds, runStarts, runLows, runTails}
+	arrays := []array{cellNumbers, numberEnds, runStarts, runLows, runTails}
 	var pieces [7]piece
 	var wants [len(pieces)]map[array][]uint64
 	in := new(room)
@@ -568,7 +566,7 @@ func TestPacked(t *testing.T) {
 			}
 			p := piece{new(room), new(block)}
 			var base uint32
-			o := packed{&p, &base, numbers}
+			o := packed{&p, &base, cellNumbers}
 			o.fill(want)
 			if got := int64(len(p.bytes())) / 400; got != c.bytes {
 				t.Fatalf("%d bytes each, want %d", got, c.bytes)
@@ -621,7 +619,7 @@ func TestStretches(t *testing.T) {
 		}
 		p := piece{new(room), new(block)}
 		var base uint32
-		o := stretches{packed{&p, &base, numbers}, numberEnds}
+		o := stretches{packed{&p, &base, cellNumbers}, numberEnds}
 		o.fill(want)
 		if got, together := int64(len(p.bytes())), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
 			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, got, together)

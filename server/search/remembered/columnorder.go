@@ -3,10 +3,9 @@ package remembered
 import (
 	"cmp"
 	"iter"
+	"math"
 	"slices"
 	"sort"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // A ColumnOrder is that of the values of a column of dates, by their low ends: those that are equal
@@ -63,26 +62,25 @@ func (c *column) placeOf(n uint32) Place {
 
 // pageInOrder is the part of members that a page in an order of this column has: along the order
 // where they are common there, else by the place of each.
-func (c *column) pageInOrder(members *roaring.Bitmap, p *Page) []Place {
-	size := uint64(p.Offset + p.Limit)
-	if size == 0 || members.IsEmpty() {
+func (c *column) pageInOrder(members *numbers, p *Page) []Place {
+	size := p.Offset + p.Limit
+	if size == 0 || members.n == 0 {
 		return nil
 	}
-	total := members.GetCardinality()
-	most := total * looksForEntry
-	if size*uint64(c.n())/total < most {
+	most := members.n * looksForEntry
+	if size*c.n()/members.n < most {
 		if out, ok := c.along(members, p, most); ok {
 			return out
 		}
 	}
 	var out []Place
 	full := false // the first of out are the best of those before, in order
-	for it := members.Iterator(); it.HasNext(); {
-		at := c.placeOf(it.Next())
+	for n := range members.all(0) {
+		at := c.placeOf(n)
 		if !p.beyond(at) || full && p.compare(at, out[size-1]) > 0 {
 			continue
 		}
-		if out = append(out, at); uint64(len(out)) >= 2*size+kept { // the rest are on no page
+		if out = append(out, at); len(out) >= 2*size+kept { // the rest are on no page
 			slices.SortFunc(out, p.compare)
 			out, full = out[:size], true
 		}
@@ -107,7 +105,7 @@ func (c *column) n() int {
 
 // along goes along the order until the page is full, past most entries at most; false where that
 // were too many.
-func (c *column) along(members *roaring.Bitmap, p *Page, most uint64) (out []Place, ok bool) {
+func (c *column) along(members *numbers, p *Page, most int) (out []Place, ok bool) {
 	size := p.Offset + p.Limit
 	valueless := func() {
 		var all []Place
@@ -118,11 +116,9 @@ func (c *column) along(members *roaring.Bitmap, p *Page, most uint64) (out []Pla
 			return len(out)+len(all) < size
 		}
 		if p.Backwards {
-			for it := members.ReverseIterator(); it.HasNext() && take(it.Next()); {
-			}
+			members.backwards(math.MaxUint32)(take)
 		} else {
-			for it := members.Iterator(); it.HasNext() && take(it.Next()); {
-			}
+			members.all(0)(take)
 		}
 		out = append(out, all...)
 	}
@@ -142,7 +138,7 @@ func (c *column) along(members *roaring.Bitmap, p *Page, most uint64) (out []Pla
 }
 
 // alongValues is along for resources with a value: it appends what the page may have to out.
-func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most uint64) ([]Place, bool) {
+func (c *column) alongValues(members *numbers, p *Page, out []Place, most int) ([]Place, bool) {
 	part := c.parts[0]
 	if part == nil {
 		return out, true
@@ -150,7 +146,7 @@ func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most
 	size := p.Offset + p.Limit
 	var long []Place // the long entries, which are in no order of values
 	for e := range part.longs() {
-		if at := (Place{true, e.low, e.n}); members.Contains(e.n) && p.beyond(at) {
+		if at := (Place{true, e.low, e.n}); members.has(e.n) && p.beyond(at) {
 			long = append(long, at)
 		}
 	}
@@ -167,16 +163,16 @@ func (c *column) alongValues(members *roaring.Bitmap, p *Page, out []Place, most
 		same = same[:0]
 		return len(out) < size
 	}
-	passed := uint64(part.long.n / looksForEntry)
+	passed := part.long.n / looksForEntry
 	for r := range part.runs(p) {
 		if len(same) > 0 && same[0].Low != r.low && !flush() {
 			return out, true
 		}
-		if passed += uint64(len(r.ns)); passed > most {
+		if passed += len(r.ns); passed > most {
 			return nil, false
 		}
 		for _, n := range r.ns {
-			if at := (Place{true, r.low, n}); members.Contains(n) && p.beyond(at) {
+			if at := (Place{true, r.low, n}); members.has(n) && p.beyond(at) {
 				same = append(same, at)
 			}
 		}

@@ -7,7 +7,8 @@
 //	             until an answer is settled
 //	written.go   what this server writes itself, which is brought in without being read
 //	snapshot.go  which transactions a state of the database has seen
-//	set.go       the surrogates of the resources for which some clauses hold
+//	numbers.go   the numbers of some resources, in few objects; as one bit each
+//	set.go       the resources for which some clauses hold
 //	terms.go     those of the resources that have a term, for each common term of a type;
 //	             terms that come together have one set
 //	column.go    the values of an ordered parameter, each once in its chunk (chunk.go, whose
@@ -50,8 +51,7 @@
 // parameters, on a standby (whose snapshots leave out running transactions), when another
 // PostgreSQL answers, and when more than MaxBrought resources have changed. It
 // never answers then, and the search goes on in SQL. After more than MaxChanges of other servers it lags: it answers
-// nothing either until a CatchUp, some resources at a time, has brought them in. So it does behind an import of its
-// own server that nobody asks behind. Sets of clauses that the index
+// nothing either until a CatchUp, some resources at a time, has brought them in. Sets of clauses that the index
 // entries of a resource do not decide (match.ByRows) are not kept.
 //
 // Everything together stays within one budget. What has saved least for its size is

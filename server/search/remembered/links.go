@@ -6,8 +6,6 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // References is the kind of a column of references, which no table of the index has: its values are
@@ -64,7 +62,7 @@ func (m *Memory) version(q *Question) int {
 
 // linked is the resources that match a question with links, and the refs that each of these has found,
 // in order; false where the memory cannot tell.
-func (m *Memory) linked(q *Question) (members *roaring.Bitmap, found [][]int64, ok bool) {
+func (m *Memory) linked(q *Question) (members *numbers, found [][]int64, ok bool) {
 	// What is kept of the parts may take the room of a column.
 	columns := make([][2]*column, len(q.Links))
 	for i := range q.Links {
@@ -101,7 +99,7 @@ func (l *Link) columns() (from, to ColumnKey) {
 }
 
 // all is the resources that match a question, which must not be changed.
-func (m *Memory) all(q *Question) (*roaring.Bitmap, bool) {
+func (m *Memory) all(q *Question) (*numbers, bool) {
 	members, _, _, ok := m.members(q)
 	if ok && members == nil {
 		members = m.matches(m.compared(q.Columns[0]))
@@ -129,11 +127,11 @@ func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
 const lookups = 200
 
 // refsOf is the refs of some resources, each once and in order.
-func (c *column) refsOf(some *roaring.Bitmap, room *dense) (refs []int64) {
+func (c *column) refsOf(some *numbers, room *dense) (refs []int64) {
 	p := c.part(0)
-	if some.GetCardinality() < uint64(p.n/lookups) {
-		for it := some.Iterator(); it.HasNext(); {
-			if at := c.placeOf(it.Next()); at.Valued {
+	if some.n < p.n/lookups {
+		for n := range some.all(0) {
+			if at := c.placeOf(n); at.Valued {
 				refs = append(refs, at.Low)
 			}
 		}
@@ -156,24 +154,23 @@ func (c *column) refsOf(some *roaring.Bitmap, room *dense) (refs []int64) {
 
 // having is the resources that have one of some refs, which are in order: all of these, or where it is
 // not nil those of among.
-func (c *column) having(refs []int64, among *roaring.Bitmap, room *dense) *roaring.Bitmap {
+func (c *column) having(refs []int64, among *numbers, room *dense) *numbers {
 	most := math.MaxInt
 	if among != nil {
-		most = int(among.GetCardinality()) * lookups
+		most = among.n * lookups
 	}
 	if c.collect(refs, room, most) {
-		out := roaring.FromDense(*room, true)
+		out := room.numbers()
 		if among != nil {
-			out.And(among)
+			out = intersection([]*numbers{out, among}, nil)
 		}
 		return out
 	}
-	out := roaring.New()
-	for it := among.Iterator(); it.HasNext(); {
-		n := it.Next()
+	out := new(numbers)
+	for n := range among.all(0) {
 		if at := c.placeOf(n); at.Valued {
 			if _, has := slices.BinarySearch(refs, at.Low); has {
-				out.Add(n)
+				out.add(n)
 			}
 		}
 	}

@@ -11,8 +11,6 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // Memory is sets and columns of one state of the database. It is safe for concurrent
@@ -27,7 +25,6 @@ type Memory struct {
 	lags       bool             // far behind: it answers nothing until a CatchUp ends
 	lagged     int              // how often it did
 	asked      time.Time        // when something was last asked for
-	unusedFor  int              // changes that were brought in since
 	generation int              // grows when everything is forgotten
 	unasked    bool             // because nobody had asked for it
 	types      map[int16]string // that are followed; positions have it, so it is not changed
@@ -64,6 +61,7 @@ type item struct {
 	typ    int16
 	cost   time.Duration // of finding it, with others that were found together
 	alone  time.Duration // of finding it again by itself
+	found  int           // resources that it had when that was measured
 	uses   float64
 	used   time.Time
 	// upkeep is about how long following changes has taken since it was last used, of what is
@@ -80,6 +78,41 @@ func (i *item) bytes() int64 {
 		return i.column.bytes()
 	}
 	return i.term.bytes()
+}
+
+// n is the number of resources that it has.
+func (i *item) n() int {
+	switch {
+	case i.set != nil:
+		return i.set.members.n
+	case i.column != nil:
+		return i.column.all()
+	}
+	return i.term.members.n
+}
+
+// entryTakes is about how long it takes to read an entry of a column, memberTakes to find a member of a set by the index
+// of terms, among many millions of resources. All terms of a type are read along its resources in less: termTakes.
+const (
+	entryTakes  = time.Microsecond
+	memberTakes = 3 * time.Microsecond
+	termTakes   = 300 * time.Nanosecond
+)
+
+// with is how long it takes to find it with what has come since, where it took so long and each resource takes so long.
+func (i *item) with(took, each time.Duration) time.Duration {
+	return took + time.Duration(max(0, i.n()-i.found))*each
+}
+
+// anew is how long it takes to find it anew.
+func (i *item) anew() time.Duration {
+	switch {
+	case i.column != nil:
+		return i.with(i.cost, entryTakes)
+	case i.term != nil && !i.some:
+		return i.with(i.cost, termTakes)
+	}
+	return i.with(i.cost, memberTakes)
 }
 
 // apply takes what a resource is now, of which nothing is there where it is new; false where a set or a column has no
@@ -107,7 +140,7 @@ const setUpkeep = 500 * time.Nanosecond
 const termUpkeep = 25 * time.Nanosecond
 
 // worthless reports whether following has taken longer than finding it anew would.
-func (i *item) worthless() bool { return i.upkeep > i.cost }
+func (i *item) worthless() bool { return i.upkeep > i.anew() }
 
 // keyed is an item and its key; one of terms has a key for each.
 type keyed struct {
@@ -129,14 +162,9 @@ const (
 )
 
 // unaskedPart is the part of MaxChanges that is followed where nobody has asked since the last
-// look: what others write has to be read. What this server writes is followed as fast as it does, but for
-// unusedMost changes behind the last question, one in unusedEach at least: an import is not slowed down by what may
-// never be asked again.
-const (
-	unaskedPart = 4
-	unusedMost  = 5 * MaxChanges
-	unusedEach  = time.Millisecond
-)
+// look: what others write has to be read. What this server writes is followed as fast as it does, which takes an import a
+// twelfth of its time, among 20 million resources a seventh: reading everything anew behind it takes minutes there.
+const unaskedPart = 4
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
 func New(limit int64, now func() time.Time) *Memory {
@@ -205,16 +233,16 @@ type Answer struct {
 	question   *Question
 	generation int
 	version    int
-	stepped    int             // Memory.stepped
-	members    *roaring.Bitmap // nil where they are remembered
-	found      [][]int64       // the refs that each link has found
+	stepped    int       // Memory.stepped
+	members    *numbers  // nil where they are remembered
+	found      [][]int64 // the refs that each link has found
 }
 
 // Ask answers a question in the state of the memory; false where it cannot.
 func (m *Memory) Ask(q *Question) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked, m.unasked, m.unusedFor = m.now(), false, 0
+	m.asked, m.unasked = m.now(), false
 	if m.state == nil || m.lags {
 		return Answer{}, false
 	}
@@ -282,7 +310,7 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 		return s.apply(n, r)
 	}
 	if r == nil || !q.linkedTo(a.found, r) {
-		a.members.Remove(n)
+		a.members.remove(n)
 		return true
 	}
 	s := set{members: a.members}
@@ -294,7 +322,7 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 
 // answerOf is the answer whose resources are members, of which the question has those of its one
 // comparison where they are nil. Own ones are of no set that is remembered.
-func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, found [][]int64, own bool) (Answer, bool) {
+func (m *Memory) answerOf(q *Question, members *numbers, found [][]int64, own bool) (Answer, bool) {
 	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
 	if ordered && members == nil {
@@ -310,12 +338,12 @@ func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, found [][]int64,
 		if order == nil {
 			return Answer{}, false
 		}
-		a.Total, a.Places = int64(members.GetCardinality()), order.column.pageInOrder(members, &q.Page)
+		a.Total, a.Places = int64(members.n), order.column.pageInOrder(members, &q.Page)
 		for _, at := range a.Places {
 			ns = append(ns, at.N)
 		}
 	case members != nil:
-		a.Total, ns = int64(members.GetCardinality()), pageOf(members, q.Page)
+		a.Total, ns = int64(members.n), pageOf(members, q.Page)
 	default:
 		var total int
 		total, ns = pageOfColumn(m.compared(q.Columns[0]), q.Page)
@@ -331,7 +359,7 @@ func (m *Memory) answerOf(q *Question, members *roaring.Bitmap, found [][]int64,
 // column has the page without looking at each. It may be a set that is remembered and must not be
 // changed, but where own is true. found is what links have found; ok is false where the memory cannot
 // tell.
-func (m *Memory) members(q *Question) (members *roaring.Bitmap, found [][]int64, own, ok bool) {
+func (m *Memory) members(q *Question) (members *numbers, found [][]int64, own, ok bool) {
 	if len(q.Links) > 0 {
 		members, found, ok = m.linked(q)
 		return members, found, true, ok
@@ -348,7 +376,7 @@ func (m *Memory) members(q *Question) (members *roaring.Bitmap, found [][]int64,
 			return nil, nil, false, false
 		}
 	}
-	var rest *roaring.Bitmap
+	var rest *numbers
 	if len(q.Others) > 0 {
 		if s := m.use(m.sets[q.Rest]); s != nil {
 			rest = s.set.members
@@ -377,7 +405,7 @@ const dearIntersection = 20_000
 
 // intersection is the resources of rest, nil for every one, for which all comparisons
 // hold. One that was asked for before and is dear is kept as a set.
-func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compared) *roaring.Bitmap {
+func (m *Memory) intersection(q *Question, rest *numbers, parts [][]compared) *numbers {
 	reach := func(part []compared) (n int) {
 		for i := range part {
 			n += part[i].reach()
@@ -390,15 +418,15 @@ func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compa
 	out := rest
 	for _, part := range parts {
 		n := reach(part)
-		if out != nil && out.GetCardinality() < uint64(n)/looksForEntry {
-			looks += int(out.GetCardinality())
+		if out != nil && out.n < n/looksForEntry {
+			looks += out.n
 			out = among(out, part)
 			continue
 		}
 		looks += n
 		of := m.matches(part)
 		if out != nil {
-			of.And(out)
+			of = intersection([]*numbers{of, out}, nil)
 		}
 		out = of
 	}
@@ -413,19 +441,18 @@ func (m *Memory) intersection(q *Question, rest *roaring.Bitmap, parts [][]compa
 const looksForEntry = 8
 
 // among is the resources of a set for which a comparison holds.
-func among(set *roaring.Bitmap, part []compared) *roaring.Bitmap {
-	out := roaring.New()
-	for it := set.Iterator(); it.HasNext(); {
-		n := it.Next()
+func among(set *numbers, part []compared) *numbers {
+	out := new(numbers)
+	for n := range set.all(0) {
 		if slices.ContainsFunc(part, func(c compared) bool { return c.has(n) }) {
-			out.Add(n)
+			out.add(n)
 		}
 	}
 	return out
 }
 
 // matches is the resources for which a comparison holds.
-func (m *Memory) matches(part []compared) *roaring.Bitmap {
+func (m *Memory) matches(part []compared) *numbers {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
@@ -436,16 +463,16 @@ func (m *Memory) matches(part []compared) *roaring.Bitmap {
 		}
 		part[i].collect(d, &m.dense[1])
 	}
-	return roaring.FromDense(*d, true)
+	return d.numbers()
 }
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.
-func (m *Memory) keepDear(q *Question, members *roaring.Bitmap, cost time.Duration) {
+func (m *Memory) keepDear(q *Question, members *numbers, cost time.Duration) {
 	if !m.wants(q.Whole, false) {
 		return
 	}
-	members = compacted(members)
-	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, used: m.now(), uses: 1}
+	members = members.clone()
+	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, found: members.n, used: m.now(), uses: 1}
 	if m.makeRoom(s.bytes(), s.score(m.now())) {
 		m.keep(keyed{s, q.Whole})
 	}
@@ -558,13 +585,20 @@ func (m *Memory) each() iter.Seq[keyed] {
 	}
 }
 
-// weigh adds up what everything takes, which grows with what is brought in, and forgets what there is no room for.
+// weigh adds up what everything takes, which grows with what is brought in, and forgets what there is no room for. What
+// nobody has asked for of late grows to what may be found ahead.
 func (m *Memory) weigh() {
 	m.changes, m.bytes = 0, 0
 	for i := range m.each() {
 		m.bytes += i.bytes()
 	}
-	m.makeRoom(0, math.Inf(1))
+	most := m.limit
+	if m.now().Sub(m.asked) > askedFor {
+		most = m.ahead()
+	}
+	if m.bytes > most {
+		m.makeRoom(m.limit-most, math.Inf(1))
+	}
 }
 
 // weighEvery is how many changes are brought in before everything is weighed.
@@ -615,7 +649,7 @@ func (m *Memory) freed(i *item) {
 }
 
 func (m *Memory) forget() {
-	m.state, m.steps, m.behind, m.lags, m.unusedFor = nil, nil, nil, false, 0
+	m.state, m.steps, m.behind, m.lags = nil, nil, nil, false
 	m.sets, m.columns, m.terms, m.common, m.listed, m.brought, m.bytes = nil, nil, nil, nil, nil, nil, 0
 	m.generation++
 	m.written.forget()
@@ -653,9 +687,6 @@ func (m *Memory) Following() (since Position, most int, ok bool) {
 		return Position{}, 0, false
 	case unasked > askedFor && now.Sub(m.at) < seldom && !m.written.isMany():
 		return Position{}, 0, false
-	case m.unusedFor > unusedMost && unasked < time.Duration(m.unusedFor)*unusedEach:
-		m.lag()
-		return Position{}, 0, false
 	}
 	most = MaxChanges
 	if m.asked.Before(m.at) {
@@ -670,6 +701,9 @@ func (m *Memory) lag() {
 	m.lagged++
 	m.written.stop()
 }
+
+// Writes reports whether this server has written within the last seconds.
+func (m *Memory) Writes() bool { return m.written.writes() }
 
 // ManyWritten tells that this server has written many versions that are not brought in: they are as soon as possible
 // then, since a search has to bring in the others.
@@ -713,6 +747,8 @@ type Found struct {
 	Type  int16
 	Name  string // of the type
 	Ahead bool   // nobody has asked for it: it takes no room from anything
+	// Behind is then how many types have more resources: what is of the others goes last.
+	Behind int
 
 	// A set:
 	Set     Key
@@ -731,7 +767,7 @@ type Found struct {
 func (f *Found) Make(now time.Time) bool {
 	made := func(uses float64) *item {
 		if f.Ahead { // what nobody has asked for goes first
-			uses = 0.1
+			uses = 0.1 / float64(1+f.Behind)
 		}
 		return &item{typ: f.Type, cost: f.Cost, alone: f.Cost, used: now, uses: uses}
 	}
@@ -745,37 +781,34 @@ func (f *Found) Make(now time.Time) bool {
 		f.terms = make(map[int64]*item)
 		for _, t := range f.Terms.sets() {
 			i := made(1)
-			t.members = compacted(t.members)
+			t.members = t.members.clone()
 			i.term, i.some = t, f.Terms.some
 			f.addTerms(i)
 			all += i.bytes()
 		}
 		for _, i := range f.items { // they were found together
 			i.cost = time.Duration(float64(f.Cost) * float64(i.bytes()) / float64(all))
-			i.alone = min(f.Cost, time.Duration(i.term.members.GetCardinality())*memberTakes)
+			i.alone = min(f.Cost, time.Duration(i.term.members.n)*memberTakes)
 		}
 	default:
-		ns := make([]uint32, len(f.RIDs))
-		for j, rid := range f.RIDs {
+		slices.Sort(f.RIDs)
+		members := new(numbers)
+		for _, rid := range f.RIDs {
 			n, ok := number(rid)
 			if !ok {
 				return false
 			}
-			ns[j] = n
+			members.add(n)
 		}
-		slices.Sort(ns)
 		i := made(2)
-		i.set = &set{clauses: f.Clauses, members: roaring.New()}
-		i.set.members.AddMany(ns)
-		i.set.members = compacted(i.set.members)
+		i.set = &set{clauses: f.Clauses, members: members.clone()}
 		f.items = []keyed{{i, f.Set}}
+	}
+	for _, i := range f.items {
+		i.found = i.n()
 	}
 	return true
 }
-
-// memberTakes is about how long it takes to find one member of a set by the index of terms, among many
-// millions of resources. All terms of a type are read along its resources in less.
-const memberTakes = 3 * time.Microsecond
 
 // Stored are some resources that have changed, to be filled and brought in.
 func (f *Found) Stored(rids []int64) *Stored {
@@ -883,6 +916,7 @@ func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 		m.common[TypeKey(f.Type)] = of
 	}
 	for _, i := range f.items {
+		i.some = i.some && !m.isCommon(f.Type, i.term.terms[0])
 		if !m.makeRoom(i.bytes(), i.score(m.now())) {
 			return f.Terms != nil, false
 		}
@@ -910,8 +944,8 @@ func (m *Memory) AheadLeft() int64 {
 	return m.ahead() - m.bytes
 }
 
-// ahead is what all may take to which something is added that was found ahead.
-func (m *Memory) ahead() int64 { return m.limit / 16 * 15 }
+// ahead is what all may take to which something is added that was found ahead: the rest is left to what is asked for.
+func (m *Memory) ahead() int64 { return m.limit / 16 * 13 }
 
 // SetLimit changes the number of bytes that the memory may take. What it holds beyond
 // that is forgotten, the least useful first.
@@ -965,7 +999,11 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 func (i *item) score(now time.Time) float64 { return i.scoreOf(i.bytes(), now) }
 
 func (i *item) scoreOf(bytes int64, now time.Time) float64 {
-	return float64(i.alone+time.Microsecond) * i.uses / float64(bytes) / (1 + now.Sub(i.used).Minutes())
+	each := memberTakes
+	if i.column != nil {
+		each = entryTakes
+	}
+	return float64(i.with(i.alone, each)+time.Microsecond) * i.uses / float64(bytes) / (1 + now.Sub(i.used).Minutes())
 }
 
 func (m *Memory) use(i *item) *item {

@@ -1,12 +1,11 @@
 package remembered
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"kiln/server/fhir"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // What a memory holds stays within its limit when that changes: the least useful goes
@@ -18,7 +17,7 @@ func TestSetLimit(t *testing.T) {
 	m.state, m.at = &state{}, now
 	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	for i := range 16 {
-		s := &item{set: &set{members: roaring.BitmapOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
+		s := &item{set: &set{members: numbersOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
 		m.keep(keyed{s, Key{byte(i)}})
 	}
 	all := m.Bytes()
@@ -101,6 +100,49 @@ func TestFoundBeforeTheFirstState(t *testing.T) {
 		kept, again := m.Add(found(add.key), Changes{Position: since, Followed: true, Now: add.now})
 		if kept != add.kept || again != add.again || m.Has(add.key) != add.kept {
 			t.Errorf("what was read in %s is kept: %v, read again: %v", add.now, kept, again)
+		}
+	}
+}
+
+// What was found when it was small is worth what it would take to find it now, of the types with most resources before
+// others; what nobody asks for grows to what may be found ahead, and what was asked for of late to the limit.
+func TestGrown(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []time.Duration{0, 2 * askedFor} {
+		now := time.Unix(0, 0)
+		m := New(1<<20, func() time.Time { return now })
+		for behind := range 4 {
+			f := &Found{State: "5:5: index", Type: int16(behind), Ahead: true, Behind: behind, Cost: time.Millisecond, Set: Key{byte(behind)}, RIDs: []int64{1}}
+			f.Make(now)
+			if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+				t.Fatal("what was found is not kept")
+			}
+		}
+		now = now.Add(asked)
+		before := m.sets[Key{3}].score(now)
+		var all int64
+		for n := uint32(0); len(m.sets) == 4; n += 2000 {
+			all = 0
+			for _, i := range m.sets {
+				for j := range uint32(1000) {
+					i.set.members.add(n + 2*j)
+				}
+				all += i.bytes()
+			}
+			if n == 2000 && m.sets[Key{3}].score(now) < before/10 {
+				t.Errorf("a resource is worth %g, thousands %g a byte", before, m.sets[Key{3}].score(now))
+			}
+			m.weigh()
+		}
+		most := m.limit
+		if asked > 0 {
+			most = m.ahead()
+		}
+		if all <= most || all > most+most/4 || m.Bytes() > most {
+			t.Errorf("asked %s ago: it gives something up at %d bytes, and keeps %d; it has room for %d", asked, all, m.Bytes(), most)
+		}
+		if left := fmt.Sprint(m.Has(Key{0}), m.Has(Key{1}), m.Has(Key{2}), m.Has(Key{3})); left != "true true true false" {
+			t.Errorf("asked %s ago: it keeps %s", asked, left)
 		}
 	}
 }

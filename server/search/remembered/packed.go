@@ -61,11 +61,26 @@ func (o packed) fill(ns []uint32) {
 func (o packed) len() int { return o.in.len(o.low) }
 
 func (o packed) at(i int) uint32 {
-	n := *o.base + uint32(uint16At(o.in.array(o.low), i))
-	if third := o.in.array(o.third()); len(third) > 0 {
-		n += uint32(third[i]) << 16
-		if fourth := o.in.array(o.fourth()); len(fourth) > 0 {
-			n += uint32(fourth[i]) << 24
+	v := o.view()
+	return v.at(i)
+}
+
+// A packedView is packed numbers to be looked at often, until one of them changes.
+type packedView struct {
+	base               uint32
+	low, third, fourth []byte
+}
+
+func (o packed) view() packedView {
+	return packedView{*o.base, o.in.array(o.low), o.in.array(o.third()), o.in.array(o.fourth())}
+}
+
+func (v *packedView) at(i int) uint32 {
+	n := v.base + uint32(uint16At(v.low, i))
+	if len(v.third) > 0 {
+		n += uint32(v.third[i]) << 16
+		if len(v.fourth) > 0 {
+			n += uint32(v.fourth[i]) << 24
 		}
 	}
 	return n

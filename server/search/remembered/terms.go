@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"kiln/server/search/match"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // Terms are what a question asks of the terms of a resource: all of All, one of each list
@@ -40,7 +38,7 @@ type termKey struct {
 // several terms, which have the same resources as long as its system and code come together.
 type termSet struct {
 	terms   []int64
-	members *roaring.Bitmap
+	members *numbers
 }
 
 // applyTerms takes the terms that a resource has now: at finds the item of a term, and all are
@@ -66,27 +64,27 @@ func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []ke
 			touched[j].has++
 		}
 	}
-	if every := at(Every); every != nil && !every.term.members.Contains(n) {
+	if every := at(Every); every != nil && !every.term.members.has(n) {
 		all = nil // it is new: no set has it
 	}
 	for _, i := range all {
-		if i.term == nil || !i.term.members.Contains(n) { // removing looks further
+		if i.term == nil || !i.term.members.has(n) { // removing looks further
 			continue
 		}
 		if !slices.ContainsFunc(touched, func(o touch) bool { return o.item == i.item }) {
-			i.term.members.Remove(n)
+			i.term.members.remove(n)
 		}
 	}
 	for _, o := range touched {
 		s := o.term
 		if o.has == len(s.terms) {
-			s.members.Add(n)
+			s.members.add(n)
 			continue
 		}
 		left := *o.item
 		left.term = s.split(r.HasTerm)
-		left.term.members.Add(n)
-		s.members.Remove(n)
+		left.term.members.add(n)
+		s.members.remove(n)
 		split = append(split, &left)
 	}
 	return split
@@ -94,7 +92,7 @@ func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []ke
 
 // split takes the terms away that leave the set, to a set of their own.
 func (s *termSet) split(leave func(term int64) bool) *termSet {
-	out := &termSet{members: s.members.Clone()}
+	out := &termSet{members: s.members.clone()}
 	var left []int64
 	for _, t := range s.terms {
 		if leave(t) {
@@ -108,7 +106,7 @@ func (s *termSet) split(leave func(term int64) bool) *termSet {
 }
 
 func (s *termSet) bytes() int64 {
-	return bitmapBytes(s.members) + 256 + 64*int64(len(s.terms))
+	return s.members.bytes() + 256 + 64*int64(len(s.terms))
 }
 
 // A TermsBuilder makes the sets of some terms of a type from its resources.
@@ -141,7 +139,7 @@ func NewSomeTerms(terms []int64) *TermsBuilder {
 func newTerms(together [][]int64) *TermsBuilder {
 	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
 	for _, terms := range together {
-		s := &termsOfRow{termSet: termSet{terms, roaring.New()}}
+		s := &termsOfRow{termSet: termSet{terms, new(numbers)}}
 		for _, t := range terms {
 			b.of[t] = s
 		}
@@ -166,14 +164,14 @@ func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 			s.row, s.has = b.rows, s.has[:0]
 		}
 		if s.has = append(s.has, t); len(s.has) == len(s.terms) {
-			s.members.Add(n)
+			s.members.add(n)
 		}
 	}
 	for _, t := range terms {
 		if s := b.of[t]; s != nil && s.row == b.rows && len(s.has) < len(s.terms) {
 			split := &termsOfRow{termSet: *s.split(func(t int64) bool { return slices.Contains(s.has, t) }), row: b.rows}
 			split.has = slices.Clone(split.terms)
-			split.members.Add(n)
+			split.members.add(n)
 			for _, t := range split.terms {
 				b.of[t] = split
 			}
@@ -197,7 +195,7 @@ func (b *TermsBuilder) sets() (all []*termSet) {
 
 // byTerms is the resources for which the terms of the question hold; nil where they are
 // not remembered. It may be a set that is remembered and must not be changed, but where own is true.
-func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
+func (m *Memory) byTerms(q *Question) (members *numbers, own bool) {
 	t := q.Terms
 	if t == nil {
 		return nil, false
@@ -211,7 +209,7 @@ func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
 		if !ok {
 			return nil, false
 		}
-		all = append(all, roaring.FastOr(sets...))
+		all = append(all, union(sets))
 	}
 	none, ok := m.membersOf(q.Type, t.None)
 	if !ok {
@@ -221,10 +219,7 @@ func (m *Memory) byTerms(q *Question) (members *roaring.Bitmap, own bool) {
 		return all[0], false
 	}
 	begin := time.Now()
-	out := roaring.FastAnd(all...)
-	for _, s := range none {
-		out.AndNot(s)
-	}
+	out := intersection(all, none)
 	if len(q.Columns) == 0 {
 		m.keepDear(q, out, time.Since(begin))
 	}
@@ -239,7 +234,7 @@ func (m *Memory) All(typ int16) (n int64, ok bool) {
 	if i == nil {
 		return 0, false
 	}
-	return int64(i.term.members.GetCardinality()), true
+	return int64(i.term.members.n), true
 }
 
 // maxUnknown bounds the terms that Unknown tells.
@@ -286,12 +281,18 @@ func (m *Memory) Lost(typ int16, t *Terms) []int64 {
 	var out []int64
 	for _, terms := range append([][]int64{t.All, t.None}, t.Any...) {
 		for _, term := range terms {
-			if (term == Every || m.common[TypeKey(typ)][term]) && m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
+			if m.isCommon(typ, term) && m.terms[termKey{typ, term}] == nil && !slices.Contains(out, term) {
 				out = append(out, term)
 			}
 		}
 	}
 	return out
+}
+
+// isCommon reports whether a term is remembered with all others that are common; Every is before these have been
+// looked for.
+func (m *Memory) isCommon(typ int16, term int64) bool {
+	return term == Every || m.common[TypeKey(typ)][term]
 }
 
 // Common notes that many resources of a type have a term: it is none of Unknown.
@@ -304,7 +305,7 @@ func (m *Memory) Common(typ int16, term int64) {
 }
 
 // membersOf is the sets of terms; false where one is not remembered.
-func (m *Memory) membersOf(typ int16, terms []int64) (sets []*roaring.Bitmap, ok bool) {
+func (m *Memory) membersOf(typ int16, terms []int64) (sets []*numbers, ok bool) {
 	for _, t := range terms {
 		i := m.use(m.terms[termKey{typ, t}])
 		if i == nil {

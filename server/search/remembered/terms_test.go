@@ -56,7 +56,7 @@ func TestTermsFollowChanges(t *testing.T) {
 					t.Fatalf("nothing is known of %d", term)
 				}
 				for n := range int64(resources) {
-					if has, want := sets[0].Contains(uint32(n)), slices.Contains(now[n], term); has != want {
+					if has, want := sets[0].has(uint32(n)), slices.Contains(now[n], term); has != want {
 						t.Fatalf("%d has %d: %v, want %v", n, term, has, want)
 					}
 				}
@@ -117,5 +117,26 @@ func TestUnknownTerms(t *testing.T) {
 	}
 	if got := m.Lost(3, q); !slices.Equal(got, []int64{Every, 7, 8}) {
 		t.Errorf("lost are %v", got)
+	}
+}
+
+// What is common is followed for all, also where it was read by itself: it does not go because nobody has asked for it
+// during a long import.
+func TestCommonTermsAreFollowed(t *testing.T) {
+	t.Parallel()
+	m := New(1<<20, time.Now)
+	b := NewSomeTerms([]int64{Every, 7, 8})
+	b.Add(1, []int64{Every, 7, 8})
+	f := &Found{State: "5:5: index", Type: 3, Terms: b}
+	f.Make(time.Now())
+	m.common = map[TypeKey]map[int64]bool{3: {7: true}}
+	m.sets, m.columns, m.terms = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}
+	if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+		t.Fatal("what was found is not kept")
+	}
+	for term, some := range map[int64]bool{Every: false, 7: false, 8: true} {
+		if i := m.terms[termKey{3, term}]; i == nil || i.some != some {
+			t.Errorf("%d is kept as %+v", term, i)
+		}
 	}
 }

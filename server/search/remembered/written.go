@@ -135,10 +135,11 @@ type written struct {
 	mu    sync.Mutex
 	now   func() time.Time
 	of    map[rowKey]*Written
-	n     int  // versions of these
-	bytes int  // about what they take
-	wants bool // something is followed
-	full  bool // nothing is kept until something is brought in again
+	n     int       // versions of these
+	bytes int       // about what they take
+	last  time.Time // when a transaction began
+	wants bool      // something is followed
+	full  bool      // nothing is kept until something is brought in again
 	// committed is how many versions are known to be committed since many was told.
 	committed int
 	many      chan struct{}
@@ -204,10 +205,18 @@ func (w *written) done(n int) {
 func (w *written) writing() *Writing {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.last = w.now()
 	if !w.wants || w.full {
 		return nil
 	}
 	return &Writing{of: w, ended: make(chan struct{})}
+}
+
+// writes reports whether a transaction has begun of late.
+func (w *written) writes() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now().Sub(w.last) < writtenFor
 }
 
 // add keeps a row; false where it does not.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,8 +21,13 @@ import (
 // first broad search is short without, and the first that a link leads through.
 const AheadFrom = 30_000
 
-// aheadEvery is how often a server looks for what could be read ahead, busyFor how long it leaves a
-// database alone that it has found at work. It reads when it has found it at rest at restTicks looks
+// soonPart is how many times AheadFrom a type has at most that is read beside other work where the server writes: it takes
+// half a second, and what is remembered grows from then on with what the server writes, so that behind an import of
+// millions nothing is left to be read.
+const soonPart = 4
+
+// aheadEvery is how often a server looks for what could be read ahead, and busyFor where it writes; that is also how long
+// it leaves a database alone that it has found at work. It reads when it has found it at rest at restTicks looks
 // in a row, one restEvery, and then aheadTogether at the same time.
 const (
 	aheadEvery    = 10 * time.Second
@@ -145,6 +151,9 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		}
 		if len(a.queue) == 0 {
 			a.next, a.rested = now.Add(aheadEvery), 0
+			if s.remembered.Writes() {
+				a.next = now.Add(busyFor)
+			}
 		}
 		return nil
 	}
@@ -152,15 +161,17 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		a.queue = nil
 		return nil
 	}
-	if rests, err := s.databaseRests(ctx); err != nil || !rests {
-		a.rested, a.next = 0, now.Add(busyFor)
-		return nil
+	if soon := a.queue[0].soon && s.remembered.Writes(); !soon {
+		if rests, err := s.databaseRests(ctx); err != nil || !rests {
+			a.rested, a.next = 0, now.Add(busyFor)
+			return nil
+		}
+		if a.rested++; a.rested < restTicks {
+			return nil
+		}
 	}
-	if a.rested++; a.rested < restTicks {
-		return nil
-	}
-	n := min(atOnce, len(a.queue))
-	for n < min(codedAtOnce, len(a.queue)) && a.queue[0].coded && a.queue[n].coded {
+	n := 1
+	for n < len(a.queue) && a.queue[n].soon == a.queue[0].soon && (n < atOnce || n < codedAtOnce && a.queue[0].coded && a.queue[n].coded) {
 		n++
 	}
 	next, a.queue = a.queue[:n:n], a.queue[n:]
@@ -205,15 +216,21 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	if err != nil {
 		return nil, err
 	}
+	small := func(n int16) bool { return sizes[n] < a.from }
+	unseen := slices.DeleteFunc(slices.Clone(numbers), func(n int16) bool { return !small(n) })
+	spans, err := readSizes(ctx, conn, plan.TypeSpans(unseen))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(sizes, spans)
 	var shared float64
 	st := plan.PerInstant()
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&shared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
 	}
-	small := func(n int16) bool { return sizes[n] < a.from }
 	numbers = slices.DeleteFunc(numbers, small)
 	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
-	r := &reading{names: names, sizes: sizes, parameters: registry.Parameters, missing: func(f finding) bool {
+	r := &reading{names: names, types: numbers, sizes: sizes, soon: a.from * soonPart, parameters: registry.Parameters, missing: func(f finding) bool {
 		last, tried := a.tried[f.key()]
 		return !s.remembered.Has(f.key()) && (!tried || last != generation)
 	}}
@@ -285,14 +302,17 @@ func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembe
 // A reading is what is to be read ahead, in its order.
 type reading struct {
 	names      map[int16]string // of the types
+	types      []int16          // that are large, the largest first
 	sizes      map[int16]int64
+	soon       int64 // the most resources of a type that is read soon
 	parameters func(typ string) []*fhir.Parameter
 	missing    func(finding) bool
 	list       []finding
 }
 
 func (r *reading) add(n int16, f finding) {
-	f.typ, f.name, f.ahead = n, r.names[n], true
+	f.typ, f.name, f.ahead, f.soon = n, r.names[n], true, r.sizes[n] <= r.soon
+	f.behind = max(0, slices.Index(r.types, n))
 	listed := func(o finding) bool { return o.key() == f.key() }
 	if r.missing(f) && !slices.ContainsFunc(r.list, listed) {
 		r.list = append(r.list, f)
@@ -329,7 +349,11 @@ func (r *reading) number(typ string) int16 {
 
 // typeSizes are about how many resources of each type there are, as far as PostgreSQL has looked.
 func typeSizes(ctx context.Context, conn Conn) (map[int16]int64, error) {
-	st := plan.TypeSizes()
+	return readSizes(ctx, conn, plan.TypeSizes())
+}
+
+// readSizes reads sizes by type.
+func readSizes(ctx context.Context, conn Conn, st match.Statement) (map[int16]int64, error) {
 	rows, err := conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err

@@ -297,6 +297,8 @@ type finding struct {
 	some    []int64 // some terms alone
 	again   bool    // they are common, and not remembered
 	ahead   bool    // nobody has asked for it
+	behind  int     // how many types have more resources then
+	soon    bool    // nor is the database to rest for it
 	coded   bool    // a column of the values of one code
 	dear    bool    // what misses it is
 	queued  time.Time
@@ -718,14 +720,14 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		return err
 	}
 	defer conn.Release()
-	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead}
+	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead, Behind: f.behind}
 	begin := time.Now()
 	var rested time.Duration
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
-		rests := s.rests(f.ahead)
+		rests := s.rests(f.ahead && !f.soon)
 		rest := func() { rested = rests(ctx) }
 		switch {
 		case f.column != nil:

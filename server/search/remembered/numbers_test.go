@@ -1,0 +1,184 @@
+package remembered
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// drawnNumbers are some numbers of up to a million, of any kind of block: few here, many there, all in between.
+func drawnNumbers(r *rand.Rand) map[uint32]bool {
+	out := make(map[uint32]bool)
+	for high := range uint32(r.IntN(6)) {
+		page := (high + uint32(r.IntN(2))*8) << 16
+		switch r.IntN(4) {
+		case 0: // none
+		case 1:
+			for range 1 + r.IntN(200) {
+				out[page+r.Uint32N(blockSize)] = true
+			}
+		case 2:
+			for range mostListed - 20 + r.IntN(8000) {
+				out[page+r.Uint32N(blockSize)] = true
+			}
+		default:
+			for n := range uint32(blockSize) {
+				out[page+n] = true
+			}
+			if r.IntN(2) == 0 {
+				delete(out, page+r.Uint32N(blockSize))
+			}
+		}
+	}
+	return out
+}
+
+// made are numbers that come in a random way.
+func made(r *rand.Rand, of map[uint32]bool) *numbers {
+	all := slices.Sorted(maps.Keys(of))
+	if r.IntN(3) == 0 {
+		var d dense
+		for _, n := range all {
+			d.add(n)
+		}
+		return d.numbers()
+	}
+	if r.IntN(2) == 0 {
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	}
+	return numbersOf(all...)
+}
+
+// checkNumbers says that s are those of want, whatever is asked of it.
+func checkNumbers(t *testing.T, r *rand.Rand, s *numbers, want map[uint32]bool) {
+	t.Helper()
+	all := slices.Sorted(maps.Keys(want))
+	if s.n != len(all) || !slices.Equal(slices.Collect(s.all(0)), all) {
+		t.Fatalf("%d numbers, want %d", s.n, len(all))
+	}
+	n, listed, words := 0, 0, 0
+	for i, b := range s.blocks {
+		if n += int(b.n); b.n == 0 || i > 0 && s.blocks[i-1].high >= b.high {
+			t.Fatalf("block %d of %d has %d numbers", i, b.high, b.n)
+		}
+		switch b.kind {
+		case listedBlock:
+			listed += int(b.n)
+		case bitsBlock:
+			words += blockWords
+		}
+	}
+	if n != s.n || listed != len(s.listed) || words != len(s.words) {
+		t.Fatalf("%d numbers in blocks of %d, %d listed of %d, %d words of %d", s.n, n, listed, len(s.listed), words, len(s.words))
+	}
+	var d dense
+	d.set(s)
+	for range 50 {
+		n := r.Uint32N(1 << 20)
+		if s.has(n) != want[n] || d.has(n) != want[n] {
+			t.Fatalf("has %d: %v, as bits %v", n, s.has(n), d.has(n))
+		}
+		at, there := slices.BinarySearch(all, n)
+		rank := at
+		if there {
+			rank++
+		}
+		if got := s.rank(n); got != rank {
+			t.Fatalf("rank %d, want %d", got, rank)
+		}
+		const some = 100
+		if got := firstOf(some, s.all(n)); !slices.Equal(got, all[at:min(at+some, len(all))]) {
+			t.Fatalf("from %d on: %v", n, got)
+		}
+		before := slices.Clone(all[max(0, rank-some):rank])
+		slices.Reverse(before)
+		if got := firstOf(some, s.backwards(n)); !slices.Equal(got, before) {
+			t.Fatalf("backwards from %d: %v", n, got)
+		}
+		if len(all) > 0 {
+			if i := r.IntN(len(all)); s.at(i) != all[i] {
+				t.Fatalf("the %dth is %d, want %d", i, s.at(i), all[i])
+			}
+		}
+	}
+}
+
+func firstOf(most int, all func(func(uint32) bool)) (out []uint32) {
+	all(func(n uint32) bool {
+		out = append(out, n)
+		return len(out) < most
+	})
+	return out
+}
+
+// Numbers are those that were added and not removed, in any order and in blocks of every kind.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 60 {
+		want := drawnNumbers(r)
+		s := made(r, want)
+		checkNumbers(t, r, s, want)
+		c, was := s.clone(), maps.Clone(want)
+		for range 1 + r.IntN(4) {
+			page := r.Uint32N(14) << 16
+			leaves := r.IntN(2) == 0
+			for _, n := range r.Perm(blockSize)[:r.IntN(blockSize)] {
+				if n := page + uint32(n); leaves {
+					s.remove(n)
+					delete(want, n)
+				} else {
+					s.add(n)
+					want[n] = true
+				}
+			}
+			checkNumbers(t, r, s, want)
+		}
+		checkNumbers(t, r, c, was)
+		if s.bytes() > c.bytes()+int64(len(want))*2+3*blockSize/8+1000 {
+			t.Errorf("%d numbers take %d bytes", len(want), s.bytes())
+		}
+	}
+}
+
+// What some sets have together, and what each of them has and none of others.
+func TestNumbersTogether(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(5, 6))
+	found := 0
+	for range 200 {
+		sets := make([]*numbers, 1+r.IntN(3))
+		with := make([]map[uint32]bool, len(sets))
+		for i := range sets {
+			with[i] = drawnNumbers(r)
+			sets[i] = made(r, with[i])
+		}
+		others := make([]*numbers, r.IntN(3))
+		without := make([]map[uint32]bool, len(others))
+		for i := range others {
+			without[i] = drawnNumbers(r)
+			others[i] = made(r, without[i])
+		}
+		either, each := make(map[uint32]bool), make(map[uint32]bool)
+		for _, of := range with {
+			for n := range of {
+				either[n] = true
+				has := func(of map[uint32]bool) bool { return of[n] }
+				lacks := func(of map[uint32]bool) bool { return !of[n] }
+				if !slices.ContainsFunc(with, lacks) && !slices.ContainsFunc(without, has) {
+					each[n] = true
+				}
+			}
+		}
+		found += len(each)
+		checkNumbers(t, r, union(sets), either)
+		checkNumbers(t, r, intersection(sets, others), each)
+		for i := range sets {
+			checkNumbers(t, r, sets[i], with[i])
+		}
+	}
+	if found < 1000 {
+		t.Errorf("%d numbers were found at all", found)
+	}
+}
