@@ -242,6 +242,7 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 		rows = append(rows, r)
 	}
 	var results []Result
+	var failed error // of rows: filling the server has taken longer than the others do
 	at := [2]scaled{{resources: entries, of: map[string]Result{}}, {resources: copies * entries, of: map[string]Result{}}}
 	for step, part := range []struct{ first, copies int }{{0, 1}, {1, copies - 1}} {
 		keep := func(r Result) {
@@ -267,7 +268,9 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 			fmt.Fprintf(c.ErrOrStderr(), "%s, %d clients\n", of.w.Name, of.clients)
 			r, err := t.measure(ctx, of.w, Load{Clients: of.clients, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed + uint64(step)}, s.runs)
 			if err != nil {
-				return err
+				fmt.Fprintln(c.ErrOrStderr(), err)
+				failed = errors.Join(failed, err)
+				continue
 			}
 			if of.w.Name == pageAllWorkload.Name {
 				add(step, r.Workload, r.Resources.Median, "res/s")
@@ -328,5 +331,5 @@ func (s *settings) scale(c *cobra.Command, size int) error {
 			return err
 		}
 	}
-	return s.writeJSON(c.OutOrStdout(), results)
+	return errors.Join(failed, s.writeJSON(c.OutOrStdout(), results))
 }
