@@ -161,9 +161,12 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		a.queue = nil
 		return nil
 	}
-	if soon := a.queue[0].soon && s.remembered.Writes(); !soon {
+	if soon := s.remembered.Writes() && a.soonFirst(); !soon {
 		if rests, err := s.databaseRests(ctx); err != nil || !rests {
 			a.rested, a.next = 0, now.Add(busyFor)
+			if s.remembered.Writes() { // other types have grown meanwhile
+				a.queue, _ = s.unread(ctx, a, generation)
+			}
 			return nil
 		}
 		if a.rested++; a.rested < restTicks {
@@ -179,6 +182,18 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		a.tried[f.key()] = generation
 	}
 	return next
+}
+
+// soonFirst puts first what is read soon, and reports whether there is some.
+func (a *ahead) soonFirst() bool {
+	rank := func(f finding) int {
+		if f.soon {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(a.queue, func(x, y finding) int { return cmp.Compare(rank(x), rank(y)) })
+	return a.queue[0].soon
 }
 
 // sharedFrom is how many resources have the same last update from which a column of them is small:
