@@ -148,8 +148,8 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 		c := NewColumn(key, map[int64]*match.Unit{}).finish()
 		m.keep(keyed{&item{column: c, cost: time.Hour}, key})
 	}
-	m.keep(keyed{&item{set: &set{members: new(numbers)}, cost: time.Hour}, Key{}})
-	every := &item{term: &termSet{terms: []int64{Every}, members: new(numbers)}}
+	m.keep(keyed{&item{set: &set{members: new(bitmap)}, cost: time.Hour}, Key{}})
+	every := &item{term: &termSet{terms: []int64{Every}, members: new(bitmap)}}
 	m.keep(ofTerms(every))
 	for range 300 {
 		changed := make(map[int64]*match.Resource)

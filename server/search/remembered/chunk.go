@@ -31,7 +31,7 @@ type chunkHead struct {
 
 // The arrays of a chunk.
 const (
-	cellNumbers  array = 0<<4 + wide2 // of the resources: stretches, with the next two
+	numbers      array = 0<<4 + wide2 // of the resources: stretches, with the next two
 	numberEnds   array = 3<<4 + wide2
 	runStarts    array = 4<<4 + wide2 // among the cells; none where each run is of one
 	runDistances array = 5<<4 + wide2 // packed, with the next two
@@ -41,7 +41,7 @@ const (
 
 // ns are the resources of the cells.
 func (k *chunk) ns() stretches {
-	return stretches{packed{&k.piece, &k.numberBase, cellNumbers}, numberEnds}
+	return stretches{packed{&k.piece, &k.numberBase, numbers}, numberEnds}
 }
 
 func (k *chunk) distances() packed { return packed{&k.piece, &k.distanceBase, runDistances} }

@@ -212,7 +212,7 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 			parts[0].setSections()
 		}
 		parts[0].collect(&d, &other)
-		if got := slices.Collect(d.numbers().all(0)); !slices.Equal(got, want) {
+		if got := slices.Collect(d.bitmap().all(0)); !slices.Equal(got, want) {
 			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))
 		}
 		var found []uint32
@@ -295,7 +295,7 @@ type dates struct{ low, high int64 }
 // place of each.
 func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end uint32) {
 	t.Helper()
-	members := new(numbers)
+	members := new(bitmap)
 	for range 1 << r.IntN(12) {
 		members.add(uint32(r.IntN(int(end))))
 	}
@@ -443,7 +443,7 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 func TestPiece(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(21, 22))
-	arrays := []array{cellNumbers, numberEnds, runStarts, runLows, runTails}
+	arrays := []array{numbers, numberEnds, runStarts, runLows, runTails}
 	var pieces [7]piece
 	var wants [len(pieces)]map[array][]uint64
 	in := new(room)
@@ -566,7 +566,7 @@ func TestPacked(t *testing.T) {
 			}
 			p := piece{new(room), new(block)}
 			var base uint32
-			o := packed{&p, &base, cellNumbers}
+			o := packed{&p, &base, numbers}
 			o.fill(want)
 			if got := int64(len(p.bytes())) / 400; got != c.bytes {
 				t.Fatalf("%d bytes each, want %d", got, c.bytes)
@@ -619,7 +619,7 @@ func TestStretches(t *testing.T) {
 		}
 		p := piece{new(room), new(block)}
 		var base uint32
-		o := stretches{packed{&p, &base, cellNumbers}, numberEnds}
+		o := stretches{packed{&p, &base, numbers}, numberEnds}
 		o.fill(want)
 		if got, together := int64(len(p.bytes())), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
 			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, got, together)

@@ -62,7 +62,7 @@ func (c *column) placeOf(n uint32) Place {
 
 // pageInOrder is the part of members that a page in an order of this column has: along the order
 // where they are common there, else by the place of each.
-func (c *column) pageInOrder(members *numbers, p *Page) []Place {
+func (c *column) pageInOrder(members *bitmap, p *Page) []Place {
 	size := p.Offset + p.Limit
 	if size == 0 || members.n == 0 {
 		return nil
@@ -105,7 +105,7 @@ func (c *column) n() int {
 
 // along goes along the order until the page is full, past most entries at most; false where that
 // were too many.
-func (c *column) along(members *numbers, p *Page, most int) (out []Place, ok bool) {
+func (c *column) along(members *bitmap, p *Page, most int) (out []Place, ok bool) {
 	size := p.Offset + p.Limit
 	valueless := func() {
 		var all []Place
@@ -138,7 +138,7 @@ func (c *column) along(members *numbers, p *Page, most int) (out []Place, ok boo
 }
 
 // alongValues is along for resources with a value: it appends what the page may have to out.
-func (c *column) alongValues(members *numbers, p *Page, out []Place, most int) ([]Place, bool) {
+func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([]Place, bool) {
 	part := c.parts[0]
 	if part == nil {
 		return out, true

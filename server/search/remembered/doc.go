@@ -7,7 +7,7 @@
 //	             until an answer is settled
 //	written.go   what this server writes itself, which is brought in without being read
 //	snapshot.go  which transactions a state of the database has seen
-//	numbers.go   the numbers of some resources, in few objects; as one bit each
+//	bitmap.go    the numbers of some resources, in few objects; as one bit each
 //	set.go       the resources for which some clauses hold
 //	terms.go     those of the resources that have a term, for each common term of a type;
 //	             terms that come together have one set

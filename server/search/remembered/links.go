@@ -62,7 +62,7 @@ func (m *Memory) version(q *Question) int {
 
 // linked is the resources that match a question with links, and the refs that each of these has found,
 // in order; false where the memory cannot tell.
-func (m *Memory) linked(q *Question) (members *numbers, found [][]int64, ok bool) {
+func (m *Memory) linked(q *Question) (members *bitmap, found [][]int64, ok bool) {
 	// What is kept of the parts may take the room of a column.
 	columns := make([][2]*column, len(q.Links))
 	for i := range q.Links {
@@ -99,7 +99,7 @@ func (l *Link) columns() (from, to ColumnKey) {
 }
 
 // all is the resources that match a question, which must not be changed.
-func (m *Memory) all(q *Question) (*numbers, bool) {
+func (m *Memory) all(q *Question) (*bitmap, bool) {
 	members, _, _, ok := m.members(q)
 	if ok && members == nil {
 		members = m.matches(m.compared(q.Columns[0]))
@@ -127,7 +127,7 @@ func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
 const lookups = 200
 
 // refsOf is the refs of some resources, each once and in order.
-func (c *column) refsOf(some *numbers, room *dense) (refs []int64) {
+func (c *column) refsOf(some *bitmap, room *dense) (refs []int64) {
 	p := c.part(0)
 	if some.n < p.n/lookups {
 		for n := range some.all(0) {
@@ -154,19 +154,19 @@ func (c *column) refsOf(some *numbers, room *dense) (refs []int64) {
 
 // having is the resources that have one of some refs, which are in order: all of these, or where it is
 // not nil those of among.
-func (c *column) having(refs []int64, among *numbers, room *dense) *numbers {
+func (c *column) having(refs []int64, among *bitmap, room *dense) *bitmap {
 	most := math.MaxInt
 	if among != nil {
 		most = among.n * lookups
 	}
 	if c.collect(refs, room, most) {
-		out := room.numbers()
+		out := room.bitmap()
 		if among != nil {
-			out = intersection([]*numbers{out, among}, nil)
+			out = intersection([]*bitmap{out, among}, nil)
 		}
 		return out
 	}
-	out := new(numbers)
+	out := new(bitmap)
 	for n := range among.all(0) {
 		if at := c.placeOf(n); at.Valued {
 			if _, has := slices.BinarySearch(refs, at.Low); has {

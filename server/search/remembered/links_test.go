@@ -35,8 +35,8 @@ func TestColumnOfReferences(t *testing.T) {
 		}
 	}
 	c := b.finish()
-	some := func(size int) *numbers {
-		out := new(numbers)
+	some := func(size int) *bitmap {
+		out := new(bitmap)
 		for range size {
 			out.add(r.Uint32N(resources))
 		}
@@ -62,8 +62,8 @@ func TestColumnOfReferences(t *testing.T) {
 		for _, size := range []int{0, 1, 5, targets} {
 			asked := append([]int64{int64(r.Uint64())}, refs[:size]...) // and one that nothing refers to
 			slices.Sort(asked)
-			for _, among := range []*numbers{nil, some(0), some(3), some(2000)} {
-				want := new(numbers)
+			for _, among := range []*bitmap{nil, some(0), some(3), some(2000)} {
+				want := new(bitmap)
 				for n, ref := range of {
 					if slices.Contains(asked, ref) && (among == nil || among.has(n)) {
 						want.add(n)

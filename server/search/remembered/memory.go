@@ -234,7 +234,7 @@ type Answer struct {
 	generation int
 	version    int
 	stepped    int       // Memory.stepped
-	members    *numbers  // nil where they are remembered
+	members    *bitmap   // nil where they are remembered
 	found      [][]int64 // the refs that each link has found
 }
 
@@ -322,7 +322,7 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 
 // answerOf is the answer whose resources are members, of which the question has those of its one
 // comparison where they are nil. Own ones are of no set that is remembered.
-func (m *Memory) answerOf(q *Question, members *numbers, found [][]int64, own bool) (Answer, bool) {
+func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own bool) (Answer, bool) {
 	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
 	if ordered && members == nil {
@@ -359,7 +359,7 @@ func (m *Memory) answerOf(q *Question, members *numbers, found [][]int64, own bo
 // column has the page without looking at each. It may be a set that is remembered and must not be
 // changed, but where own is true. found is what links have found; ok is false where the memory cannot
 // tell.
-func (m *Memory) members(q *Question) (members *numbers, found [][]int64, own, ok bool) {
+func (m *Memory) members(q *Question) (members *bitmap, found [][]int64, own, ok bool) {
 	if len(q.Links) > 0 {
 		members, found, ok = m.linked(q)
 		return members, found, true, ok
@@ -376,7 +376,7 @@ func (m *Memory) members(q *Question) (members *numbers, found [][]int64, own, o
 			return nil, nil, false, false
 		}
 	}
-	var rest *numbers
+	var rest *bitmap
 	if len(q.Others) > 0 {
 		if s := m.use(m.sets[q.Rest]); s != nil {
 			rest = s.set.members
@@ -405,7 +405,7 @@ const dearIntersection = 20_000
 
 // intersection is the resources of rest, nil for every one, for which all comparisons
 // hold. One that was asked for before and is dear is kept as a set.
-func (m *Memory) intersection(q *Question, rest *numbers, parts [][]compared) *numbers {
+func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bitmap {
 	reach := func(part []compared) (n int) {
 		for i := range part {
 			n += part[i].reach()
@@ -426,7 +426,7 @@ func (m *Memory) intersection(q *Question, rest *numbers, parts [][]compared) *n
 		looks += n
 		of := m.matches(part)
 		if out != nil {
-			of = intersection([]*numbers{of, out}, nil)
+			of = intersection([]*bitmap{of, out}, nil)
 		}
 		out = of
 	}
@@ -441,8 +441,8 @@ func (m *Memory) intersection(q *Question, rest *numbers, parts [][]compared) *n
 const looksForEntry = 8
 
 // among is the resources of a set for which a comparison holds.
-func among(set *numbers, part []compared) *numbers {
-	out := new(numbers)
+func among(set *bitmap, part []compared) *bitmap {
+	out := new(bitmap)
 	for n := range set.all(0) {
 		if slices.ContainsFunc(part, func(c compared) bool { return c.has(n) }) {
 			out.add(n)
@@ -452,7 +452,7 @@ func among(set *numbers, part []compared) *numbers {
 }
 
 // matches is the resources for which a comparison holds.
-func (m *Memory) matches(part []compared) *numbers {
+func (m *Memory) matches(part []compared) *bitmap {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
@@ -463,11 +463,11 @@ func (m *Memory) matches(part []compared) *numbers {
 		}
 		part[i].collect(d, &m.dense[1])
 	}
-	return d.numbers()
+	return d.bitmap()
 }
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.
-func (m *Memory) keepDear(q *Question, members *numbers, cost time.Duration) {
+func (m *Memory) keepDear(q *Question, members *bitmap, cost time.Duration) {
 	if !m.wants(q.Whole, false) {
 		return
 	}
@@ -792,7 +792,7 @@ func (f *Found) Make(now time.Time) bool {
 		}
 	default:
 		slices.Sort(f.RIDs)
-		members := new(numbers)
+		members := new(bitmap)
 		for _, rid := range f.RIDs {
 			n, ok := number(rid)
 			if !ok {

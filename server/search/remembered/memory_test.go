@@ -17,7 +17,7 @@ func TestSetLimit(t *testing.T) {
 	m.state, m.at = &state{}, now
 	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	for i := range 16 {
-		s := &item{set: &set{members: numbersOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
+		s := &item{set: &set{members: bitmapOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
 		m.keep(keyed{s, Key{byte(i)}})
 	}
 	all := m.Bytes()

@@ -10,7 +10,7 @@ import (
 // their surrogates.
 type set struct {
 	clauses []match.Clause
-	members *numbers
+	members *bitmap
 }
 
 func (s *set) apply(n uint32, r *match.Resource) bool {
@@ -36,7 +36,7 @@ func (s *set) bytes() int64 { return s.members.bytes() + setBytes }
 const setBytes = 512
 
 // pageOf is the part of a set that a page has.
-func pageOf(members *numbers, p Page) (out []uint32) {
+func pageOf(members *bitmap, p Page) (out []uint32) {
 	first, end := p.Offset, members.n
 	switch {
 	case p.Backwards && p.Bounded && p.Beyond.N == 0:

@@ -38,7 +38,7 @@ type termKey struct {
 // several terms, which have the same resources as long as its system and code come together.
 type termSet struct {
 	terms   []int64
-	members *numbers
+	members *bitmap
 }
 
 // applyTerms takes the terms that a resource has now: at finds the item of a term, and all are
@@ -139,7 +139,7 @@ func NewSomeTerms(terms []int64) *TermsBuilder {
 func newTerms(together [][]int64) *TermsBuilder {
 	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
 	for _, terms := range together {
-		s := &termsOfRow{termSet: termSet{terms, new(numbers)}}
+		s := &termsOfRow{termSet: termSet{terms, new(bitmap)}}
 		for _, t := range terms {
 			b.of[t] = s
 		}
@@ -195,7 +195,7 @@ func (b *TermsBuilder) sets() (all []*termSet) {
 
 // byTerms is the resources for which the terms of the question hold; nil where they are
 // not remembered. It may be a set that is remembered and must not be changed, but where own is true.
-func (m *Memory) byTerms(q *Question) (members *numbers, own bool) {
+func (m *Memory) byTerms(q *Question) (members *bitmap, own bool) {
 	t := q.Terms
 	if t == nil {
 		return nil, false
@@ -305,7 +305,7 @@ func (m *Memory) Common(typ int16, term int64) {
 }
 
 // membersOf is the sets of terms; false where one is not remembered.
-func (m *Memory) membersOf(typ int16, terms []int64) (sets []*numbers, ok bool) {
+func (m *Memory) membersOf(typ int16, terms []int64) (sets []*bitmap, ok bool) {
 	for _, t := range terms {
 		i := m.use(m.terms[termKey{typ, t}])
 		if i == nil {

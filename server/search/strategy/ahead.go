@@ -165,7 +165,8 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		if rests, err := s.databaseRests(ctx); err != nil || !rests {
 			a.rested, a.next = 0, now.Add(busyFor)
 			if s.remembered.Writes() { // other types have grown meanwhile
-				a.queue, _ = s.unread(ctx, a, generation)
+				more, _ := s.unread(ctx, a, generation)
+				a.add(more)
 			}
 			return nil
 		}
@@ -182,6 +183,15 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 		a.tried[f.key()] = generation
 	}
 	return next
+}
+
+// add adds what is not yet to be read. What is stays: columns of codes are looked for once.
+func (a *ahead) add(more []finding) {
+	for _, f := range more {
+		if !slices.ContainsFunc(a.queue, func(o finding) bool { return o.key() == f.key() }) {
+			a.queue = append(a.queue, f)
+		}
+	}
 }
 
 // soonFirst puts first what is read soon, and reports whether there is some.

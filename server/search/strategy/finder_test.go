@@ -144,3 +144,29 @@ func TestReadAheadIsAwaited(t *testing.T) {
 		t.Error("what has been read is not looked for again")
 	}
 }
+
+// What has become large enough is read beside what waits for the database to rest, before it where it is small. What
+// waited stays.
+func TestSmallTypesGoFirst(t *testing.T) {
+	t.Parallel()
+	coded := finding{typ: 1, column: &remembered.ColumnKey{Type: 1, Keys: "coded"}, coded: true}
+	large, small := finding{typ: 1, terms: true}, finding{typ: 2, terms: true, soon: true}
+	a := ahead{queue: []finding{coded}}
+	if a.soonFirst() {
+		t.Error("what waits for the database to rest is read soon")
+	}
+	a.add([]finding{large, small})
+	a.add([]finding{small, large})
+	if !a.soonFirst() {
+		t.Error("a small type is not read soon")
+	}
+	want := []any{small.key(), coded.key(), large.key()}
+	if len(a.queue) != len(want) {
+		t.Fatalf("%d are to be read, want %d", len(a.queue), len(want))
+	}
+	for i, f := range a.queue {
+		if f.key() != want[i] {
+			t.Errorf("%d: %v, want %v", i, f.key(), want[i])
+		}
+	}
+}

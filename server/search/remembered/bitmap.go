@@ -7,35 +7,35 @@ import (
 	"slices"
 )
 
-// numbers are those of some resources, each once. They are kept in blocks of 65,536 as a roaring bitmap
+// A bitmap is the numbers of some resources, each once. They are kept in blocks of 65,536 as a roaring bitmap
 // keeps them, but all blocks of a kind behind each other: thousands of sets among millions of resources
-// would else be a million objects, at each of which the collector looks many times a second while others
+// would else be hundreds of thousands of objects, at each of which the collector looks many times a second while others
 // write.
-type numbers struct {
+type bitmap struct {
 	n      int           // of all
-	blocks []numberBlock // in order, none without numbers
+	blocks []bitmapBlock // in order, none without numbers
 	listed []uint16      // of the blocks that list their numbers, in the order of the blocks
 	words  []uint64      // of those that have a bit for each number, in any order
 }
 
-// A numberBlock is numbers with the same high half. With all of them it takes nothing.
-type numberBlock struct {
+// A bitmapBlock is numbers with the same high half. With all of them it takes nothing.
+type bitmapBlock struct {
 	high uint16
-	kind numberKind
+	kind blockKind
 	n    int32  // of its numbers
 	from uint32 // where it begins in listed or, in blocks of blockWords, in words
 }
 
-type numberKind uint8
+type blockKind uint8
 
 const (
-	listedBlock numberKind = iota
+	listedBlock blockKind = iota
 	bitsBlock
 	fullBlock
 )
 
-// A block has blockSize numbers at most, or blockWords words. It lists mostListed of them: then both take as much. One of bits
-// lists its numbers again when few are left.
+// A block has blockSize numbers at most, as bits blockWords words. It lists up to mostListed of them, which take as much,
+// and one of bits lists its numbers again when few are left.
 const (
 	blockSize   = 1 << 16
 	blockWords  = blockSize / 64
@@ -43,17 +43,8 @@ const (
 	listedAgain = mostListed / 2
 )
 
-// numbersOf are some numbers, which may be in any order and come more than once.
-func numbersOf(some ...uint32) *numbers {
-	out := new(numbers)
-	for _, n := range some {
-		out.add(n)
-	}
-	return out
-}
-
 // block is where the block of a high half is, or would be.
-func (s *numbers) block(high uint16) (i int, there bool) {
+func (s *bitmap) block(high uint16) (i int, there bool) {
 	if i := int(high); i < len(s.blocks) && s.blocks[i].high == high { // most often none is missing
 		return i, true
 	}
@@ -63,24 +54,24 @@ func (s *numbers) block(high uint16) (i int, there bool) {
 		}
 		return last + 1, false
 	}
-	return slices.BinarySearchFunc(s.blocks, high, func(b numberBlock, high uint16) int { return cmp.Compare(b.high, high) })
+	return slices.BinarySearchFunc(s.blocks, high, func(b bitmapBlock, high uint16) int { return cmp.Compare(b.high, high) })
 }
 
 // listOf is the numbers that a block lists.
-func (s *numbers) listOf(b *numberBlock) []uint16 { return s.listed[b.from : b.from+uint32(b.n)] }
+func (s *bitmap) listOf(b *bitmapBlock) []uint16 { return s.listed[b.from : b.from+uint32(b.n)] }
 
 // bitsOf is the words of a block.
-func (s *numbers) bitsOf(b *numberBlock) []uint64 {
+func (s *bitmap) bitsOf(b *bitmapBlock) []uint64 {
 	return s.words[int(b.from)*blockWords : int(b.from+1)*blockWords]
 }
 
-func (s *numbers) has(n uint32) bool {
+func (s *bitmap) has(n uint32) bool {
 	i, there := s.block(uint16(n >> 16))
 	return there && s.hasLow(&s.blocks[i], uint16(n))
 }
 
 // hasLow reports whether a block has the number with a low half.
-func (s *numbers) hasLow(b *numberBlock, low uint16) bool {
+func (s *bitmap) hasLow(b *bitmapBlock, low uint16) bool {
 	switch b.kind {
 	case listedBlock:
 		_, there := slices.BinarySearch(s.listOf(b), low)
@@ -91,11 +82,11 @@ func (s *numbers) hasLow(b *numberBlock, low uint16) bool {
 	return true
 }
 
-func (s *numbers) add(n uint32) {
+func (s *bitmap) add(n uint32) {
 	high, low := uint16(n>>16), uint16(n)
 	i, there := s.block(high)
 	if !there {
-		s.blocks = slices.Insert(roomFor(s.blocks, 1), i, numberBlock{high: high, from: s.listedFrom(i)})
+		s.blocks = slices.Insert(roomFor(s.blocks, 1), i, bitmapBlock{high: high, from: s.listedFrom(i)})
 	}
 	b := &s.blocks[i]
 	switch b.kind {
@@ -130,7 +121,7 @@ func (s *numbers) add(n uint32) {
 	}
 }
 
-func (s *numbers) remove(n uint32) {
+func (s *bitmap) remove(n uint32) {
 	low := uint16(n)
 	i, there := s.block(uint16(n >> 16))
 	if !there || !s.hasLow(&s.blocks[i], low) {
@@ -157,7 +148,7 @@ func (s *numbers) remove(n uint32) {
 }
 
 // listedFrom is where the list of the i-th block begins, or would.
-func (s *numbers) listedFrom(i int) uint32 {
+func (s *bitmap) listedFrom(i int) uint32 {
 	for ; i < len(s.blocks); i++ {
 		if b := &s.blocks[i]; b.kind == listedBlock {
 			return b.from
@@ -167,7 +158,7 @@ func (s *numbers) listedFrom(i int) uint32 {
 }
 
 // shift moves where the lists behind a block begin.
-func (s *numbers) shift(block, by int) {
+func (s *bitmap) shift(block, by int) {
 	for i := block + 1; i < len(s.blocks); i++ {
 		if b := &s.blocks[i]; b.kind == listedBlock {
 			b.from = uint32(int(b.from) + by)
@@ -176,7 +167,7 @@ func (s *numbers) shift(block, by int) {
 }
 
 // become makes a block one of another kind: of bits one of any, full one with all numbers, listed one of bits.
-func (s *numbers) become(i int, kind numberKind) {
+func (s *bitmap) become(i int, kind blockKind) {
 	b := &s.blocks[i]
 	was := *b
 	b.kind = kind
@@ -202,7 +193,7 @@ func (s *numbers) become(i int, kind numberKind) {
 }
 
 // discard takes the words of a block away, in whose place come the last ones.
-func (s *numbers) discard(from uint32) {
+func (s *bitmap) discard(from uint32) {
 	last := uint32(len(s.words)/blockWords) - 1
 	if from != last {
 		copy(s.words[int(from)*blockWords:], s.words[int(last)*blockWords:])
@@ -226,7 +217,7 @@ func roomFor[E any](some []E, n int) []E {
 }
 
 // addBits sets the bits of a block's numbers.
-func (s *numbers) addBits(b *numberBlock, into []uint64) {
+func (s *bitmap) addBits(b *bitmapBlock, into []uint64) {
 	switch b.kind {
 	case listedBlock:
 		for _, low := range s.listOf(b) {
@@ -266,8 +257,8 @@ func countBits(words []uint64) (n int) {
 }
 
 // put puts a block behind all others, of the n numbers whose bits are set: at most blockWords words.
-func (s *numbers) put(high uint16, words []uint64, n int) {
-	b := numberBlock{high: high, n: int32(n)}
+func (s *bitmap) put(high uint16, words []uint64, n int) {
+	b := bitmapBlock{high: high, n: int32(n)}
 	switch {
 	case n == 0:
 		return
@@ -285,22 +276,22 @@ func (s *numbers) put(high uint16, words []uint64, n int) {
 }
 
 // putList puts a block behind all others, of numbers in order: mostListed at most.
-func (s *numbers) putList(high uint16, list []uint16) {
+func (s *bitmap) putList(high uint16, list []uint16) {
 	if len(list) == 0 {
 		return
 	}
-	s.blocks = append(s.blocks, numberBlock{high: high, n: int32(len(list)), from: uint32(len(s.listed))})
+	s.blocks = append(s.blocks, bitmapBlock{high: high, n: int32(len(list)), from: uint32(len(s.listed))})
 	s.listed, s.n = append(s.listed, list...), s.n+len(list)
 }
 
 // putBlock puts a block of other numbers behind all.
-func (s *numbers) putBlock(of *numbers, b *numberBlock) {
+func (s *bitmap) putBlock(of *bitmap, b *bitmapBlock) {
 	switch b.kind {
 	case listedBlock:
 		s.putList(b.high, of.listOf(b))
 		return
 	case bitsBlock:
-		s.blocks = append(s.blocks, numberBlock{high: b.high, kind: bitsBlock, n: b.n, from: uint32(len(s.words) / blockWords)})
+		s.blocks = append(s.blocks, bitmapBlock{high: b.high, kind: bitsBlock, n: b.n, from: uint32(len(s.words) / blockWords)})
 		s.words = append(s.words, of.bitsOf(b)...)
 	default:
 		s.blocks = append(s.blocks, *b)
@@ -309,19 +300,19 @@ func (s *numbers) putBlock(of *numbers, b *numberBlock) {
 }
 
 // clone is a copy in as little memory as it takes.
-func (s *numbers) clone() *numbers {
-	return &numbers{n: s.n, blocks: slices.Clip(slices.Clone(s.blocks)), listed: slices.Clip(slices.Clone(s.listed)), words: slices.Clip(slices.Clone(s.words))}
+func (s *bitmap) clone() *bitmap {
+	return &bitmap{n: s.n, blocks: slices.Clip(slices.Clone(s.blocks)), listed: slices.Clip(slices.Clone(s.listed)), words: slices.Clip(slices.Clone(s.words))}
 }
 
 // bytes is about what the numbers take.
-func (s *numbers) bytes() int64 {
-	return int64(cap(s.blocks))*numberBlockBytes + 2*int64(cap(s.listed)) + 8*int64(cap(s.words))
+func (s *bitmap) bytes() int64 {
+	return int64(cap(s.blocks))*bitmapBlockBytes + 2*int64(cap(s.listed)) + 8*int64(cap(s.words))
 }
 
-const numberBlockBytes = 12
+const bitmapBlockBytes = 12
 
 // all gives the numbers in order, from one on.
-func (s *numbers) all(from uint32) iter.Seq[uint32] {
+func (s *bitmap) all(from uint32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		i, _ := s.block(uint16(from >> 16))
 		for ; i < len(s.blocks); i++ {
@@ -356,7 +347,7 @@ func (s *numbers) all(from uint32) iter.Seq[uint32] {
 }
 
 // backwards gives the numbers up to one, the last of them first.
-func (s *numbers) backwards(until uint32) iter.Seq[uint32] {
+func (s *bitmap) backwards(until uint32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		i, there := s.block(uint16(until >> 16))
 		if !there {
@@ -399,7 +390,7 @@ func (s *numbers) backwards(until uint32) iter.Seq[uint32] {
 }
 
 // word is a word of a block that does not list its numbers.
-func (s *numbers) word(b *numberBlock, i int) uint64 {
+func (s *bitmap) word(b *bitmapBlock, i int) uint64 {
 	if b.kind == fullBlock {
 		return ^uint64(0)
 	}
@@ -407,7 +398,7 @@ func (s *numbers) word(b *numberBlock, i int) uint64 {
 }
 
 // rank is how many numbers are at most n.
-func (s *numbers) rank(n uint32) (rank int) {
+func (s *bitmap) rank(n uint32) (rank int) {
 	high, low := uint16(n>>16), uint16(n)
 	for i := range s.blocks {
 		b := &s.blocks[i]
@@ -435,7 +426,7 @@ func (s *numbers) rank(n uint32) (rank int) {
 }
 
 // at is the i-th number, of those that there are.
-func (s *numbers) at(i int) uint32 {
+func (s *bitmap) at(i int) uint32 {
 	for j := range s.blocks {
 		b := &s.blocks[j]
 		if i >= int(b.n) {
@@ -462,8 +453,8 @@ func (s *numbers) at(i int) uint32 {
 }
 
 // union is the numbers that some sets have.
-func union(sets []*numbers) *numbers {
-	out := new(numbers)
+func union(sets []*bitmap) *bitmap {
+	out := new(bitmap)
 	next := make([]int, len(sets))
 	var words [blockWords]uint64
 	for {
@@ -500,13 +491,13 @@ func union(sets []*numbers) *numbers {
 }
 
 // intersection is the numbers that each of some sets has, at least one set, and none of others.
-func intersection(sets, others []*numbers) *numbers {
+func intersection(sets, others []*bitmap) *bitmap {
 	sets = slices.Clone(sets)
-	slices.SortFunc(sets, func(a, b *numbers) int { return cmp.Compare(a.n, b.n) })
-	out := new(numbers)
+	slices.SortFunc(sets, func(a, b *bitmap) int { return cmp.Compare(a.n, b.n) })
+	out := new(bitmap)
 	var list []uint16
 	var words [blockWords]uint64
-	in, not := make([]numberBlock, len(sets)), make([]numberBlock, len(others))
+	in, not := make([]bitmapBlock, len(sets)), make([]bitmapBlock, len(others))
 each:
 	for i := range sets[0].blocks {
 		in[0] = sets[0].blocks[i]
@@ -521,7 +512,7 @@ each:
 			}
 		}
 		for j, s := range others {
-			not[j] = numberBlock{}
+			not[j] = bitmapBlock{}
 			if at, there := s.block(in[0].high); there {
 				not[j] = s.blocks[at]
 			}
@@ -557,7 +548,7 @@ each:
 }
 
 // takeBits clears the bits of a block's numbers.
-func (s *numbers) takeBits(b *numberBlock, from []uint64) {
+func (s *bitmap) takeBits(b *bitmapBlock, from []uint64) {
 	switch {
 	case b.n == 0:
 	case b.kind == listedBlock:
@@ -574,7 +565,7 @@ func (s *numbers) takeBits(b *numberBlock, from []uint64) {
 }
 
 // keep is those of a list that a block has, or has not, in its place.
-func (s *numbers) keep(b *numberBlock, list []uint16, there bool) []uint16 {
+func (s *bitmap) keep(b *bitmapBlock, list []uint16, there bool) []uint16 {
 	out := list[:0]
 	if b.n == 0 {
 		if there {
@@ -626,7 +617,7 @@ func (d *dense) has(n uint32) bool {
 }
 
 // set makes d those of some numbers.
-func (d *dense) set(some *numbers) {
+func (d *dense) set(some *bitmap) {
 	*d = (*d)[:0]
 	if last := len(some.blocks) - 1; last >= 0 {
 		d.grow((int(some.blocks[last].high) + 1) * blockWords)
@@ -637,8 +628,8 @@ func (d *dense) set(some *numbers) {
 	}
 }
 
-// numbers are those of d.
-func (d *dense) numbers() *numbers {
+// bitmap has the numbers of d.
+func (d *dense) bitmap() *bitmap {
 	counts := make([]int, 0, len(*d)/blockWords+1)
 	listed, words := 0, 0
 	for block := range slices.Chunk(*d, blockWords) {
@@ -650,7 +641,7 @@ func (d *dense) numbers() *numbers {
 			words += blockWords
 		}
 	}
-	out := &numbers{listed: make([]uint16, 0, listed), words: make([]uint64, 0, words)}
+	out := &bitmap{listed: make([]uint16, 0, listed), words: make([]uint64, 0, words)}
 	high := 0
 	for block := range slices.Chunk(*d, blockWords) {
 		out.put(uint16(high), block, counts[high])

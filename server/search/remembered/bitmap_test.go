@@ -7,6 +7,15 @@ import (
 	"testing"
 )
 
+// bitmapOf has some numbers, which may be in any order and come more than once.
+func bitmapOf(some ...uint32) *bitmap {
+	out := new(bitmap)
+	for _, n := range some {
+		out.add(n)
+	}
+	return out
+}
+
 // drawnNumbers are some numbers of up to a million, of any kind of block: few here, many there, all in between.
 func drawnNumbers(r *rand.Rand) map[uint32]bool {
 	out := make(map[uint32]bool)
@@ -35,23 +44,23 @@ func drawnNumbers(r *rand.Rand) map[uint32]bool {
 }
 
 // made are numbers that come in a random way.
-func made(r *rand.Rand, of map[uint32]bool) *numbers {
+func made(r *rand.Rand, of map[uint32]bool) *bitmap {
 	all := slices.Sorted(maps.Keys(of))
 	if r.IntN(3) == 0 {
 		var d dense
 		for _, n := range all {
 			d.add(n)
 		}
-		return d.numbers()
+		return d.bitmap()
 	}
 	if r.IntN(2) == 0 {
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	}
-	return numbersOf(all...)
+	return bitmapOf(all...)
 }
 
-// checkNumbers says that s are those of want, whatever is asked of it.
-func checkNumbers(t *testing.T, r *rand.Rand, s *numbers, want map[uint32]bool) {
+// checkBitmap says that s are those of want, whatever is asked of it.
+func checkBitmap(t *testing.T, r *rand.Rand, s *bitmap, want map[uint32]bool) {
 	t.Helper()
 	all := slices.Sorted(maps.Keys(want))
 	if s.n != len(all) || !slices.Equal(slices.Collect(s.all(0)), all) {
@@ -113,13 +122,13 @@ func firstOf(most int, all func(func(uint32) bool)) (out []uint32) {
 }
 
 // Numbers are those that were added and not removed, in any order and in blocks of every kind.
-func TestNumbers(t *testing.T) {
+func TestBitmap(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 60 {
 		want := drawnNumbers(r)
 		s := made(r, want)
-		checkNumbers(t, r, s, want)
+		checkBitmap(t, r, s, want)
 		c, was := s.clone(), maps.Clone(want)
 		for range 1 + r.IntN(4) {
 			page := r.Uint32N(14) << 16
@@ -133,9 +142,9 @@ func TestNumbers(t *testing.T) {
 					want[n] = true
 				}
 			}
-			checkNumbers(t, r, s, want)
+			checkBitmap(t, r, s, want)
 		}
-		checkNumbers(t, r, c, was)
+		checkBitmap(t, r, c, was)
 		if s.bytes() > c.bytes()+int64(len(want))*2+3*blockSize/8+1000 {
 			t.Errorf("%d numbers take %d bytes", len(want), s.bytes())
 		}
@@ -143,18 +152,18 @@ func TestNumbers(t *testing.T) {
 }
 
 // What some sets have together, and what each of them has and none of others.
-func TestNumbersTogether(t *testing.T) {
+func TestBitmapsTogether(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 6))
 	found := 0
 	for range 200 {
-		sets := make([]*numbers, 1+r.IntN(3))
+		sets := make([]*bitmap, 1+r.IntN(3))
 		with := make([]map[uint32]bool, len(sets))
 		for i := range sets {
 			with[i] = drawnNumbers(r)
 			sets[i] = made(r, with[i])
 		}
-		others := make([]*numbers, r.IntN(3))
+		others := make([]*bitmap, r.IntN(3))
 		without := make([]map[uint32]bool, len(others))
 		for i := range others {
 			without[i] = drawnNumbers(r)
@@ -172,10 +181,10 @@ func TestNumbersTogether(t *testing.T) {
 			}
 		}
 		found += len(each)
-		checkNumbers(t, r, union(sets), either)
-		checkNumbers(t, r, intersection(sets, others), each)
+		checkBitmap(t, r, union(sets), either)
+		checkBitmap(t, r, intersection(sets, others), each)
 		for i := range sets {
-			checkNumbers(t, r, sets[i], with[i])
+			checkBitmap(t, r, sets[i], with[i])
 		}
 	}
 	if found < 1000 {
