@@ -12,8 +12,9 @@ import (
 // without a slot: the others are held up by a lock or a slow disk then.
 type workerSlots chan struct{}
 
-// maxSlotWait is some ordinary commits.
-const maxSlotWait = 20 * time.Millisecond
+// maxSlotWait is more than an ordinary commit, which takes five milliseconds: one that reads index pages from the disk takes
+// ten or more, in which the processors have nothing to do.
+const maxSlotWait = 8 * time.Millisecond
 
 func newWorkerSlots(workers int) workerSlots {
 	return make(workerSlots, min(workers, max(1, runtime.NumCPU()/2)))
