@@ -23,7 +23,7 @@ const (
 	growthPart  = 2
 	leastGrowth = 40 << 20
 	mostGrowth  = 80 << 20
-	growsWithin = 296 << 20
+	growsWithin = 256 << 20
 )
 
 // growth is by how much the heap grows until it is collected, in bytes.
