@@ -494,7 +494,7 @@ func union(sets []*bitmap) *bitmap {
 func intersection(sets, others []*bitmap) *bitmap {
 	sets = slices.Clone(sets)
 	slices.SortFunc(sets, func(a, b *bitmap) int { return cmp.Compare(a.n, b.n) })
-	out := new(bitmap)
+	out := &bitmap{words: make([]uint64, 0, len(sets[0].words))}
 	var list []uint16
 	var words [blockWords]uint64
 	in, not := make([]bitmapBlock, len(sets)), make([]bitmapBlock, len(others))
@@ -607,7 +607,9 @@ type dense []uint64
 
 func (d *dense) add(n uint32) {
 	word := int(n >> 6)
-	d.grow(word + 1)
+	if word >= len(*d) {
+		d.grow(word + 1)
+	}
 	(*d)[word] |= 1 << (n & 63)
 }
 
@@ -626,6 +628,35 @@ func (d *dense) set(some *bitmap) {
 		b := &some.blocks[i]
 		some.addBits(b, (*d)[int(b.high)*blockWords:(int(b.high)+1)*blockWords])
 	}
+}
+
+// among is the numbers of d that a bitmap has.
+func (d *dense) among(some *bitmap) *bitmap {
+	out := &bitmap{words: make([]uint64, 0, len(some.words))}
+	var list []uint16
+	var words [blockWords]uint64
+	for i := range some.blocks {
+		b := &some.blocks[i]
+		from := min(int(b.high)*blockWords, len(*d))
+		of := (*d)[from:min(from+blockWords, len(*d))]
+		if b.kind == listedBlock {
+			list = list[:0]
+			for _, low := range some.listOf(b) {
+				if word := int(low >> 6); word < len(of) && of[word]&(1<<(low&63)) != 0 {
+					list = append(list, low)
+				}
+			}
+			out.putList(b.high, list)
+			continue
+		}
+		n := 0
+		for j, w := range of {
+			words[j] = w & some.word(b, j)
+			n += bits.OnesCount64(words[j])
+		}
+		out.put(b.high, words[:len(of)], n)
+	}
+	return out
 }
 
 // bitmap has the numbers of d.

@@ -183,6 +183,11 @@ func TestBitmapsTogether(t *testing.T) {
 		found += len(each)
 		checkBitmap(t, r, union(sets), either)
 		checkBitmap(t, r, intersection(sets, others), each)
+		var d dense
+		d.set(intersection(sets, others))
+		checkBitmap(t, r, d.among(sets[0]), each)
+		d.set(sets[0])
+		checkBitmap(t, r, d.among(intersection(sets, others)), each)
 		for i := range sets {
 			checkBitmap(t, r, sets[i], with[i])
 		}

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sort"
+	"time"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"
@@ -81,6 +82,7 @@ type part struct {
 	sections []section  // nil until they are needed
 	scarce   bool       // there were too few entries among too many resources for sections
 	moved    int        // entries that have come or gone since either was found
+	crowded  time.Time  // when there was no room for sections
 	long     list[cell] // by resource
 }
 

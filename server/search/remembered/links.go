@@ -160,11 +160,10 @@ func (c *column) having(refs []int64, among *bitmap, room *dense) *bitmap {
 		most = among.n * lookups
 	}
 	if c.collect(refs, room, most) {
-		out := room.bitmap()
 		if among != nil {
-			out = intersection([]*bitmap{out, among}, nil)
+			return room.among(among)
 		}
-		return out
+		return room.bitmap()
 	}
 	out := new(bitmap)
 	for n := range among.all(0) {

@@ -424,11 +424,11 @@ func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bi
 			continue
 		}
 		looks += n
-		of := m.matches(part)
-		if out != nil {
-			of = intersection([]*bitmap{of, out}, nil)
+		if d := m.denseMatches(part); out != nil {
+			out = d.among(out)
+		} else {
+			out = d.bitmap()
 		}
-		out = of
 	}
 	if looks >= dearIntersection {
 		m.keepDear(q, out, time.Since(begin))
@@ -452,19 +452,41 @@ func among(set *bitmap, part []compared) *bitmap {
 }
 
 // matches is the resources for which a comparison holds.
-func (m *Memory) matches(part []compared) *bitmap {
+func (m *Memory) matches(part []compared) *bitmap { return m.denseMatches(part).bitmap() }
+
+// denseMatches is matches until the next of them.
+func (m *Memory) denseMatches(part []compared) *dense {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
-		if n := part[i].newSectionsBytes(); n > 0 && m.bytes+n <= m.limit {
-			m.bytes -= part[i].sectionsBytes()
-			part[i].setSections()
-			m.bytes += part[i].sectionsBytes()
-		}
+		m.section(&part[i])
 		part[i].collect(d, &m.dense[1])
 	}
-	return d.bitmap()
+	return d
 }
+
+// section makes the sections that a part of a column should have, where there is room for them or something is less
+// useful than the column.
+func (m *Memory) section(c *compared) {
+	of, now := m.columns[c.column.key], m.now()
+	if of == nil || of.column != c.column || now.Sub(c.crowded) < crowdedFor {
+		return
+	}
+	bytes := c.newSectionsBytes()
+	if bytes == 0 {
+		return
+	}
+	if !m.makeRoom(bytes, of.score(now)) {
+		c.crowded = now
+		return
+	}
+	m.bytes -= c.sectionsBytes()
+	c.setSections()
+	m.bytes += c.sectionsBytes()
+}
+
+// crowdedFor is how long no sections are made where there was no room for them.
+const crowdedFor = 10 * time.Second
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.
 func (m *Memory) keepDear(q *Question, members *bitmap, cost time.Duration) {
@@ -747,7 +769,8 @@ type Found struct {
 	Type  int16
 	Name  string // of the type
 	Ahead bool   // nobody has asked for it: it takes no room from anything
-	// Behind is then how many types have more resources: what is of the others goes last.
+	// Behind is then how many types have more resources: columns of the others go last. Terms of few resources take little,
+	// and the database counts these in as many places as those of a large type: as many as have the term.
 	Behind int
 
 	// A set:
@@ -767,7 +790,10 @@ type Found struct {
 func (f *Found) Make(now time.Time) bool {
 	made := func(uses float64) *item {
 		if f.Ahead { // what nobody has asked for goes first
-			uses = 0.1 / float64(1+f.Behind)
+			uses = 0.1
+			if f.Terms == nil {
+				uses /= float64(1 + f.Behind)
+			}
 		}
 		return &item{typ: f.Type, cost: f.Cost, alone: f.Cost, used: now, uses: uses}
 	}
@@ -934,14 +960,16 @@ func (m *Memory) Most() int64 {
 
 func (m *Memory) most() int64 { return m.limit / 4 * 3 }
 
-// AheadLeft is the number of bytes that may still be found ahead.
+// AheadLeft is the number of bytes that may still be found ahead. A little is left for what is remembered to grow: what is
+// read to the end, and then has no room, keeps the database from others for nothing.
 func (m *Memory) AheadLeft() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lags {
+	left := m.ahead() - m.bytes
+	if m.lags || left < m.limit/16 {
 		return 0
 	}
-	return m.ahead() - m.bytes
+	return left
 }
 
 // ahead is what all may take to which something is added that was found ahead: the rest is left to what is asked for.
@@ -984,11 +1012,8 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 	for _, i := range all {
 		// A little more than is needed, so that not every addition sorts anew.
-		if m.bytes+bytes <= m.limit-m.limit/16 {
+		if m.bytes+bytes <= m.limit-m.limit/16 || i.score >= score {
 			break
-		}
-		if i.score > score && m.bytes+bytes > m.limit {
-			return false
 		}
 		m.drop(i.keyed)
 	}

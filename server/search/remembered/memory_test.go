@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/match"
 )
 
 // What a memory holds stays within its limit when that changes: the least useful goes
@@ -75,6 +76,98 @@ func TestTermsStay(t *testing.T) {
 	for term := range int64(each) {
 		if m.terms[termKey{7, term}] == nil {
 			t.Fatal("a term has given way to a column")
+		}
+	}
+}
+
+// Terms of the smallest type are worth as much a byte as those of the largest, and more than a column of that.
+func TestTermsOfSmallTypesStay(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	made := func(f *Found, cost time.Duration) float64 {
+		f.State, f.Ahead, f.Cost = "5:5: index", true, cost
+		if !f.Make(now) {
+			t.Fatal("what was found cannot be kept")
+		}
+		return f.items[0].score(now)
+	}
+	terms := func() *TermsBuilder {
+		b := NewTerms(nil)
+		for n := range int64(50_000) {
+			b.Add(n*3, []int64{Every})
+		}
+		return b
+	}
+	column := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
+	for n := range int64(50_000) {
+		column.Add(Entry{RID: n * 3, Low: n * 7919 % 50_000 * 1e6, High: n*7919%50_000*1e6 + 1})
+	}
+	large, small := made(&Found{Terms: terms(), Type: 7}, time.Minute), made(&Found{Terms: terms(), Type: 8, Behind: 13}, time.Minute)
+	if of := made(&Found{Column: column, Type: 7}, 50_000*entryTakes); small != large || small < 2*of {
+		t.Errorf("terms of a large type are worth %g a byte, of a small one %g, a column %g", large, small, of)
+	}
+}
+
+// What is found ahead takes thirteen sixteenths of the limit, and nothing is begun for which less than one is left.
+func TestAheadLeft(t *testing.T) {
+	t.Parallel()
+	m := New(1600, time.Now)
+	for bytes, want := range map[int64]int64{0: 1300, 1000: 300, 1200: 100, 1201: 0, 1300: 0, 1500: 0} {
+		m.bytes = bytes
+		if got := m.AheadLeft(); got != want {
+			t.Errorf("%d bytes are left beside %d, want %d", got, bytes, want)
+		}
+	}
+	m.bytes, m.lags = 0, true
+	if got := m.AheadLeft(); got != 0 {
+		t.Errorf("%d bytes are left where memory lags", got)
+	}
+}
+
+// Sections of a column that is asked for take the place of what nobody asks for; where everything else is more useful, there
+// are none for a while.
+func TestSectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	for _, useful := range []bool{false, true} {
+		now := time.Unix(0, 0)
+		b := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
+		for n := range int64(10_000) {
+			b.Add(Entry{RID: n, Low: n * 7919 % 10_000 * 1e6, High: n*7919%10_000*1e6 + 1})
+		}
+		m := New(1<<30, func() time.Time { return now })
+		m.state, m.at, m.asked = &state{}, now, now
+		m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
+		c := b.finish()
+		m.keep(keyed{&item{column: c, alone: time.Millisecond, uses: 1, used: now}, c.key})
+		other := &item{set: &set{members: new(bitmap)}, typ: 7, alone: time.Millisecond, uses: 0.001, used: now}
+		for n := range uint32(20_000) {
+			other.set.members.add(n * 3)
+		}
+		if useful {
+			other.uses = 1000
+		}
+		m.keep(keyed{other, Key{1}})
+		m.limit = m.Bytes() + 100
+		ask := func() {
+			q := &Question{Type: 7, Columns: []Comparison{{c.key, match.Dates{Keys: c.keys, Op: match.GE, Low: 1e9, High: 1e9}}}}
+			if got := m.matches(m.compared(q.Columns[0])); got.n != 9000 {
+				t.Fatalf("%d match, want 9000", got.n)
+			}
+		}
+		ask()
+		if made := c.parts[0].sections != nil; made == useful || m.Has(Key{1}) != useful || !m.Has(c.key) {
+			t.Errorf("others are useful: %v; sections are made: %v, the others are kept: %v", useful, made, m.Has(Key{1}))
+		}
+		if got := m.Stat().Bytes; got != m.Bytes() || got > m.limit {
+			t.Errorf("%d bytes are kept, %d are told, of %d", got, m.Bytes(), m.limit)
+		}
+		m.limit = 1 << 30
+		if ask(); useful && c.parts[0].sections != nil {
+			t.Error("what had no room is tried again at once")
+		}
+		now = now.Add(crowdedFor)
+		if ask(); c.parts[0].sections == nil {
+			t.Error("there are no sections where there is room")
 		}
 	}
 }

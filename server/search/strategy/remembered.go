@@ -727,6 +727,11 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&out.State); err != nil || !plan.Lasting(out.State) {
 			return err
 		}
+		if f.ahead { // a sort does not stand aside: it takes one process, not all
+			if _, err := tx.Exec(ctx, "SET LOCAL max_parallel_workers_per_gather = 0"); err != nil {
+				return err
+			}
+		}
 		rests := s.rests(f.ahead && !f.soon)
 		rest := func() { rested = rests(ctx) }
 		switch {
