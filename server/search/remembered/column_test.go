@@ -288,6 +288,37 @@ func TestSectionsTakeLittle(t *testing.T) {
 	}
 }
 
+// Sections are even also where many resources have each value, and one where all have the same.
+func TestSectionsAreEven(t *testing.T) {
+	t.Parallel()
+	const entries = 40_000
+	for alike, want := range map[int]int{1: partSections, 700: partSections, 5000: partSections, entries: 1} {
+		b := NewColumn(ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
+		for n := range entries {
+			low := int64(n/alike) * 1e6
+			b.Add(Entry{RID: int64(n), Low: low, High: low + 1})
+		}
+		p := b.finish().part(0)
+		p.setSections()
+		if len(p.sections) != want {
+			t.Errorf("%d of each value: %d sections, want %d", alike, len(p.sections), want)
+		}
+		all := 0
+		for i, s := range p.sections {
+			n := countBits(s.bits)
+			if all += n; n > entries/want+alike {
+				t.Errorf("%d of each value: section %d has %d", alike, i, n)
+			}
+			if i < len(p.sections)-1 && p.below(s.end) != all {
+				t.Errorf("%d of each value: %d are before the end of section %d, want %d", alike, p.below(s.end), i, all)
+			}
+		}
+		if all != entries {
+			t.Errorf("%d of each value: sections have %d of %d", alike, all, entries)
+		}
+	}
+}
+
 // dates are those of a resource.
 type dates struct{ low, high int64 }
 

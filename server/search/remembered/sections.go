@@ -56,17 +56,27 @@ func (p *part) setSections() {
 		p.sections = append(p.sections, now)
 		now = section{}
 	}
-	n := 0
+	n, last := 0, int64(lowest)
 	var buf packedBuffer
 	for i := range p.chunks {
 		k := p.chunk(i)
-		if n >= every*(len(p.sections)+1) && p.lasts[i-1] < k.low(0) {
-			end(k.low(0))
+		if due := every * (len(p.sections) + 1); n+k.len() <= due {
+			for _, number := range k.ns().read(0, k.len(), &buf) {
+				now.set(number, true)
+			}
+			n, last = n+k.len(), p.lasts[i]
+			continue
 		}
-		for _, n := range k.ns().read(0, k.len(), &buf) {
-			now.set(n, true)
+		for j := range k.runs() { // a section ends within a chunk: one value may have many chunks
+			r := k.run(j, &buf)
+			if n >= every*(len(p.sections)+1) && last < r.low {
+				end(r.low)
+			}
+			for _, number := range r.ns {
+				now.set(number, true)
+			}
+			n, last = n+len(r.ns), r.low
 		}
-		n += k.len()
 	}
 	end(highest)
 }
