@@ -769,8 +769,8 @@ type Found struct {
 	Type  int16
 	Name  string // of the type
 	Ahead bool   // nobody has asked for it: it takes no room from anything
-	// Behind is then how many types have more resources: columns of the others go last. Terms of few resources take little,
-	// and the database counts these in as many places as those of a large type: as many as have the term.
+	// Behind is then how many types have more resources: the more, the sooner a column gives way. Terms do not, whatever
+	// their type: those of few resources take little, and to count these the database reads a place for each.
 	Behind int
 
 	// A set:
@@ -960,8 +960,8 @@ func (m *Memory) Most() int64 {
 
 func (m *Memory) most() int64 { return m.limit / 4 * 3 }
 
-// AheadLeft is the number of bytes that may still be found ahead. A little is left for what is remembered to grow: what is
-// read to the end, and then has no room, keeps the database from others for nothing.
+// AheadLeft is the number of bytes that may still be found ahead, 0 where they are less than a sixteenth of the limit: what
+// is read to the end, and then has no room, keeps the database from others for nothing.
 func (m *Memory) AheadLeft() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

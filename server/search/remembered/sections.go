@@ -61,8 +61,8 @@ func (p *part) setSections() {
 	for i := range p.chunks {
 		k := p.chunk(i)
 		if due := every * (len(p.sections) + 1); n+k.len() <= due {
-			for _, number := range k.ns().read(0, k.len(), &buf) {
-				now.set(number, true)
+			for _, of := range k.ns().read(0, k.len(), &buf) {
+				now.set(of, true)
 			}
 			n, last = n+k.len(), p.lasts[i]
 			continue
@@ -72,8 +72,8 @@ func (p *part) setSections() {
 			if n >= every*(len(p.sections)+1) && last < r.low {
 				end(r.low)
 			}
-			for _, number := range r.ns {
-				now.set(number, true)
+			for _, of := range r.ns {
+				now.set(of, true)
 			}
 			n, last = n+len(r.ns), r.low
 		}
